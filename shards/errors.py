@@ -1,0 +1,193 @@
+"""The one error tree of the storage formats and views.
+
+Every message names the thing, the value found, the value allowed and, where there is one, the way out. What a peer may
+be told over the wire carries a ``code``; `journal.protocol.errors` maps codes to wire numbers and back, so an error raised
+in the engine reaches a client as the same class.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StorageError(Exception):
+    """Root of all errors this package raises on purpose.
+
+    Attributes:
+        code: Stable snake_case name, the same in logs, on the wire and in the documentation.
+        retriable: Whether the same request may succeed later without being changed.
+    """
+
+    code: ClassVar[str] = "storage_error"
+    retriable: ClassVar[bool] = False
+
+
+class BatchError(StorageError):
+    """Bytes that should be a record batch are not one: too short, wrong magic, wrong checksum, impossible column."""
+
+    code = "bad_batch"
+
+
+class CorruptionError(StorageError):
+    """Stored bytes differ from what was written.
+
+    Args:
+        path: The damaged file.
+        position: Byte position in that file.
+        problem: What is wrong there, with expected and found values.
+    """
+
+    code = "corruption"
+
+    def __init__(self, path: str, position: int, problem: str) -> None:
+        super().__init__(f"{path} at byte {position}: {problem}")
+        self.path = path
+        self.position = position
+        self.problem = problem
+
+
+class FormatVersionError(StorageError):
+    """A file, directory or peer speaks a newer version of a format than this program knows."""
+
+    code = "format_version"
+
+
+class InvalidNameError(StorageError):
+    """A shard, cursor, group or producer name, or a topic filter, breaks the naming rules."""
+
+    code = "invalid_name"
+
+
+class InvalidRequestError(StorageError):
+    """A request is well-formed but asks for something impossible."""
+
+    code = "invalid_request"
+
+
+class ShardNotFoundError(StorageError):
+    """No shard has that name."""
+
+    code = "shard_not_found"
+
+
+class ShardExistsError(StorageError):
+    """A shard of that name exists already."""
+
+    code = "shard_exists"
+
+
+class ShardDamagedError(StorageError):
+    """The shard is stopped because stored data of it is damaged; other shards go on."""
+
+    code = "shard_damaged"
+
+
+class OffsetOutOfRangeError(StorageError):
+    """The offset was trimmed or does not exist yet.
+
+    Attributes:
+        start_offset: First offset that is still there.
+        next_offset: Offset that the next record will get.
+    """
+
+    code = "offset_out_of_range"
+
+    def __init__(self, shard: str, offset: int, start_offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"offset {offset} of shard {shard!r} is out of range: it holds offsets from {start_offset} "
+            f"up to but not including {next_offset}; read from one of these, from 'earliest' or from 'latest'"
+        )
+        self.shard = shard
+        self.offset = offset
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+
+
+class OffsetConflictError(StorageError):
+    """A conditional append expected another next offset than the shard has."""
+
+    code = "offset_conflict"
+
+    def __init__(self, shard: str, expected_offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"append to shard {shard!r} expected next offset {expected_offset}, but it is {next_offset}; "
+            f"read what came between and decide again"
+        )
+        self.shard = shard
+        self.expected_offset = expected_offset
+        self.next_offset = next_offset
+
+
+class VersionConflictError(StorageError):
+    """A compare-and-set on a cursor or state key found another version than expected."""
+
+    code = "version_conflict"
+
+    def __init__(self, what: str, expected_version: int, found_version: int) -> None:
+        super().__init__(f"{what} has version {found_version}, not the expected {expected_version}; read it and decide again")
+        self.what = what
+        self.expected_version = expected_version
+        self.found_version = found_version
+
+
+class StaleEpochError(StorageError):
+    """A producer, broker or session owner with a newer epoch has taken over; this one is fenced for ever."""
+
+    code = "stale_epoch"
+
+
+class UnknownProducerError(StorageError):
+    """The producer id was never opened on this node."""
+
+    code = "unknown_producer"
+
+
+class SequenceGapError(StorageError):
+    """A producer's batch does not follow its last accepted one: an earlier batch is missing or was refused."""
+
+    code = "sequence_gap"
+    retriable = True
+
+
+class IndexMissingError(StorageError):
+    """A read by key or tag needs an index that the shard was not created with."""
+
+    code = "index_missing"
+
+
+class LimitExceededError(StorageError):
+    """A configured limit would be passed; the message names the limit, the value and the setting."""
+
+    code = "limit_exceeded"
+
+
+class OverloadedError(StorageError):
+    """A bounded resource is full for the moment; the request was not carried out and may be sent again."""
+
+    code = "overloaded"
+    retriable = True
+
+
+class DiskFullError(StorageError):
+    """The disk is nearly full: appends are refused before it really is, reads go on."""
+
+    code = "disk_full"
+    retriable = True
+
+
+class DurabilityUnavailableError(StorageError):
+    """A durable acknowledgement was asked of a shard in memory mode."""
+
+    code = "durability_unavailable"
+
+
+class StorageFailedError(StorageError):
+    """A write or fsync failed; nothing more is acknowledged until the data directory is opened anew."""
+
+    code = "storage_failed"
+
+
+class DataDirectoryError(StorageError):
+    """The data directory cannot be used: locked by another process, not writable, or not a data directory."""
+
+    code = "data_directory"
