@@ -17,7 +17,7 @@ SAMPLES: list[StorageError] = [
     storage.SequenceGapError("expected 4, got 7", 4),
 ]
 SPECIAL = {type(sample) for sample in SAMPLES} | {errors.ProtocolError}
-SAMPLES += [cls("what happened") for cls in errors.ERROR_NUMBERS if cls not in SPECIAL]  # type: ignore[call-arg]
+SAMPLES += [cls("what happened") for cls in errors.ERROR_NUMBERS if cls not in SPECIAL]
 
 
 def over_the_wire(error: BaseException) -> StorageError:

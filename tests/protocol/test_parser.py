@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ def test_whole_and_byte_by_byte_are_the_same(stream: bytes) -> None:
 @given(streams, st.lists(st.integers(0, 400), max_size=5))
 def test_any_cuts_are_the_same(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    pieces = [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [stream[a:b] for a, b in itertools.pairwise(edges)]
     assert outcome([stream]) == outcome(pieces)
 
 
