@@ -345,10 +345,12 @@ def _columns(
     raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
     columns = read_columns(raw, header.record_count, header.columns, wanted)
     if wanted & Column.TIMESTAMP:
-        times_us = columns.get(Column.TIMESTAMP, (header.min_timestamp_us,))
-        if (min(times_us), max(times_us)) != (header.min_timestamp_us, header.max_timestamp_us):
+        # Time indexes rely on the header's bounds, so a batch that lies about them is refused as a whole.
+        times_us = columns.get(Column.TIMESTAMP)
+        found = (min(times_us), max(times_us)) if times_us else (header.min_timestamp_us, header.min_timestamp_us)
+        if found != (header.min_timestamp_us, header.max_timestamp_us):
             raise BatchError(
-                f"record batch at byte {at}: timestamps are from {min(times_us)} to {max(times_us)}, the header says "
+                f"record batch at byte {at}: timestamps are from {found[0]} to {found[1]}, the header says "
                 f"{header.min_timestamp_us} to {header.max_timestamp_us}"
             )
     return columns

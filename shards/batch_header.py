@@ -176,8 +176,8 @@ def verify(buffer: Buffer, at: int = 0) -> BatchHeader:
     Raises:
         BatchError: As `verify_body`, or the batch was never stamped or its stamp is damaged. Gap batches are welcome.
     """
-    verify_magic(buffer, at)
-    if len(buffer) - at < HEADER_SIZE:
+    if buffer[at : at + 4] != MAGIC or len(buffer) - at < HEADER_SIZE:
+        verify_magic(buffer, at)
         raise _cut_off(buffer, at, HEADER_SIZE)
     header = _verify_gap(buffer, at) if buffer[at + FLAGS_AT] else verify_body(buffer, at)
     prefix_crc = crc32c(memoryview(buffer)[at + 8 : at + PREFIX_SIZE])
@@ -192,8 +192,8 @@ def verify_magic(buffer: Buffer, at: int = 0) -> None:
     Raises:
         BatchError: Other bytes, or too few, are there.
     """
-    magic = bytes(buffer[at : at + 4])
-    if magic != MAGIC:
+    if buffer[at : at + 4] != MAGIC:
+        magic = bytes(buffer[at : at + 4])
         if len(buffer) - at < HEADER_SIZE:
             raise _cut_off(buffer, at, HEADER_SIZE)
         hint = "" if any(magic) else " (the batch was never stamped)"
