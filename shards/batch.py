@@ -29,6 +29,7 @@ from shards.batch_header import (
     stamp,
     verify,
     verify_body,
+    verify_content,
     verify_magic,
 )
 from shards.checksum import Buffer, crc32c
@@ -357,7 +358,9 @@ def _columns(
 
 
 def _read_column(buffer: Buffer, at: int, column: int, default: Any, max_raw_bytes: int) -> list[Any]:
-    header = verify_body(buffer, at)
+    header = verify_content(buffer, at)
+    if header.is_gap:
+        return []
     found = _columns(header, buffer, at, max_raw_bytes, column)
     return list(found.get(column, repeat(default, header.record_count)))
 
