@@ -17,6 +17,7 @@ from journal.cli.connection import JsonOption
 from journal.cli.output import write_json, write_lines, write_text
 
 if TYPE_CHECKING:
+    from journal.entry import Entry
     from shards.batch import BatchHeader
 
 _HEADER_BYTES = 4096
@@ -51,7 +52,7 @@ def dump(
             kind = _KINDS.get(magic)
             if kind is None:
                 known = ", ".join(f"{each!r}" for each in _KINDS)
-                raise CommandError(f"{file} begins with {magic!r}, which is none of {known}; is it a log or journal file?")
+                raise CommandError(f"{file} begins with {magic!r}, which is none of {known}")
             kind(file, content, _Wanted(records, json))
 
 
@@ -94,10 +95,9 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
             raise CorruptionError(path, start, f"the group here takes {group.size_bytes} bytes, the file ends before")
         for entry in decode_entries(content, start, position):
             if isinstance(entry, BadEntryHeader):
-                raise CorruptionError(
-                    path, entry.position, f"entry header checksum: expected {entry.expected:#010x}, found {entry.found:#010x}"
-                )
-            _print_entry(entry.position, entry.lsn, Kind(entry.kind).name.lower(), entry.shard_id, entry.payload, wanted)
+                problem = f"entry header checksum: expected {entry.expected:#010x}, found {entry.found:#010x}"
+                raise CorruptionError(path, entry.position, problem)
+            _print_entry(entry, Kind(entry.kind).name.lower(), wanted)
     if not wanted.as_json:
         write_text(f"byte {position}: nothing more of this life of the file")
 
@@ -105,15 +105,15 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
 _KINDS: Final[dict[bytes, Callable[[str, memoryview, _Wanted], None]]] = {b"JLOG": _dump_log, b"JRNL": _dump_journal}
 
 
-def _print_entry(position: int, lsn: int, kind: str, shard_id: int, payload: memoryview, wanted: _Wanted) -> None:
+def _print_entry(entry: Entry, kind: str, wanted: _Wanted) -> None:
+    payload_bytes = len(entry.payload)
     if wanted.as_json:
-        write_json(
-            {"position": position, "lsn": lsn, "entry": kind, "shard_id": shard_id, "payload_bytes": len(payload)}
-        )
+        fields = {"position": entry.position, "lsn": entry.lsn, "entry": kind, "shard_id": entry.shard_id}
+        write_json({**fields, "payload_bytes": payload_bytes})
     else:
-        write_text(f"byte {position}: lsn {lsn}, {kind}, shard number {shard_id}, {len(payload)} bytes")
+        write_text(f"byte {entry.position}: lsn {entry.lsn}, {kind}, shard {entry.shard_id}, {payload_bytes} bytes")
     if kind == "append" and wanted.records:
-        _print_records(f"#{shard_id}", payload, 0)
+        _print_records(f"#{entry.shard_id}", entry.payload, 0)
 
 
 def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:

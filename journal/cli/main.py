@@ -48,9 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
     def command() -> int:
         try:
-            result = build_app()(
-                tokens, exit_on_error=False, print_error=False, result_action="return_value"
-            )
+            result = build_app()(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         except CycloptsError as error:
             raise UsageError(f"{error}; see `journal --help`") from error
         return result if isinstance(result, int) else 0

@@ -50,7 +50,7 @@ def parse_duration_us(text: str) -> int:
         total += int(match[1]) * _UNITS_US[match[2]]
         position = match.end()
     if not text or position != len(text):
-        raise UsageError(f"{text!r} is not a duration; write numbers with us, ms, s, m, h, d or w, such as 15m or 1d12h")
+        raise UsageError(f"{text!r} is not a duration; write numbers with us, ms, s, m, h, d or w, like 15m or 1d12h")
     return total
 
 

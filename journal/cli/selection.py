@@ -16,8 +16,8 @@ class Selection:
     Attributes:
         end_offset: Nothing from this offset on; None for no end.
         count: Records still to show, gaps not counted; None for no limit.
-        from_us: Skip records up to the first whose timestamp is not before this time; 0 skips none. A read by time finds
-            the batch, and the first records of that batch may be older.
+        from_us: Skip records up to the first whose timestamp is not before this time; 0 skips none. A read by time
+            finds the batch, and the first records of that batch may be older.
         finished: Nothing that follows can be asked for.
     """
 

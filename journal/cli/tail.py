@@ -39,7 +39,7 @@ def tail(
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
     if place.kind == "offset" and ("+" in filter or "#" in filter):
-        raise UsageError(f"--from {start}: an offset belongs to one shard; with a filter give earliest, latest or a time")
+        raise UsageError(f"--from {start}: an offset means one shard; with a filter give earliest, latest or a time")
     trio.run(_tail, server, filter, place, count, json)
 
 
@@ -50,10 +50,15 @@ async def _tail(server: str, target: str, start: Start, count: int | None, as_js
 
     selections: dict[str, Selection] = {}
     left = count
+    if left == 0:
+        return
     async with connect(server) as client, client.subscribe(target, start) as subscription:
         async for delivery in subscription:
             selection = selections.get(delivery.shard)
             if selection is None:
                 selection = selections[delivery.shard] = Selection(from_us=start.value if start.kind == "time" else 0)
-            chosen = selection.take(delivery.records)
-            show(delivery.shard, chosen, topic_lines, as_json=as_json)
+            selection.count = left
+            show(delivery.shard, selection.take(delivery.records), topic_lines, as_json=as_json)
+            left = selection.count
+            if left == 0:
+                return
