@@ -47,13 +47,14 @@ def dump(
     with open(file, "rb") as opened:
         if opened.seek(0, 2) == 0:
             raise CommandError(f"{file} is empty")
-        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as content:
-            magic = bytes(content[:4])
-            kind = _KINDS.get(magic)
-            if kind is None:
-                known = ", ".join(f"{each!r}" for each in _KINDS)
-                raise CommandError(f"{file} begins with {magic!r}, which is none of {known}")
-            kind(file, content, _Wanted(records, json))
+        # Not closed by hand: an error on its way out still holds views of it, and would be hidden by the refusal.
+        content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+    magic = bytes(content[:4])
+    kind = _KINDS.get(magic)
+    if kind is None:
+        known = ", ".join(f"{each!r}" for each in _KINDS)
+        raise CommandError(f"{file} begins with {magic!r}, which is none of {known}")
+    kind(file, content, _Wanted(records, json))
 
 
 def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
@@ -78,7 +79,7 @@ def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 
 def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
-    from journal.entry import GROUP_HEADER_SIZE, BadEntryHeader, Kind, decode_entries, decode_group_header
+    from journal.entry import GROUP_HEADER_SIZE, BadEntryHeader, decode_entries, decode_group_header
     from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader
     from shards.errors import CorruptionError
 
@@ -97,7 +98,8 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
             if isinstance(entry, BadEntryHeader):
                 problem = f"entry header checksum: expected {entry.expected:#010x}, found {entry.found:#010x}"
                 raise CorruptionError(path, entry.position, problem)
-            _print_entry(entry, Kind(entry.kind).name.lower(), wanted)
+            _check_payload(path, entry)
+            _print_entry(entry, wanted)
     if not wanted.as_json:
         write_text(f"byte {position}: nothing more of this life of the file")
 
@@ -105,14 +107,42 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
 _KINDS: Final[dict[bytes, Callable[[str, memoryview, _Wanted], None]]] = {b"JLOG": _dump_log, b"JRNL": _dump_journal}
 
 
-def _print_entry(entry: Entry, kind: str, wanted: _Wanted) -> None:
+def _check_payload(path: str, entry: Entry) -> None:
+    """A batch has its checksum in itself, which the entry repeats; other payloads have theirs in the entry alone.
+
+    Raises:
+        CorruptionError: The payload does not match.
+    """
+    from crc32c import crc32c
+
+    from journal.entry import ENTRY_HEADER_SIZE, Kind
+    from shards.batch import verify
+    from shards.errors import BatchError, CorruptionError
+
+    position = entry.position + ENTRY_HEADER_SIZE
+    if entry.kind == Kind.APPEND:
+        try:
+            found = verify(entry.payload).body_crc
+        except BatchError as error:
+            raise CorruptionError(path, position, str(error)) from error
+    else:
+        found = crc32c(entry.payload)
+    if found != entry.payload_crc:
+        problem = f"payload checksum: expected {entry.payload_crc:#010x}, found {found:#010x}"
+        raise CorruptionError(path, position, problem)
+
+
+def _print_entry(entry: Entry, wanted: _Wanted) -> None:
+    from journal.entry import Kind
+
+    kind = Kind(entry.kind).name.lower() if entry.kind in set(Kind) else f"kind {entry.kind}"
     payload_bytes = len(entry.payload)
     if wanted.as_json:
         fields = {"position": entry.position, "lsn": entry.lsn, "entry": kind, "shard_id": entry.shard_id}
         write_json({**fields, "payload_bytes": payload_bytes})
     else:
         write_text(f"byte {entry.position}: lsn {entry.lsn}, {kind}, shard {entry.shard_id}, {payload_bytes} bytes")
-    if kind == "append" and wanted.records:
+    if entry.kind == Kind.APPEND and wanted.records:
         _print_records(f"#{entry.shard_id}", entry.payload, 0)
 
 
