@@ -116,6 +116,7 @@ class Committer:
         next_lsn: lsn that the next batch or entry gets.
         group: The group that is being collected.
         failure: Set for ever once a write failed.
+        groups_committed: Groups made durable since the start.
         committed_lsn: Every entry up to this lsn is durable and published.
     """
 
@@ -139,6 +140,7 @@ class Committer:
         self._group_first_lsn = journal_next_lsn
         self.committed_lsn = next_lsn - 1
         self.group = Group(0)
+        self.groups_committed = 0
         self.failure: StorageFailedError | None = None
         self.largest_group_bytes = writer.largest_group_bytes
         self._waiting: list[Group] = []
@@ -231,6 +233,7 @@ class Committer:
             self._fail(group, error)
             return False
         self.committed_lsn = group.next_lsn - 1
+        self.groups_committed += 1
         group.finish()
         return True
 
