@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchmarks import load, processes
@@ -36,16 +35,13 @@ def received_bytes_per_s(connection: socket.socket, timing: load.Timing) -> floa
     """Receive into one reused buffer for the given time and return the rate."""
     buffer = bytearray(COPY_BYTES)
     total = 0
-    begun_at = time.perf_counter()
-    while time.perf_counter() < begun_at + timing.warm_up_s:
-        connection.recv_into(buffer)
-    begun_at = time.perf_counter()
-    while (now := time.perf_counter()) < begun_at + timing.measured_s:
+    clock = load.RateClock(timing)
+    while not clock.ended(total):
         received = connection.recv_into(buffer)
         if not received:
             raise load.LoadError("the sending process ended early")
         total += received
-    return total / (now - begun_at)
+    return clock.rate()
 
 
 class SyncedFile:
@@ -70,15 +66,12 @@ class SyncedFile:
     def bytes_per_s(self, write_bytes: int, timing: load.Timing) -> float:
         """Bytes per second of sequential synced writes of the given size."""
         data = os.urandom(write_bytes)
-        begun_at = time.perf_counter()
-        while time.perf_counter() < begun_at + timing.warm_up_s:
-            self._write_synced(data)
         total = 0
-        begun_at = time.perf_counter()
-        while (now := time.perf_counter()) < begun_at + timing.measured_s:
+        clock = load.RateClock(timing)
+        while not clock.ended(total):
             self._write_synced(data)
             total += write_bytes
-        return total / (now - begun_at)
+        return clock.rate()
 
     def latencies(self, write_bytes: int, timing: load.Timing) -> list[float]:
         """Sorted microseconds of single synced writes, one after the other."""

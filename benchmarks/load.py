@@ -42,6 +42,31 @@ class Timing:
         return self.warm_up_s + self.measured_s
 
 
+@attrs.define(slots=True)
+class RateClock:
+    """Turns a running total into a rate between the end of the warm-up and the end of the run."""
+
+    timing: Timing
+    begun_at: float = attrs.field(factory=time.perf_counter)
+    first: tuple[float, float] | None = None
+    last: tuple[float, float] | None = None
+
+    def ended(self, total: float) -> bool:
+        """Note the total reached by now; whether the run is over."""
+        now = time.perf_counter()
+        if self.first is None and now >= self.begun_at + self.timing.warm_up_s:
+            self.first = (now, total)
+        if self.last is None and now >= self.begun_at + self.timing.total_s:
+            self.last = (now, total)
+        return self.last is not None
+
+    def rate(self) -> float:
+        """The total's growth per second. Raises `LoadError` if the run was too slow to measure anything."""
+        if self.first is None or self.last is None or self.last[0] <= self.first[0]:
+            raise LoadError("the run ended before anything was measured")
+        return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
+
+
 @attrs.frozen(slots=True)
 class Chunk:
     """Ready-made commands, sent as they are, and the number of replies that they will cause."""
@@ -81,14 +106,12 @@ def pipelined_rate(
     buffer = bytearray(RECEIVE_BUFFER_BYTES)
     pending = memoryview(b"")
     sent = answered = turn = 0
-    begun_at = time.perf_counter()
-    counting_from = begun_at + timing.warm_up_s
-    counting_until = begun_at + timing.total_s
-    first: tuple[float, int] | None = None
-    last: tuple[float, int] | None = None
+    clock = RateClock(timing)
+    give_up_at = clock.begun_at + timing.total_s + DRAIN_TIMEOUT_S
+    ended = False
     while True:
         idle = True
-        if not pending and last is None and sent + chunks[turn].replies - answered <= window:
+        if not pending and not ended and sent + chunks[turn].replies - answered <= window:
             pending = memoryview(chunks[turn].data)
             sent += chunks[turn].replies
             turn = (turn + 1) % len(chunks)
@@ -107,14 +130,10 @@ def pipelined_rate(
         if received > 0:
             idle = False
             answered += count_replies(buffer, received)
-        now = time.perf_counter()
-        if first is None and now >= counting_from:
-            first = (now, answered)
-        if last is None and now >= counting_until:
-            last = (now, answered)
-        if last is not None and not pending and answered >= sent:
+        ended = clock.ended(answered)
+        if ended and not pending and answered >= sent:
             break
-        if now > counting_until + DRAIN_TIMEOUT_S:
+        if ended and time.perf_counter() > give_up_at:
             raise LoadError(f"{sent - answered} of {sent} replies did not come within {DRAIN_TIMEOUT_S} s")
         if idle:
             poller.register(descriptor, select.POLLIN | (select.POLLOUT if pending else 0))
@@ -122,8 +141,7 @@ def pipelined_rate(
             # A short pause lets replies gather: fewer system calls here are more processor time for the server.
             time.sleep(PAUSE_S)
     connection.setblocking(True)
-    assert first is not None and last is not None
-    return (last[1] - first[1]) / (last[0] - first[0])
+    return clock.rate()
 
 
 def one_at_a_time(send: Callable[[], None], await_reply: Callable[[], None], timing: Timing) -> list[float]:
