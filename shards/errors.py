@@ -145,10 +145,18 @@ class UnknownProducerError(StorageError):
 
 
 class SequenceGapError(StorageError):
-    """A producer's batch does not follow its last accepted one: an earlier batch is missing or was refused."""
+    """A producer's batch does not follow its last accepted one: an earlier batch is missing or was refused.
+
+    Attributes:
+        expected_sequence: The sequence that the store would accept next, where it says so.
+    """
 
     code = "sequence_gap"
     retriable = True
+
+    def __init__(self, message: str, expected_sequence: int | None = None) -> None:
+        super().__init__(message)
+        self.expected_sequence = expected_sequence
 
 
 class IndexMissingError(StorageError):
