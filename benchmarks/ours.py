@@ -75,30 +75,35 @@ class ReadShard:
 def shard_to_read(stage: Stage) -> ReadShard:
     """Fill a shard once with 16 KiB batches and close its last segment."""
 
-    def fill() -> ReadShard:
+    def make() -> ReadShard:
         name = fresh_name("read")
-        batch = batch_of(BATCH_RECORDS)
-        frame = frames.build_append(0, 0, batch)
-        repeat = READ_BYTES // len(frame)
         with Wire(stage.journal().address) as wire:
-            [handle] = wire.open([name], FILE)
-            chunk = _chunk([(handle, batch)] * (CHUNK_BYTES // len(batch)))
-            wire.socket.settimeout(60.0)
-            counter = AckCounter()
-            buffer = bytearray(1 << 20)
-            sent = acknowledged = 0
-            while acknowledged < repeat:
-                if sent < repeat and (sent - acknowledged) * len(frame) < WINDOW_BYTES // 2:
-                    wire.socket.sendall(chunk.data)
-                    sent += chunk.replies
-                    continue
-                acknowledged += counter(buffer, wire.socket.recv_into(buffer))
-            while acknowledged < sent:
-                acknowledged += counter(buffer, wire.socket.recv_into(buffer))
+            fill(wire, name, READ_BYTES)
             info = wire.request(Op.SEAL, {"name": name})
-            return ReadShard(name, int(info["next_offset"]))
+        return ReadShard(name, int(info["next_offset"]))
 
-    return stage.once("shard to read", fill)
+    return stage.once("shard to read", make)
+
+
+def fill(wire: Wire, name: str, size_bytes: int) -> None:
+    """Append 16 KiB batches to a file-mode shard until it has grown by about so many bytes, all acknowledged."""
+    [handle] = wire.open([name], FILE)
+    batch = batch_of(BATCH_RECORDS)
+    chunk = _chunk([(handle, batch)] * (CHUNK_BYTES // len(batch)))
+    window = window_of(len(batch)) // 2
+    counter = AckCounter()
+    buffer = bytearray(1 << 20)
+    total = size_bytes // len(batch)
+    sent = acknowledged = 0
+    while acknowledged < sent or sent < total:
+        if sent < total and sent - acknowledged < window:
+            wire.socket.sendall(chunk.data)
+            sent += chunk.replies
+        else:
+            received = wire.socket.recv_into(buffer)
+            if not received:
+                raise load.LoadError("the server closed the connection")
+            acknowledged += counter(buffer, received)
 
 
 def many_shards(stage: Stage) -> list[str]:

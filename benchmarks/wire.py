@@ -69,8 +69,7 @@ class Wire:
         return handles
 
     def delete(self, name: str) -> None:
-        """Delete a shard, also after a run that left the socket non-blocking or with acknowledgements unread."""
-        self.socket.settimeout(60.0)
+        """Delete a shard."""
         self.request(Op.DELETE_SHARD, {"name": name})
 
     def _exactly(self, size: int) -> bytes:
