@@ -1,0 +1,261 @@
+"""An `OrderedStore` in one RocksDB, by rocksdict in raw mode. Nothing else of RocksDB leaves this module.
+
+All families live in the one default column family, each key behind one byte that names its family. That is what keeps
+the promise of `OrderedStore.write`: there is one memtable, so its content reaches the disk as a prefix of the writes
+and no recorded lsn can be ahead of what any family holds. Column families could give that by atomic flush alone, and
+rocksdict offers the option, but its ``flush()`` reaches one column family only; the calls that flush all of them either
+report no failure (``compact_range``) or make a whole checkpoint on disk.
+
+The prefix bytes are part of the stored format and never change their meaning.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteOptions,
+)
+
+from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
+from shards.store import Family, Mutations, prefix_end
+
+FAMILY_PREFIXES: dict[Family, bytes] = {
+    Family.META: b"\x01",
+    Family.CATALOGUE: b"\x02",
+    Family.SEGMENTS: b"\x03",
+    Family.CURSORS: b"\x04",
+    Family.STATE: b"\x05",
+    Family.PRODUCERS: b"\x06",
+    Family.KEY_INDEX: b"\x07",
+}
+
+_FIRST_CHUNK_KEYS = 32
+_CHUNK_KEYS = 512
+
+
+class RocksStore:
+    """An `OrderedStore` in a directory of its own, which it locks against other processes while it is open.
+
+    Memory is bounded by three write buffers, the block cache and the index blocks of `open_files` table files.
+
+    Args:
+        path: The directory; it is made if it is not there.
+        wal: False: `flush` writes all of the memory table to disk, and what came after the last flush is lost in a
+            crash (or kept, as one consistent later point); for views that are folded again from the journal. True:
+            RocksDB keeps its own write-ahead log and `flush` syncs it, which suits small durable writes: for a
+            broker on its own.
+        write_buffer_bytes: Size at which the memory table goes to disk by itself. Up to three of them exist, as a
+            write that must wait for one to be free holds up every thread.
+        cache_bytes: Size of the block cache.
+        open_files: Most table files held open.
+
+    Raises:
+        CorruptionError: The directory's content is damaged.
+        DataDirectoryError: Another process holds the directory, or it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        wal: bool = False,
+        write_buffer_bytes: int = 16 << 20,
+        cache_bytes: int = 8 << 20,
+        open_files: int = 64,
+    ) -> None:
+        self._path = path
+        self._wal = wal
+        self._write_options = WriteOptions()
+        # rocksdict's type stub shows this attribute as a method.
+        self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
+        self._flushing = threading.Lock()
+        _refuse_lost_directory(path)
+        try:
+            os.makedirs(path, exist_ok=True)
+            self._db: Rdict | None = Rdict(path, _options(write_buffer_bytes, cache_bytes, open_files))
+        except Exception as error:
+            _raise_opening_error(path, error)
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        db = self._open_db()
+        try:
+            value: bytes | None = db.get(FAMILY_PREFIXES[family] + key)
+        except Exception as error:
+            self._raise(error)
+        return value
+
+    def scan(
+        self, family: Family, prefix: bytes = b"", *, start: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        whole_prefix = FAMILY_PREFIXES[family] + prefix
+        end = prefix_end(whole_prefix)
+        assert end is not None, "no family prefix is 0xff"
+        place = end if reverse else whole_prefix
+        if start is not None:
+            start = FAMILY_PREFIXES[family] + start
+            place = min(place, start) if reverse else max(place, start)
+        skip_place = reverse and place == end
+        # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
+        limit = _FIRST_CHUNK_KEYS
+        while True:
+            chunk = self._chunk(whole_prefix, place, limit, reverse=reverse, skip_place=skip_place)
+            yield from chunk
+            if len(chunk) < limit:
+                return
+            place = FAMILY_PREFIXES[family] + chunk[-1][0]
+            skip_place = True
+            limit = _CHUNK_KEYS
+
+    def _chunk(
+        self, prefix: bytes, place: bytes, limit: int, *, reverse: bool, skip_place: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
+
+        Rdict.items() would be quicker but simply ends at a damaged block; an RdictIter has a status to ask.
+        """
+        chunk: list[tuple[bytes, bytes]] = []
+        db = self._open_db()
+        try:
+            iterator: RdictIter = db.iter()
+            step = iterator.prev if reverse else iterator.next
+            if reverse:
+                iterator.seek_for_prev(place)
+            else:
+                iterator.seek(place)
+            if skip_place and iterator.valid() and iterator.key() == place:
+                step()
+            while len(chunk) < limit and iterator.valid():
+                key: bytes = iterator.key()
+                if not key.startswith(prefix):
+                    break
+                chunk.append((key[1:], iterator.value()))
+                step()
+            iterator.status()
+        except Exception as error:
+            self._raise(error)
+        return chunk
+
+    def write(self, mutations: Mutations) -> None:
+        db = self._open_db()
+        batch = WriteBatch(raw_mode=True)
+        for family, key, value in mutations:
+            if value is None:
+                batch.delete(FAMILY_PREFIXES[family] + key)
+            else:
+                batch.put(FAMILY_PREFIXES[family] + key, value)
+        try:
+            db.write(batch, self._write_options)
+        except Exception as error:
+            self._raise(error)
+
+    def flush(self) -> None:
+        with self._flushing:
+            db = self._open_db()
+            try:
+                if self._wal:
+                    db.flush_wal(True)
+                else:
+                    db.flush(True)
+            except Exception as error:
+                self._raise(error)
+
+    def close(self) -> None:
+        # A flush in another thread uses the database; closing under it would fail half-way.
+        with self._flushing:
+            db, self._db = self._db, None
+            if db is not None:
+                db.close()
+
+    def _open_db(self) -> Rdict:
+        if self._db is None:
+            raise StorageFailedError(f"the store in {self._path} is closed; open it anew")
+        return self._db
+
+    def _raise(self, error: Exception) -> NoReturn:
+        """Turn what rocksdict raised (plain `Exception` with RocksDB's text) into an error of ours."""
+        text = str(error)
+        if text.startswith("Corruption"):
+            raise CorruptionError(self._path, 0, f"RocksDB reports: {text}") from error
+        raise StorageFailedError(
+            f"the store in {self._path} failed: {text}; nothing more is written until it is opened anew"
+        ) from error
+
+
+def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Options:
+    tables = BlockBasedOptions()
+    tables.set_block_cache(Cache(cache_bytes))
+    tables.set_bloom_filter(10, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(3)
+    options.set_max_total_wal_size(4 * write_buffer_bytes)
+    options.set_max_open_files(open_files)
+    options.set_max_background_jobs(2)
+    # The default mode, point_in_time, drops everything after a flipped bit in the log without a word.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _refuse_lost_directory(path: str) -> None:
+    """Refuse a directory that holds tables but not the file CURRENT: RocksDB would begin anew and delete them."""
+    if not os.path.isdir(path) or os.path.exists(os.path.join(path, "CURRENT")):
+        return
+    tables = sorted(name for name in os.listdir(path) if name.endswith((".sst", ".log")))
+    if tables:
+        raise CorruptionError(
+            os.path.join(path, "CURRENT"),
+            0,
+            f"the file is missing, but {len(tables)} data files such as {tables[0]} exist",
+        )
+
+
+def _raise_opening_error(path: str, error: Exception) -> NoReturn:
+    text = str(error)
+    lowered = text.lower()
+    if "lock" in lowered and ("hold by" in lowered or "temporarily unavailable" in lowered):
+        raise DataDirectoryError(
+            f"the store in {path} is in use by {_lock_holder(path)}; stop that process or choose another directory"
+        ) from error
+    if "corrupt" in lowered or "no such file" in lowered:
+        raise CorruptionError(path, 0, f"RocksDB reports: {text}") from error
+    if isinstance(error, OSError) or "permission denied" in lowered or "read-only" in lowered:
+        raise DataDirectoryError(
+            f"the store in {path} cannot be opened: {text}; "
+            f"give this process write permission or choose another directory"
+        ) from error
+    raise StorageFailedError(f"the store in {path} cannot be opened: {text}") from error
+
+
+def _lock_holder(path: str) -> str:
+    """Name the process that holds RocksDB's LOCK file.
+
+    Asked of /proc/locks, not by opening the file: closing any descriptor of it would drop this process's own lock.
+    """
+    try:
+        inode = os.stat(os.path.join(path, "LOCK")).st_ino
+        with open("/proc/locks", encoding="ascii") as locks:
+            for line in locks:
+                fields = line.split()
+                if len(fields) >= 6 and fields[5].endswith(f":{inode}"):
+                    return "this process" if int(fields[4]) == os.getpid() else f"the process with pid {fields[4]}"
+    except (OSError, ValueError):
+        return "another process"
+    return "another process"

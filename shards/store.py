@@ -1,0 +1,106 @@
+"""The ordered key-value seam under all views: families, atomic mutations, the `OrderedStore` protocol.
+
+The implementations are `shards.memory_store` and `shards.rocks_store`; every one passes
+`tests/shards/test_store_contract.py`. What keys and values mean is the business of the views (`shards.cursors`,
+`shards.state_store`, ...), never of a store.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Family(enum.StrEnum):
+    """A key space of its own. Keys are ordered within a family; a `Mutations` may touch several."""
+
+    META = "meta"
+    CATALOGUE = "catalogue"
+    SEGMENTS = "segments"
+    CURSORS = "cursors"
+    STATE = "state"
+    PRODUCERS = "producers"
+    KEY_INDEX = "key_index"
+
+
+class Mutations:
+    """Puts and deletes that `OrderedStore.write` carries out in order, all or none. A later one on a key wins."""
+
+    __slots__ = ("_operations", "size_bytes")
+
+    def __init__(self) -> None:
+        self._operations: list[tuple[Family, bytes, bytes | None]] = []
+        self.size_bytes = 0
+        """Bytes of all keys and values. Keep one batch under a few MiB: a large one stalls every thread."""
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        self._operations.append((family, key, value))
+        self.size_bytes += len(key) + len(value)
+
+    def delete(self, family: Family, key: bytes) -> None:
+        """Remove a key; one that is not there is no error."""
+        self._operations.append((family, key, None))
+        self.size_bytes += len(key)
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __iter__(self) -> Iterator[tuple[Family, bytes, bytes | None]]:
+        """Yield (family, key, value) in order; a value of None deletes."""
+        return iter(self._operations)
+
+
+class OrderedStore(Protocol):
+    """An ordered map of bytes to bytes per family.
+
+    All methods but `flush` are quick and may be called from one thread (the event loop's). `flush` blocks on the disk
+    without holding the interpreter lock: call it in a thread; reads and writes may go on meanwhile.
+
+    Raises:
+        CorruptionError: By any method, when stored bytes are damaged.
+        StorageFailedError: By any method, when the disk failed or the store is closed. A failure of the disk is final
+            until the store is opened anew.
+    """
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of a key, None if it is not there."""
+        ...
+
+    def scan(
+        self, family: Family, prefix: bytes = b"", *, start: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) of the keys that begin with `prefix`, in lexicographic order.
+
+        The store may be written while a scan is under way. What is written then behind the scan's place is not seen,
+        what is written ahead of it may be; no key comes twice.
+
+        Args:
+            start: Begin at this key, inclusive (in a reverse scan: at it or the next lower one). It need not exist
+                nor begin with the prefix; keys without the prefix are never yielded.
+            reverse: Go from the highest key to the lowest.
+        """
+        ...
+
+    def write(self, mutations: Mutations) -> None:
+        """Carry out all mutations or none. They are visible at once and durable after the next `flush`.
+
+        After a crash the store holds exactly what was written up to some point at or after the last flush: never a
+        part of one `Mutations`, never a later one without every earlier one, the same point for all families.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Return only when everything written before the call is durable."""
+        ...
+
+    def close(self) -> None:
+        """Release the store and its lock; closing again does nothing. It is no substitute for `flush`."""
+        ...
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """Return the lowest key above all keys that begin with `prefix`; None if there is none."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes((trimmed[-1] + 1,)) if trimmed else None

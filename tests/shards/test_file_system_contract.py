@@ -1,0 +1,214 @@
+"""What every `FileSystem` does, whatever it is made of. What a crash leaves is judged where crashes can be made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shards.errors import DataDirectoryError
+from shards.file_system import FileSystem, OsFileSystem
+
+
+@pytest.fixture(params=["os"])
+def file_system(request: pytest.FixtureRequest) -> FileSystem:
+    return OsFileSystem()
+
+
+@pytest.fixture
+def root(file_system: FileSystem, tmp_path: Path) -> str:
+    file_system.mkdir(str(tmp_path))
+    return str(tmp_path)
+
+
+def test_what_was_written_is_read_back(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"hello", memoryview(b" "), bytearray(b"world")], 0)
+    file.pwritev([b"J"], 0)
+    assert file.size() == 11
+    assert file.pread(5, 0) == b"Jello"
+    assert file.pread(100, 6) == b"world"
+    assert file.pread(100, 11) == b""
+    assert file.pread(100, 50) == b""
+    file.close()
+    file.close()
+
+
+def test_writing_past_the_end_fills_the_hole_with_zeros(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"x"], 3)
+    assert file.pread(10, 0) == b"\0\0\0x"
+    file.close()
+
+
+def test_reading_into_a_buffer_gives_the_count(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"0123456789"], 0)
+    buffer = bytearray(6)
+    assert file.readinto(memoryview(buffer), 2) == 6
+    assert buffer == b"234567"
+    assert file.readinto(memoryview(buffer), 8) == 2
+    assert buffer == b"894567"
+    assert file.readinto(memoryview(buffer), 10) == 0
+    file.close()
+
+
+def test_truncating_cuts_and_lengthens_with_zeros(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"abcdef"], 0)
+    file.truncate(3)
+    assert file.pread(10, 0) == b"abc"
+    file.truncate(5)
+    assert file.pread(10, 0) == b"abc\0\0"
+    file.close()
+
+
+def test_more_buffers_than_one_system_call_takes(file_system: FileSystem, root: str) -> None:
+    buffers = [b"%d," % number for number in range(3_000)]
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev(buffers, 7)
+    assert file.pread(1 << 20, 7) == b"".join(buffers)
+    file.pwritev([], 0)
+    file.pwritev([b""] * 2_000, 0)
+    file.pwritev([b""] * 1_024 + [b"x"] + [b""] * 2_000, 7)
+    assert file.pread(2, 7) == b"x,"
+    file.close()
+
+
+def test_two_handles_see_the_same_file(file_system: FileSystem, root: str) -> None:
+    first = file_system.open(f"{root}/a", create=True)
+    second = file_system.open(f"{root}/a", write=False)
+    first.pwritev([b"abc"], 0)
+    assert second.pread(3, 0) == b"abc"
+    first.close()
+    assert second.pread(3, 0) == b"abc"
+    second.close()
+
+
+def test_opening_with_create_keeps_what_is_there(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"abc"], 0)
+    file.close()
+    file = file_system.open(f"{root}/a", create=True)
+    assert file.pread(3, 0) == b"abc"
+    file.close()
+
+
+def test_a_file_opened_for_reading_cannot_be_written(file_system: FileSystem, root: str) -> None:
+    file_system.open(f"{root}/a", create=True).close()
+    file = file_system.open(f"{root}/a", write=False)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.pwritev([b"x"], 0)
+    file.close()
+
+
+def test_a_file_or_directory_that_is_not_there(file_system: FileSystem, root: str) -> None:
+    for act in (
+        file_system.open,
+        file_system.remove,
+        file_system.listdir,
+        file_system.remove_directory,
+        file_system.sync_directory,
+        lambda path: file_system.rename(path, f"{root}/b"),
+        lambda path: file_system.open(f"{path}/below", create=True),
+    ):
+        with pytest.raises(FileNotFoundError):
+            act(f"{root}/missing")
+    assert not file_system.exists(f"{root}/missing")
+
+
+def test_directories(file_system: FileSystem, root: str) -> None:
+    file_system.mkdir(f"{root}/x/y")
+    file_system.mkdir(f"{root}/x/y")
+    file_system.open(f"{root}/x/b", create=True).close()
+    file_system.open(f"{root}/x/a", create=True).close()
+    assert file_system.listdir(f"{root}/x") == ["a", "b", "y"]
+    assert file_system.exists(f"{root}/x/y")
+    file_system.remove_directory(f"{root}/x/y")
+    file_system.remove(f"{root}/x/a")
+    assert file_system.listdir(f"{root}/x") == ["b"]
+    with pytest.raises(OSError, match="not empty"):
+        file_system.remove_directory(f"{root}/x")
+
+
+def test_renaming_replaces_the_target(file_system: FileSystem, root: str) -> None:
+    for name in ("a", "b"):
+        file = file_system.open(f"{root}/{name}", create=True)
+        file.pwritev([name.encode()], 0)
+        file.close()
+    file_system.rename(f"{root}/a", f"{root}/b")
+    assert file_system.listdir(root) == ["b"]
+    file = file_system.open(f"{root}/b")
+    assert file.pread(10, 0) == b"a"
+    file.close()
+
+
+def test_an_open_file_outlives_its_name(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"abc"], 0)
+    file_system.remove(f"{root}/a")
+    assert file.pread(3, 0) == b"abc"
+    file.close()
+
+
+def test_syncing(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"abc"], 0)
+    file.fdatasync()
+    file.fsync()
+    file_system.sync_directory(root)
+    file_system.sync_all(root)
+    file_system.sync_all(f"{root}/a")
+    file.close()
+    assert file_system.free_bytes(root) > 0
+
+
+def test_a_locked_directory_is_refused_with_the_holder_and_the_way_out(file_system: FileSystem, root: str) -> None:
+    lock = file_system.lock(root)
+    with pytest.raises(DataDirectoryError, match=f"{root} is in use by the process with pid {os.getpid()}.*; stop"):
+        file_system.lock(root)
+    lock.release()
+    lock.release()
+    file_system.lock(root).release()
+
+
+def test_locking_a_directory_that_is_not_there(file_system: FileSystem, root: str) -> None:
+    with pytest.raises(DataDirectoryError, match=f"{root}/missing cannot be used: .*; create"):
+        file_system.lock(f"{root}/missing")
+
+
+writes = st.lists(
+    st.tuples(st.integers(0, 3_000), st.lists(st.binary(max_size=700), max_size=4))
+    | st.tuples(st.just("truncate"), st.integers(0, 3_000)),
+    max_size=12,
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=writes)
+def test_a_file_behaves_like_an_array_of_bytes(
+    file_system: FileSystem, root: str, steps: list[tuple[object, object]]
+) -> None:
+    model = bytearray()
+    file = file_system.open(f"{root}/a", create=True)
+    file.truncate(0)
+    for what, argument in steps:
+        if what == "truncate":
+            assert isinstance(argument, int)
+            del model[argument:]
+            model.extend(bytes(argument - len(model)))
+            file.truncate(argument)
+        else:
+            assert isinstance(what, int)
+            assert isinstance(argument, list)
+            data = b"".join(argument)
+            if data:
+                model.extend(bytes(max(0, what - len(model))))
+                model[what : what + len(data)] = data
+            file.pwritev(argument, what)
+    assert file.size() == len(model)
+    assert file.pread(10_000, 0) == model
+    file.close()

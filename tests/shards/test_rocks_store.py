@@ -1,0 +1,158 @@
+"""What is special to the store in RocksDB: crashes, its lock, damaged files. The rest is the store contract."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shards.errors import CorruptionError, DataDirectoryError
+from shards.rocks_store import FAMILY_PREFIXES, RocksStore
+from shards.store import Family, Mutations
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_workload(path: Path, wal: bool) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.shards.store_workload", str(path), "wal" if wal else "no wal"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("wal", [False, True], ids=["no wal", "wal"])
+def test_after_sigkill_all_families_stand_at_one_point_not_before_the_last_flush(tmp_path: Path, wal: bool) -> None:
+    """Guards against a recorded lsn that is ahead of what a family holds."""
+    path = tmp_path / "store"
+    with start_workload(path, wal) as workload:
+        assert workload.stdout is not None
+        flushed = 0
+        while flushed < 3_000:
+            flushed = int(workload.stdout.readline())
+        workload.kill()
+        for line in workload.stdout:
+            flushed = int(line)
+    store = RocksStore(str(path), wal=wal)
+    last = int(store.get(Family.META, b"last") or b"0")
+    assert last >= flushed
+    expected = [(b"n%08d" % number, b"%08d" % number * 10) for number in range(1, last + 1)]
+    for family in Family:
+        assert store.get(family, b"last") == b"%08d" % last
+        assert list(store.scan(family, b"n")) == expected
+    store.close()
+
+
+def test_without_its_own_log_a_store_loses_what_was_not_flushed(tmp_path: Path) -> None:
+    """Shows that the promise of `flush` is what makes data stay, so the test above judges something."""
+    script = (
+        "import os, sys; from shards.rocks_store import RocksStore; from shards.store import Family, Mutations\n"
+        "s = RocksStore(sys.argv[1])\n"
+        "for n in (b'1', b'2'):\n"
+        "    m = Mutations(); [m.put(f, b'n', n) for f in Family]; s.write(m)\n"
+        "    if n == b'1': s.flush()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    path = str(tmp_path / "store")
+    subprocess.run([sys.executable, "-c", script, path], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    store = RocksStore(path)
+    assert {family: store.get(family, b"n") for family in Family} == dict.fromkeys(Family, b"1")
+    store.close()
+
+
+def test_every_family_has_a_prefix_byte_of_its_own() -> None:
+    assert set(FAMILY_PREFIXES) == set(Family)
+    assert len(set(FAMILY_PREFIXES.values())) == len(Family)
+    assert all(len(prefix) == 1 and prefix != b"\xff" for prefix in FAMILY_PREFIXES.values())
+
+
+def test_a_second_opening_in_this_process_is_refused_and_does_no_harm(tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    first = RocksStore(path)
+    with pytest.raises(DataDirectoryError, match=f"{path} is in use by this process"):
+        RocksStore(path)
+    with pytest.raises(DataDirectoryError):
+        RocksStore(path)
+    first.close()
+    RocksStore(path).close()
+
+
+def test_a_store_held_by_another_process_is_refused_with_its_pid(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with start_workload(path, wal=True) as workload:
+        assert workload.stdout is not None
+        workload.stdout.readline()
+        with pytest.raises(DataDirectoryError, match=f"in use by the process with pid {workload.pid}; stop"):
+            RocksStore(str(path))
+        workload.kill()
+
+
+def test_a_directory_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(DataDirectoryError, match="/sys/store cannot be opened"):
+        RocksStore("/sys/store")
+
+
+def filled(path: Path) -> RocksStore:
+    store = RocksStore(str(path))
+    mutations = Mutations()
+    for number in range(2_000):
+        mutations.put(Family.STATE, b"%05d" % number, os.urandom(100))
+    store.write(mutations)
+    store.flush()
+    return store
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x01
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_in_a_table_is_an_error_never_a_shorter_scan(tmp_path: Path) -> None:
+    """Guards against an iterator that ends at a damaged block as if there were no more keys."""
+    filled(tmp_path).close()
+    (table,) = tmp_path.glob("*.sst")
+    flip(table, table.stat().st_size // 2)
+    store = RocksStore(str(tmp_path))
+    with pytest.raises(CorruptionError, match=str(tmp_path)):
+        list(store.scan(Family.STATE))
+    with pytest.raises(CorruptionError, match="checksum"):
+        list(store.scan(Family.STATE, reverse=True))
+    with pytest.raises(CorruptionError):
+        [store.get(Family.STATE, b"%05d" % number) for number in range(2_000)]
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["MANIFEST-*", "CURRENT", "*.sst"])
+@pytest.mark.parametrize("damage", ["flip", "remove"])
+def test_a_damaged_or_missing_file_is_an_error_at_opening_and_nothing_is_deleted(
+    tmp_path: Path, name: str, damage: str
+) -> None:
+    filled(tmp_path).close()
+    victim = max(tmp_path.glob(name))
+    if damage == "flip":
+        flip(victim, -6)
+    else:
+        victim.unlink()
+    tables = sorted(tmp_path.glob("*.sst"))
+    with pytest.raises(CorruptionError, match=str(tmp_path)):
+        RocksStore(str(tmp_path))
+    assert sorted(tmp_path.glob("*.sst")) == tables
+
+
+def test_a_flipped_bit_in_the_write_ahead_log_is_an_error_never_a_silent_cut(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with start_workload(path, wal=True) as workload:
+        assert workload.stdout is not None
+        while int(workload.stdout.readline()) < 100:
+            pass
+        workload.kill()
+    log = max(path.glob("*.log"))
+    flip(log, 100)
+    with pytest.raises(CorruptionError, match=str(path)):
+        RocksStore(str(path), wal=True)
