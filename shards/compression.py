@@ -1,7 +1,7 @@
 """The codecs of a record batch's body. Decompression believes nothing that the compressed bytes say of themselves.
 
-``zstd`` is exactly one Zstandard frame that states its content size; ``lz4`` is one bare LZ4 block, whose size the batch
-header gives. Which bytes are compressed is the matter of `shards.batch`.
+``zstd`` is exactly one Zstandard frame that states its content size; ``lz4`` is one bare LZ4 block, whose size the
+batch header gives. Which bytes are compressed is the matter of `shards.batch`.
 """
 
 from __future__ import annotations

@@ -124,9 +124,7 @@ class VersionConflictError(StorageError):
     code = "version_conflict"
 
     def __init__(self, what: str, expected_version: int, found_version: int) -> None:
-        super().__init__(
-            f"{what} has version {found_version}, not the expected {expected_version}; read it and decide again"
-        )
+        super().__init__(f"{what} has version {found_version}, not the expected {expected_version}; read it and decide again")
         self.what = what
         self.expected_version = expected_version
         self.found_version = found_version
@@ -145,10 +143,18 @@ class UnknownProducerError(StorageError):
 
 
 class SequenceGapError(StorageError):
-    """A producer's batch does not follow its last accepted one: an earlier batch is missing or was refused."""
+    """A producer's batch does not follow its last accepted one: an earlier batch is missing or was refused.
+
+    Attributes:
+        expected_sequence: The sequence that the store would accept next, where it says so.
+    """
 
     code = "sequence_gap"
     retriable = True
+
+    def __init__(self, message: str, expected_sequence: int | None = None) -> None:
+        super().__init__(message)
+        self.expected_sequence = expected_sequence
 
 
 class IndexMissingError(StorageError):

@@ -1,0 +1,31 @@
+"""Sans-IO protocol of the journal service: frames, bodies, errors, and cutting a stream into frames.
+
+Knows neither sockets nor clocks nor an async library. `docs/protocol.md` specifies it for other languages.
+"""
+
+from journal.protocol.errors import (
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+    decode_error,
+    encode_error,
+)
+from journal.protocol.frames import PROTOCOL_VERSION, Op
+from journal.protocol.messages import OPERATIONS, decode_reply, decode_request, encode
+from journal.protocol.parser import Frame, FrameParser
+
+__all__ = [
+    "OPERATIONS",
+    "PROTOCOL_VERSION",
+    "Frame",
+    "FrameParser",
+    "LocalProtocolError",
+    "Op",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "decode_error",
+    "decode_reply",
+    "decode_request",
+    "encode",
+    "encode_error",
+]

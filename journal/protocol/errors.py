@@ -1,0 +1,228 @@
+"""Errors on the wire: the table of error numbers, the body of an error reply, and faults of the protocol itself.
+
+An error raised in the engine reaches the client as the same class with the same message and attributes. An exception
+that is not a `StorageError` is nobody's business but the server log's: the peer learns only "internal_error".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+import msgspec
+
+from journal.protocol.frames import build
+from shards import errors
+from shards.errors import StorageError
+
+
+class ProtocolError(StorageError):
+    """The rules of the protocol were broken; the connection cannot go on. The subclasses say whose fault it is."""
+
+    code = "protocol_error"
+
+
+class LocalProtocolError(ProtocolError):
+    """This side was about to break the rules: a fault of the calling program."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the rules, or is no journal peer at all."""
+
+
+class InternalError(StorageError):
+    """The server met an unexpected exception; its log has the details."""
+
+    code = "internal_error"
+
+
+class UnknownOperationError(StorageError):
+    """The server does not know the operation number: it is older than the client."""
+
+    code = "unknown_operation"
+
+
+class UnknownHandleError(StorageError):
+    """The shard handle was not given on this connection, or was closed, or its shard deleted: open the shard again."""
+
+    code = "unknown_handle"
+
+
+class UnknownSubscriptionError(StorageError):
+    """No subscription of that number is open on this connection."""
+
+    code = "unknown_subscription"
+
+
+class AuthenticationError(StorageError):
+    """HELLO carried no credentials, or wrong ones."""
+
+    code = "authentication_failed"
+
+
+class ShuttingDownError(StorageError):
+    """The server is stopping in good order; the request was not carried out. Connect again and repeat it."""
+
+    code = "shutting_down"
+    retriable = True
+
+
+class ConnectionLostError(StorageError):
+    """The connection ended before the reply came: the request may or may not have been carried out."""
+
+    code = "connection_lost"
+    retriable = True
+
+
+class UnlistedError(StorageError):
+    """An error number that this version does not know.
+
+    Attributes:
+        remote_code: The name the server gave it.
+        remote_retriable: Whether the server says that a retry may help.
+    """
+
+    code = "unlisted"
+
+    def __init__(self, message: str, remote_code: str, remote_retriable: bool) -> None:
+        super().__init__(message)
+        self.remote_code = remote_code
+        self.remote_retriable = remote_retriable
+
+
+# Numbers are part of protocol version 1: stable, never used again.
+ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
+    InternalError: 1,
+    ProtocolError: 2,
+    UnknownOperationError: 3,
+    UnknownHandleError: 4,
+    UnknownSubscriptionError: 5,
+    AuthenticationError: 6,
+    ShuttingDownError: 7,
+    errors.FormatVersionError: 8,
+    errors.InvalidRequestError: 9,
+    errors.InvalidNameError: 10,
+    errors.LimitExceededError: 11,
+    errors.OverloadedError: 12,
+    errors.ShardNotFoundError: 20,
+    errors.ShardExistsError: 21,
+    errors.ShardDamagedError: 22,
+    errors.OffsetOutOfRangeError: 23,
+    errors.OffsetConflictError: 24,
+    errors.IndexMissingError: 25,
+    errors.DurabilityUnavailableError: 26,
+    errors.BatchError: 30,
+    errors.SequenceGapError: 31,
+    errors.StaleEpochError: 32,
+    errors.UnknownProducerError: 33,
+    errors.VersionConflictError: 40,
+    errors.DiskFullError: 50,
+    errors.StorageFailedError: 51,
+    errors.CorruptionError: 52,
+    errors.DataDirectoryError: 53,
+    StorageError: 60,
+}
+ERROR_CLASSES: Final[dict[int, type[StorageError]]] = {
+    **{number: cls for cls, number in ERROR_NUMBERS.items()},
+    ERROR_NUMBERS[ProtocolError]: RemoteProtocolError,
+}
+
+
+@attrs.frozen(slots=True)
+class ErrorBody:
+    """Body of an error reply.
+
+    Attributes:
+        code: Stable name of the error.
+        message: For people: names the thing, the value found, the value allowed, the way out.
+        retriable: The same request may succeed later without being changed.
+        details: Attributes of the error, by its class.
+    """
+
+    code: str
+    message: str
+    retriable: bool = False
+    details: dict[str, Any] = attrs.Factory(dict)
+
+
+# Attributes that travel in `details`: enough to build the same object at the other end.
+DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
+    errors.OffsetOutOfRangeError: ("shard", "offset", "start_offset", "next_offset"),
+    errors.OffsetConflictError: ("shard", "expected_offset", "next_offset"),
+    errors.VersionConflictError: ("what", "expected_version", "found_version"),
+    errors.CorruptionError: ("path", "position", "problem"),
+    errors.SequenceGapError: ("expected_sequence",),
+}
+
+
+def _sequence_gap(message: str, details: dict[str, Any]) -> StorageError:
+    expected = details.get("expected_sequence")
+    return errors.SequenceGapError(message, expected if isinstance(expected, int) else None)
+
+
+def _out_of(cls: Callable[..., StorageError], names: tuple[str, ...]) -> Callable[[str, dict[str, Any]], StorageError]:
+    return lambda message, details: cls(*[details[name] for name in names])
+
+
+_REBUILD: Final[dict[type[StorageError], Callable[[str, dict[str, Any]], StorageError]]] = {
+    **{cls: _out_of(cls, names) for cls, names in DETAILS.items() if cls is not errors.SequenceGapError},
+    errors.SequenceGapError: _sequence_gap,
+}
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ErrorBody)
+
+
+def error_number(error: BaseException) -> int:
+    """Number of an exception's class, or of its nearest listed ancestor; "internal_error" if there is none."""
+    for cls in type(error).__mro__:
+        number = ERROR_NUMBERS.get(cls)
+        if number is not None:
+            return number
+    return ERROR_NUMBERS[InternalError]
+
+
+def encode_error_body(error: BaseException) -> tuple[int, bytes]:
+    """Make (status, body) of an error reply; see `encode_error` for the whole frame."""
+    if not isinstance(error, StorageError):
+        error = InternalError("the server met an unexpected error; its log has the details")
+    names = next((DETAILS[cls] for cls in type(error).__mro__ if cls in DETAILS), ())
+    details = {name: getattr(error, name) for name in names}
+    return error_number(error), _encoder.encode(ErrorBody(error.code, str(error), error.retriable, details))
+
+
+def encode_error(correlation: int, op: int, error: BaseException) -> bytes:
+    """Make the error reply to request ``correlation``. An exception that is no `StorageError` is not described."""
+    status, body = encode_error_body(error)
+    return build(op, correlation, body, status=status)
+
+
+def decode_error(status: int, body: bytes | memoryview) -> StorageError:
+    """Rebuild the error that a reply with a non-zero status carries.
+
+    Returns:
+        An instance of the class that was raised at the other end; `UnlistedError` for a number this version does not
+        know; `RemoteProtocolError` if the body is not an error body.
+    """
+    try:
+        error = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        return RemoteProtocolError(f"error reply with status {status} has no readable body: {fault}")
+    cls = ERROR_CLASSES.get(status)
+    if cls is None:
+        return UnlistedError(f"{error.code} (error {status}): {error.message}", error.code, error.retriable)
+    rebuild = _REBUILD.get(cls)
+    if rebuild is None:
+        return cls(error.message)
+    try:
+        return rebuild(error.message, error.details)
+    except KeyError as missing:
+        return RemoteProtocolError(f"error reply {error.code} lacks the detail {missing}: {error.message}")
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same request may succeed later without being changed."""
+    if isinstance(error, UnlistedError):
+        return error.remote_retriable
+    return isinstance(error, StorageError) and error.retriable

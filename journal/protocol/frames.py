@@ -1,0 +1,263 @@
+"""Byte layouts of protocol version 1: the frame header and every fixed body, each declared once.
+
+Encoder, decoder, client and server all use these structs; `docs/protocol.md` draws them. MessagePack bodies are in
+`journal.protocol.messages`, cutting a byte stream into frames in `journal.protocol.parser`. All is little-endian.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+PROTOCOL_VERSION: Final = 1
+
+# Nobody may be made to hold more than this before HELLO has told the real limits.
+HELLO_MAX_FRAME_BYTES: Final = 64 * 1024
+
+NO_OFFSET: Final = -1
+
+# length (of the whole frame, header included), op, status, correlation
+HEADER: Final = struct.Struct("<IHHI")
+# header; handle, ack_level, expected_offset; 40 bytes, so that the batch behind it starts at a multiple of 8
+APPEND_HEAD: Final = struct.Struct("<IHHIIB3xq12x")
+# header, 4 reserved bytes: the entries behind it start at a multiple of 8
+APPENDED_HEAD: Final = struct.Struct("<IHHI4x")
+# correlation, level, flags, base_offset
+ACK: Final = struct.Struct("<IBBHq")
+# header; handle, max_bytes, offset, max_wait_ms, reserved
+FETCH: Final = struct.Struct("<IHHIIIqI4x")
+# header; start_offset, next_offset; then whole batches
+FETCH_REPLY: Final = struct.Struct("<IHHIqq")
+# header; subscription, bytes
+CREDIT: Final = struct.Struct("<IHHIII")
+# header; subscription, shard_ref, first_offset, next_offset; then whole batches
+PUSH: Final = struct.Struct("<IHHIIIqq")
+# header; subscription, shard_ref, first_offset, next_offset
+ACKNOWLEDGE: Final = struct.Struct("<IHHIIIqq")
+
+ACK_DUPLICATE: Final = 0x01
+MAX_CORRELATION: Final = 0xFFFFFFFF
+
+
+class Op(enum.IntEnum):
+    """Operation numbers. They never change meaning; a removed one is never used again."""
+
+    HELLO = 1
+    PING = 2
+    STATUS = 3
+    CREATE_SHARD = 10
+    OPEN_SHARD = 11
+    CLOSE_SHARD = 12
+    LIST_SHARDS = 13
+    DESCRIBE_SHARD = 14
+    DELETE_SHARD = 15
+    SET_MODE = 16
+    CONFIGURE_SHARD = 17
+    SEAL = 18
+    TRIM = 19
+    APPEND = 30
+    APPENDED = 31
+    FETCH = 32
+    FIND_OFFSET = 33
+    FETCH_INDEXED = 34
+    SUBSCRIBE = 40
+    UNSUBSCRIBE = 41
+    CREDIT = 42
+    PUSH = 43
+    SHARD_EVENT = 44
+    ACKNOWLEDGE = 45
+    CURSOR_GET = 50
+    CURSOR_LIST = 51
+    CURSOR_COMMIT = 52
+    CURSOR_DELETE = 53
+    STATE_GET = 60
+    STATE_PUT = 61
+    STATE_DELETE = 62
+    STATE_SCAN = 63
+    PRODUCER_OPEN = 70
+
+
+class Ack(NamedTuple):
+    """One entry of an APPENDED frame."""
+
+    correlation: int
+    level: int
+    flags: int
+    reserved: int
+    base_offset: int
+
+    @property
+    def is_duplicate(self) -> bool:
+        """The producer had sent this batch before; it was not stored again."""
+        return bool(self.flags & ACK_DUPLICATE)
+
+
+class AppendHead(NamedTuple):
+    """Fixed part of an APPEND request; ``expected_offset`` is -1 when the append is unconditional."""
+
+    handle: int
+    ack_level: int
+    expected_offset: int
+
+
+class FetchRequest(NamedTuple):
+    """Body of a FETCH request."""
+
+    handle: int
+    max_bytes: int
+    offset: int
+    max_wait_ms: int
+
+
+class FetchReply(NamedTuple):
+    """Fixed part of a FETCH or FETCH_INDEXED reply and the batches behind it."""
+
+    start_offset: int
+    next_offset: int
+    batches: memoryview
+
+
+class Credit(NamedTuple):
+    """Body of a CREDIT frame."""
+
+    subscription: int
+    size_bytes: int
+
+
+class Push(NamedTuple):
+    """Fixed part of a PUSH frame and the batches behind it."""
+
+    subscription: int
+    shard_ref: int
+    first_offset: int
+    next_offset: int
+    batches: memoryview
+
+
+class Acknowledge(NamedTuple):
+    """Body of an ACKNOWLEDGE frame."""
+
+    subscription: int
+    shard_ref: int
+    first_offset: int
+    next_offset: int
+
+
+def build(op: int, correlation: int, body: bytes = b"", *, status: int = 0) -> bytes:
+    """Make a whole frame of a MessagePack (or empty) body."""
+    return HEADER.pack(HEADER.size + len(body), op, status, correlation) + body
+
+
+def build_append_head(correlation: int, handle: int, ack_level: int, expected_offset: int, batch_bytes: int) -> bytes:
+    """Make the 40 bytes that go before a batch of ``batch_bytes`` bytes; the batch itself is sent as it is."""
+    return APPEND_HEAD.pack(
+        APPEND_HEAD.size + batch_bytes, Op.APPEND, 0, correlation, handle, ack_level, expected_offset
+    )
+
+
+def build_append(
+    correlation: int, handle: int, batch: bytes, *, ack_level: int = 0, expected_offset: int = NO_OFFSET
+) -> bytes:
+    """Make a whole APPEND frame."""
+    return build_append_head(correlation, handle, ack_level, expected_offset, len(batch)) + batch
+
+
+def build_appended(acks: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """Make an APPENDED frame of (correlation, level, flags, base_offset) entries."""
+    pack = ACK.pack
+    entries = b"".join([pack(correlation, level, flags, 0, base) for correlation, level, flags, base in acks])
+    return APPENDED_HEAD.pack(APPENDED_HEAD.size + len(entries), Op.APPENDED, 0, 0) + entries
+
+
+def build_fetch(correlation: int, handle: int, offset: int, max_bytes: int, max_wait_ms: int) -> bytes:
+    """Make a FETCH request."""
+    return FETCH.pack(FETCH.size, Op.FETCH, 0, correlation, handle, max_bytes, offset, max_wait_ms)
+
+
+def build_fetch_reply_head(
+    correlation: int, start_offset: int, next_offset: int, batches_bytes: int, *, op: int = Op.FETCH
+) -> bytes:
+    """Make what goes before the batches of a FETCH reply (or FETCH_INDEXED reply, by ``op``)."""
+    return FETCH_REPLY.pack(FETCH_REPLY.size + batches_bytes, op, 0, correlation, start_offset, next_offset)
+
+
+def build_credit(subscription: int, size_bytes: int) -> bytes:
+    """Make a CREDIT frame: the server may push ``size_bytes`` more."""
+    return CREDIT.pack(CREDIT.size, Op.CREDIT, 0, 0, subscription, size_bytes)
+
+
+def build_push_head(
+    subscription: int, shard_ref: int, first_offset: int, next_offset: int, batches_bytes: int
+) -> bytes:
+    """Make what goes before the batches of a PUSH frame."""
+    return PUSH.pack(PUSH.size + batches_bytes, Op.PUSH, 0, 0, subscription, shard_ref, first_offset, next_offset)
+
+
+def build_acknowledge(subscription: int, shard_ref: int, first_offset: int, next_offset: int) -> bytes:
+    """Make an ACKNOWLEDGE frame of a group member."""
+    return ACKNOWLEDGE.pack(ACKNOWLEDGE.size, Op.ACKNOWLEDGE, 0, 0, subscription, shard_ref, first_offset, next_offset)
+
+
+# Readers of bodies: `body` is what follows the 12-byte header, as the parser gives it. The structs above start at the
+# frame, so the body forms are derived from them here, once.
+_APPEND_BODY = struct.Struct("<IB3xq12x")
+_FETCH_BODY = struct.Struct("<IIqI4x")
+_FETCH_REPLY_BODY = struct.Struct("<qq")
+_CREDIT_BODY = struct.Struct("<II")
+_RANGE_BODY = struct.Struct("<IIqq")
+APPENDED_ENTRIES_AT: Final = APPENDED_HEAD.size - HEADER.size
+
+if (
+    _APPEND_BODY.size != APPEND_HEAD.size - HEADER.size
+    or _FETCH_BODY.size != FETCH.size - HEADER.size
+    or _FETCH_REPLY_BODY.size != FETCH_REPLY.size - HEADER.size
+    or _CREDIT_BODY.size != CREDIT.size - HEADER.size
+    or _RANGE_BODY.size != PUSH.size - HEADER.size
+    or _RANGE_BODY.size != ACKNOWLEDGE.size - HEADER.size
+):
+    raise ImportError("a body layout differs from its frame layout")
+
+
+def read_append(body: bytes | memoryview) -> tuple[AppendHead, memoryview]:
+    """Split the body of an APPEND into its fixed part and the batch."""
+    return AppendHead(*_APPEND_BODY.unpack_from(body)), memoryview(body)[_APPEND_BODY.size :]
+
+
+def read_acks(body: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Iterate (correlation, level, flags, reserved, base_offset) of an APPENDED body, at C speed.
+
+    Raises:
+        struct.error: The body is not 4 bytes and whole entries.
+    """
+    if len(body) < APPENDED_ENTRIES_AT:
+        raise struct.error(f"an APPENDED body has at least {APPENDED_ENTRIES_AT} bytes, this one {len(body)}")
+    return ACK.iter_unpack(memoryview(body)[APPENDED_ENTRIES_AT:])
+
+
+def read_fetch(body: bytes | memoryview) -> FetchRequest:
+    """Read the body of a FETCH request."""
+    return FetchRequest(*_FETCH_BODY.unpack(body))
+
+
+def read_fetch_reply(body: bytes | memoryview) -> FetchReply:
+    """Read the body of a FETCH or FETCH_INDEXED reply; the batches are not copied."""
+    start_offset, next_offset = _FETCH_REPLY_BODY.unpack_from(body)
+    return FetchReply(start_offset, next_offset, memoryview(body)[_FETCH_REPLY_BODY.size :])
+
+
+def read_credit(body: bytes | memoryview) -> Credit:
+    """Read the body of a CREDIT frame."""
+    return Credit(*_CREDIT_BODY.unpack(body))
+
+
+def read_push(body: bytes | memoryview) -> Push:
+    """Read the body of a PUSH frame; the batches are not copied."""
+    subscription, shard_ref, first_offset, next_offset = _RANGE_BODY.unpack_from(body)
+    return Push(subscription, shard_ref, first_offset, next_offset, memoryview(body)[_RANGE_BODY.size :])
+
+
+def read_acknowledge(body: bytes | memoryview) -> Acknowledge:
+    """Read the body of an ACKNOWLEDGE frame."""
+    return Acknowledge(*_RANGE_BODY.unpack(body))

@@ -1,0 +1,112 @@
+"""One sample of every operation in both directions: what the golden files of protocol version 1 hold."""
+
+from __future__ import annotations
+
+import struct
+
+from journal.protocol import frames, messages
+from journal.protocol.errors import encode_error
+from journal.protocol.frames import Op
+from shards.errors import OffsetOutOfRangeError
+from shards.model import (
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    SegmentInfo,
+    SegmentKind,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
+
+# Stands for record batches: the protocol carries them as they are.
+BATCH = b"JRB1" + bytes(range(84))
+
+CONFIG = ShardConfig(Mode.MEMORY, Retention(3600, 1 << 30, 1000), 1 << 26, True, False)
+INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096)
+SEGMENT = SegmentInfo(SegmentKind.LOG, 5, 105, 4096, 1_700_000_000_000_000, False)
+FULL_INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096, (SEGMENT,))
+CURSOR = Cursor("drain", 42, 99)
+VALUE = StateValue(b"session/1", b"\x00\x01", 12, 1_800_000_000_000_000)
+
+REQUESTS: dict[Op, object] = {
+    Op.HELLO: messages.HelloRequest(1, "broker-1", {"token": "secret"}),
+    Op.PING: messages.Empty(),
+    Op.STATUS: messages.Empty(),
+    Op.CREATE_SHARD: messages.CreateShardRequest("plant/line-1", CONFIG, True),
+    Op.OPEN_SHARD: messages.OpenShardRequest("plant/line-1", ShardConfig()),
+    Op.CLOSE_SHARD: messages.HandleRequest(3),
+    Op.LIST_SHARDS: messages.ListShardsRequest("plant/#", "plant/a", 10),
+    Op.DESCRIBE_SHARD: messages.NameRequest("plant/line-1"),
+    Op.DELETE_SHARD: messages.NameRequest("plant/line-1"),
+    Op.SET_MODE: messages.SetModeRequest("plant/line-1", Mode.FILE),
+    Op.CONFIGURE_SHARD: messages.ConfigureShardRequest("plant/line-1", Retention(60), None),
+    Op.SEAL: messages.NameRequest("plant/line-1"),
+    Op.TRIM: messages.TrimRequest("plant/line-1", 50),
+    Op.FIND_OFFSET: messages.FindOffsetRequest(3, "time", 1_700_000_000_000_000),
+    Op.FETCH_INDEXED: messages.FetchIndexedRequest(3, "key", b"pump", 5, 65536, True),
+    Op.SUBSCRIBE: messages.SubscribeRequest(9, None, "plant/#", "lsn", 78, 65536, "drains"),
+    Op.UNSUBSCRIBE: messages.UnsubscribeRequest(9),
+    Op.CURSOR_GET: messages.CursorRequest("plant/line-1", "drain"),
+    Op.CURSOR_LIST: messages.CursorListRequest("plant/line-1"),
+    Op.CURSOR_COMMIT: messages.CursorCommitRequest("plant/line-1", "drain", 42, 98),
+    Op.CURSOR_DELETE: messages.CursorDeleteRequest("plant/line-1", "drain", 99),
+    Op.STATE_GET: messages.StateGetRequest(b"session/1"),
+    Op.STATE_PUT: messages.StatePutRequest(b"session/1", b"\x00\x01", 0, 1_800_000_000_000_000),
+    Op.STATE_DELETE: messages.StateDeleteRequest(b"session/1", 12),
+    Op.STATE_SCAN: messages.StateScanRequest(b"session/", b"session/0", 10),
+    Op.PRODUCER_OPEN: messages.ProducerOpenRequest("broker-1"),
+}
+REPLIES: dict[Op, object] = {
+    Op.HELLO: messages.HelloReply(1, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12),
+    Op.PING: messages.Empty(),
+    Op.STATUS: {"shards": 3, "uptime_s": 12.5},
+    Op.CREATE_SHARD: INFO,
+    Op.OPEN_SHARD: messages.OpenShardReply(3, INFO),
+    Op.CLOSE_SHARD: messages.Empty(),
+    Op.LIST_SHARDS: messages.ListShardsReply([INFO], True),
+    Op.DESCRIBE_SHARD: FULL_INFO,
+    Op.DELETE_SHARD: messages.Empty(),
+    Op.SET_MODE: INFO,
+    Op.CONFIGURE_SHARD: INFO,
+    Op.SEAL: FULL_INFO,
+    Op.TRIM: INFO,
+    Op.FIND_OFFSET: messages.FindOffsetReply(33),
+    Op.SUBSCRIBE: messages.SubscribeReply(77),
+    Op.UNSUBSCRIBE: messages.Empty(),
+    Op.SHARD_EVENT: messages.ShardEvent(9, "added", 4, "plant/line-1", 33),
+    Op.CURSOR_GET: messages.CursorReply(CURSOR),
+    Op.CURSOR_LIST: messages.CursorListReply([CURSOR]),
+    Op.CURSOR_COMMIT: CURSOR,
+    Op.CURSOR_DELETE: messages.Empty(),
+    Op.STATE_GET: messages.StateGetReply(VALUE),
+    Op.STATE_PUT: VALUE,
+    Op.STATE_DELETE: messages.Empty(),
+    Op.STATE_SCAN: messages.StateScanReply([VALUE], False),
+    Op.PRODUCER_OPEN: ProducerIdentity(11, 2),
+}
+
+_correlation = struct.unpack("<I", b"CORR")[0]
+
+
+def golden_frames() -> dict[str, bytes]:
+    """Name of the golden file -> the whole frame that it must hold."""
+    made: dict[str, bytes] = {}
+    for op, message in REQUESTS.items():
+        made[f"{op.name.lower()}.request"] = frames.build(op, _correlation, messages.encode(message))
+    for op, message in REPLIES.items():
+        correlation = 0 if op is Op.SHARD_EVENT else _correlation
+        made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, messages.encode(message))
+    made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)
+    made["appended.reply"] = frames.build_appended([(1, 2, 0, 105), (2, 1, frames.ACK_DUPLICATE, -1)])
+    made["fetch.request"] = frames.build_fetch(_correlation, 3, 33, 1 << 20, 500)
+    made["fetch.reply"] = frames.build_fetch_reply_head(_correlation, 30, 35, len(BATCH)) + BATCH
+    made["fetch_indexed.reply"] = (
+        frames.build_fetch_reply_head(_correlation, 30, 105, len(BATCH), op=Op.FETCH_INDEXED) + BATCH
+    )
+    made["credit.request"] = frames.build_credit(9, 65536)
+    made["push.reply"] = frames.build_push_head(9, 4, 33, 35, 2 * len(BATCH)) + 2 * BATCH
+    made["acknowledge.request"] = frames.build_acknowledge(9, 4, 33, 35)
+    made["fetch.error"] = encode_error(_correlation, Op.FETCH, OffsetOutOfRangeError("plant/line-1", 1, 5, 105))
+    return made

@@ -1,0 +1,81 @@
+"""The bytes of protocol version 1 never change: golden files against both encoder and decoder.
+
+The files were written once. If a test here fails, the code is wrong, not the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from journal.protocol import Frame, FrameParser, decode_error, decode_reply, decode_request, frames
+from journal.protocol.frames import Op
+from shards.errors import OffsetOutOfRangeError
+from tests.protocol.samples import BATCH, REPLIES, REQUESTS, golden_frames
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "v1" / "frames"
+FRAMES = golden_frames()
+
+
+def read(name: str) -> bytes:
+    return (GOLDEN / f"{name}.bin").read_bytes()
+
+
+def parse(data: bytes) -> Frame:
+    parser = FrameParser(1 << 20)
+    parser.feed(data)
+    (frame,) = parser
+    assert parser.is_empty
+    return frame
+
+
+def test_every_operation_has_its_golden_files() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.bin")} == set(FRAMES)
+    assert {name.split(".")[0] for name in FRAMES} == {op.name.lower() for op in Op}
+
+
+@pytest.mark.parametrize("name", sorted(FRAMES))
+def test_encoder_writes_the_golden_bytes(name: str) -> None:
+    assert FRAMES[name] == read(name)
+
+
+@pytest.mark.parametrize("op", REQUESTS)
+def test_request_is_read_from_the_golden_bytes(op: Op) -> None:
+    frame = parse(read(f"{op.name.lower()}.request"))
+    assert (frame.op, frame.status) == (op, 0)
+    assert decode_request(op, frame.body) == REQUESTS[op]
+
+
+@pytest.mark.parametrize("op", REPLIES)
+def test_reply_is_read_from_the_golden_bytes(op: Op) -> None:
+    frame = parse(read(f"{op.name.lower()}.reply"))
+    assert (frame.op, frame.status) == (op, 0)
+    assert decode_reply(op, frame.body) == REPLIES[op]
+
+
+def test_fixed_bodies_are_read_from_the_golden_bytes() -> None:
+    assert frames.read_append(parse(read("append.request")).body) == ((3, 2, 105), BATCH)
+    assert [frames.Ack(*entry) for entry in frames.read_acks(parse(read("appended.reply")).body)] == [
+        (1, 2, 0, 0, 105),
+        (2, 1, 1, 0, -1),
+    ]
+    assert frames.read_fetch(parse(read("fetch.request")).body) == (3, 1 << 20, 33, 500)
+    assert frames.read_fetch_reply(parse(read("fetch.reply")).body) == (30, 35, BATCH)
+    assert frames.read_fetch_reply(parse(read("fetch_indexed.reply")).body) == (30, 105, BATCH)
+    assert frames.read_credit(parse(read("credit.request")).body) == (9, 65536)
+    assert frames.read_push(parse(read("push.reply")).body) == (9, 4, 33, 35, BATCH + BATCH)
+    assert frames.read_acknowledge(parse(read("acknowledge.request")).body) == (9, 4, 33, 35)
+
+
+def test_error_is_read_from_the_golden_bytes() -> None:
+    frame = parse(read("fetch.error"))
+    error = decode_error(frame.status, frame.body)
+    assert isinstance(error, OffsetOutOfRangeError)
+    assert (frame.op, error.shard, error.offset, error.start_offset, error.next_offset) == (
+        Op.FETCH,
+        "plant/line-1",
+        1,
+        5,
+        105,
+    )
