@@ -1,0 +1,1 @@
+"""The journal engine: protocol, client, server, storage engine and command line of the storage service."""

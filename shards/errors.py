@@ -1,8 +1,8 @@
 """The one error tree of the storage formats and views.
 
 Every message names the thing, the value found, the value allowed and, where there is one, the way out. What a peer may
-be told over the wire carries a ``code``; `journal.protocol.errors` maps codes to wire numbers and back, so an error raised
-in the engine reaches a client as the same class.
+be told over the wire carries a ``code``; `journal.protocol.errors` maps codes to wire numbers and back, so an error
+raised in the engine reaches a client as the same class.
 """
 
 from __future__ import annotations

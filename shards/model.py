@@ -29,6 +29,8 @@ class AckLevel(enum.IntEnum):
 
 
 class SegmentKind(enum.StrEnum):
+    """What a segment is made of."""
+
     MEMORY = "memory"
     LOG = "log"
     PARQUET = "parquet"

@@ -1,0 +1,29 @@
+# The server alone: the wheel built in one stage, installed with hashed dependencies in the next.
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY requirements/ requirements/
+RUN python -m pip install --no-cache-dir --target /opt/tools --require-hashes -r requirements/tools.lock \
+    && python -m venv /opt/journal \
+    && /opt/tools/bin/uv pip sync --no-cache --require-hashes --python /opt/journal/bin/python requirements/server.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY shards/ shards/
+COPY journal/ journal/
+COPY broker_adapter/ broker_adapter/
+RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
+    && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl
+
+FROM python:3.11-slim
+COPY --from=build /opt/journal /opt/journal
+RUN useradd --system --uid 7420 --home-dir /data --shell /usr/sbin/nologin journal \
+    && install --directory --owner journal --group journal /data
+ENV PATH=/opt/journal/bin:$PATH \
+    PYTHONUNBUFFERED=1
+USER journal
+VOLUME /data
+# TCP frames, the same frames over WebSocket, HTTP for health and metrics.
+EXPOSE 7420 7421 7422
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
+    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:7422/livez', timeout=2)"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["journal", "serve", "--data", "/data"]
+CMD ["--listen", "0.0.0.0:7420"]

@@ -1,0 +1,85 @@
+# Everything here starts from a machine that has only Python 3.11, pip and make: a target that needs the environment
+# makes it first. `uv` comes by pip into .tools (which works on a Python that its distribution marks as managed), the
+# environment goes into .venv, and every package is checked against the hashes in requirements/.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+
+UV := .tools/bin/uv
+BIN := .venv/bin
+TOOLS_STAMP := .tools/.installed
+VENV_STAMP := .venv/.installed
+
+# One Python, the one found above: uv must not download another.
+export UV_PYTHON_DOWNLOADS := never
+
+# Trust what the machine trusts (as its pip does): a company's own certificate authority is in the system's store.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
+export UV_SYSTEM_CERTS := 1
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test crash lint format demo bench bench-quick lock image clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV_STAMP) ## make .venv from requirements/dev.lock (nothing happens when it is up to date)
+	@:
+
+test: $(VENV_STAMP) ## run the tests (TESTS="path or options" narrows them)
+	@$(BIN)/python -m pytest $(TESTS)
+
+crash: $(VENV_STAMP) ## run the long crash and fault tests as well (minutes)
+	@$(BIN)/python -m pytest -m long $(TESTS)
+
+lint: $(VENV_STAMP) ## check style, formatting, types and import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(VENV_STAMP) ## rewrite the code in the project's format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+demo: $(VENV_STAMP) ## live telemetry through two brokers, a mode switch and a SIGKILL; says whether every promise held
+	@$(BIN)/python -m demo
+
+bench: $(VENV_STAMP) ## measure against the machine's limits and the peers that are installed (ARGS="--json FILE")
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(VENV_STAMP) ## the same in under a minute, with fewer repetitions
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
+
+lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (UPGRADE=1 takes the newest versions)
+	@set -e; \
+	compile() { $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+		--python-version 3.11 $(if $(UPGRADE),--upgrade) "$$@" > /dev/null; }; \
+	compile requirements/tools.in -o requirements/tools.lock; \
+	compile pyproject.toml -o requirements/base.lock; \
+	compile pyproject.toml --extra server -o requirements/server.lock; \
+	compile pyproject.toml --extra dev -o requirements/dev.lock
+	@! grep -nE '(https?|file)://' requirements/*.lock || { echo 'lock: an address got into a lock file' >&2; exit 1; }
+
+image: ## build the container image of the server
+	docker build --tag journal-engine .
+
+clean: ## remove the environment, caches and everything else that can be made again
+	rm -rf .tools .venv .demo .bench build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(TOOLS_STAMP): requirements/tools.lock
+	@test -n "$(PYTHON)" || { echo 'setup: no python3.11 or python3 found; set PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'setup: $(PYTHON) is older than Python 3.11; set PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@echo 'setup: installing uv into .tools'
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --upgrade --target .tools \
+		--require-hashes -r requirements/tools.lock
+	@touch $@
+
+$(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock pyproject.toml
+	@echo 'setup: bringing .venv in line with requirements/dev.lock'
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
+	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements/dev.lock
+	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@touch $@
