@@ -1,5 +1,7 @@
-"""``python -m benchmarks``: make the runs, show the table. Rows are in `rows`, measuring in `contenders`, `ours` and
-`adapter_load`."""
+"""``python -m benchmarks``: make the runs, show the table.
+
+Rows are in `rows`, measuring is in `contenders`, `ours`, `adapter_load` and `idle_shards`.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,16 @@ from benchmarks.rows import rows
 from benchmarks.stage import Stage, file_system_of
 from shards.errors import StorageError
 
-QUICK = Timing(warm_up_s=0.15, measured_s=0.7)
-FULL = Timing(warm_up_s=0.4, measured_s=1.5)
+QUICK = Timing(warm_up_s=0.1, measured_s=0.5)
+FULL = Timing(warm_up_s=0.3, measured_s=1.3)
 QUICK_RUNS = 3
 FULL_RUNS = 5
 # Time in which rounds may still begin a run; the first round and the idle shards are made whatever they take.
-QUICK_BUDGET_S = 50.0
+QUICK_BUDGET_S = 48.0
 FULL_BUDGET_S = 330.0
 QUICK_SHARDS = 10_000
 FULL_SHARDS = 100_000
+TABLE_WIDTH = 150
 EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup)
 
 
@@ -48,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in wanted:
             print(f"{row.key:24} {row.title} [{row.unit}]")
         return 0
-    console = Console(width=None if Console().is_terminal else 190)
+    console = Console()
+    console = Console(width=max(console.width if console.is_terminal else 0, TABLE_WIDTH))
     directory = Path(arguments.data)
     directory.mkdir(parents=True, exist_ok=True)
     begun_at = time.monotonic()
@@ -67,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         + f"Took {time.monotonic() - begun_at:.0f} s."
     )
     console.print(table.render(lines, title=f"Benchmark, {form} form", caption=caption))
+    for problem in table.problems(lines):
+        console.print(problem, markup=False, soft_wrap=True)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(table.document(lines, machine=machine, form=form), indent=2) + "\n")
     return 1 if any(line.problem.startswith("failed") for line in lines) else 0
@@ -91,7 +97,9 @@ def _measure(
         measurements = [
             *_interleaved(stage),
             idle_shards.measurement(
-                stage, shards, lambda done, total: bar.update(creating, completed=done, total=total, visible=done < total)
+                stage,
+                shards,
+                lambda done, total: bar.update(creating, completed=done, total=total, visible=done < total),
             ),
         ]
         plan = runs.schedule(measurements, {row.key for row in wanted}, rounds)
@@ -159,11 +167,17 @@ def _machine(directory: Path) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure against peers and limits.")
-    parser.add_argument("--quick", action="store_true", help="under a minute: shorter and fewer runs, fewer idle shards")
+    parser.add_argument(
+        "--quick", action="store_true", help="under a minute: shorter and fewer runs, fewer idle shards"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
-    parser.add_argument("--rows", metavar="PATTERN", default="*", help="only rows whose key matches, and what they need")
+    parser.add_argument(
+        "--rows", metavar="PATTERN", default="*", help="only rows whose key matches, and what they need"
+    )
     parser.add_argument("--runs", metavar="N", type=int, default=0, help="rounds (default 3 quick, 5 full)")
-    parser.add_argument("--data", metavar="DIR", default=".bench", help="where to put data; a real disk (default .bench)")
+    parser.add_argument(
+        "--data", metavar="DIR", default=".bench", help="where to put data; a real disk (default .bench)"
+    )
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     return parser
 

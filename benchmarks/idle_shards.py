@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import processes
-from benchmarks.load import Timing
 from benchmarks.ours import FILE, batch_of, fill
 from benchmarks.runs import Measurement
 from benchmarks.stage import Stage, start_journal

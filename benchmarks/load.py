@@ -1,8 +1,8 @@
 """Load generators on plain sockets: a deep pipeline for rates, a paced sender for latencies.
 
 One thread and one poll loop per generator, because on a small machine whatever the generator burns is missing to the
-server under test. Commands are built ahead and repeated; replies are only counted. No knowledge of any wire format here:
-see `benchmarks.peers` and `benchmarks.frames`.
+server under test. Commands are built ahead and repeated; replies are only counted. No wire format here: see
+`benchmarks.peers` and `benchmarks.wire`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 RECEIVE_BUFFER_BYTES = 1 << 20
-DRAIN_TIMEOUT_S = 20.0
+DRAIN_TIMEOUT_S = 10.0
 PAUSE_S = 0.0003
 
 CountReplies = Callable[[bytearray, int], int]
@@ -91,9 +91,10 @@ def pipelined_rate(
     waited for afterwards, so that the server is quiet again and a lost reply is noticed.
 
     Args:
+        connection: Ready for commands; non-blocking while this runs, blocking again afterwards.
         chunks: Sent in turn. Each holds fewer replies than the window.
-        count_replies: Called with the receive buffer and the number of valid bytes in it; counts replies (of any part of
-            the stream), raises `LoadError` on an error reply.
+        count_replies: Called with the receive buffer and the number of valid bytes in it; counts the
+            replies in any piece of the stream, raises `LoadError` on an error reply.
         window: Most replies outstanding.
         timing: Warm-up and measured time.
 

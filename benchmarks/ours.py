@@ -1,4 +1,4 @@
-"""The product's server under the cheapest generator there can be: batches encoded ahead, frames built ahead, raw socket.
+"""The product's server under the cheapest generator there can be: frames built ahead on a raw socket.
 
 The same work through the product's own client is in `benchmarks.adapter_load`.
 """
@@ -152,9 +152,7 @@ class _Generator:
                 _chunk([(handle, batch) for handle in handles[start : start + per_chunk]])
                 for start in range(0, len(handles), per_chunk)
             ]
-            return load.pipelined_rate(
-                wire.socket, chunks, AckCounter(), window=window_of(len(batch)), timing=timing
-            )
+            return load.pipelined_rate(wire.socket, chunks, AckCounter(), window=window_of(len(batch)), timing=timing)
 
     def one_at_a_time(self, timing: Timing) -> float:
         """p50 of one synced append after the other, in microseconds."""
@@ -223,9 +221,7 @@ class _Generator:
         """Acknowledged appends per second of one batch over and over to a fresh shard."""
         with self._fresh_shard(config) as (wire, _, handle):
             chunk = _chunk([(handle, batch)] * max(1, CHUNK_BYTES // len(batch)))
-            return load.pipelined_rate(
-                wire.socket, [chunk], AckCounter(), window=window_of(len(batch)), timing=timing
-            )
+            return load.pipelined_rate(wire.socket, [chunk], AckCounter(), window=window_of(len(batch)), timing=timing)
 
     @contextmanager
     def _fresh_shard(self, config: ShardConfig) -> Iterator[tuple[Wire, str, int]]:

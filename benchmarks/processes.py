@@ -1,4 +1,4 @@
-"""Real servers as child processes: started on free loopback ports with fresh data, stopped by the handle that started them.
+"""Real servers as child processes: started on free loopback ports, stopped by the handle that started them.
 
 No measurement here, and nothing is ever looked up or stopped by name.
 """

@@ -8,8 +8,8 @@ VALUE_BYTES = 100
 SMALL_BATCH_BYTES = 16 << 10
 LARGE_BATCH_BYTES = 128 << 10
 HEADER_BYTES = 88
-SYNCED = "synced before ack"
-NOT_SYNCED = "not synced before ack"
+SYNCED = "fsync"
+NOT_SYNCED = "no fsync"
 IN_MEMORY = "memory"
 
 # 88 bytes of header; 8 bytes of offsets and 104 of padded value for one record, 4 + 100 a record for many.
@@ -144,11 +144,11 @@ def _reading() -> list[Row]:
             "read.encoded",
             "log segments through the socket, 1 MiB a request, 2 deep",
             "GB/s",
-            "from file",
+            "file",
             limit="limit.copy",
             goal=Goal(1.0),
         ),
-        Row("read.adapter", "the same through the adapter, decoded to records", "records/s", "from file"),
+        Row("read.adapter", "the same through the adapter, decoded to records", "records/s", "file"),
     ]
 
 
@@ -156,7 +156,9 @@ def _idle(shards: int) -> list[Row]:
     return [
         Row("idle.create", f"create {shards:,} shards with one record each", "shards/s", SYNCED),
         Row("idle.ready", "exec to ready after SIGTERM", "s", f"{shards:,} shards", goal=Goal(10.0, at_most=True)),
-        Row("idle.ready-killed", "exec to ready after SIGKILL", "s", f"{shards:,} shards", goal=Goal(10.0, at_most=True)),
+        Row(
+            "idle.ready-killed", "exec to ready after SIGKILL", "s", f"{shards:,} shards", goal=Goal(10.0, at_most=True)
+        ),
         Row("idle.bytes", "memory an idle shard costs, after restart", "B", "RSS", goal=Goal(2048.0, at_most=True)),
         Row(
             "idle.bytes-written",

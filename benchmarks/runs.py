@@ -1,7 +1,7 @@
 """The arithmetic of a benchmark: rows, samples, ratios, goals, and in which order runs take place.
 
-Pure apart from calling the measurements it is given. What is measured lives in `limits`, `peers`, `ours`; how it is shown
-in `table`.
+Pure apart from calling the measurements it is given. What is measured lives in `limits`, `peers`, `ours`; how it is
+shown in `table`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Row:
         key: Dotted name, matched by ``--rows``.
         title: What is measured.
         unit: Unit of the figures.
-        promise: Durability of what is acknowledged (or what else must be known to read the figure).
+        promise: What must have happened before an acknowledgement (or what else must be known to read the figure).
         peer: Key of the row to compare with; empty for none.
         limit: Key of the row that bounds this one; empty for none.
         limit_scale: Turns this row's figure into the limit's unit (for example stored megabytes per record).
@@ -236,7 +236,11 @@ def evaluate(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
 
 
 def format_figure(value: float) -> str:
-    """A figure with three to four significant digits and thousands apart."""
+    """A figure with three or so significant digits; k and M stand for thousands and millions."""
+    if abs(value) >= 999_500:
+        return f"{value / 1e6:.2f} M"
+    if abs(value) >= 10_000:
+        return f"{value / 1e3:.0f} k"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 100:

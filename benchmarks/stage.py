@@ -20,9 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def start_journal(directory: Path, log_path: Path) -> processes.Server:
     """Start the product's server on a data directory, as a user would."""
-    argv = processes.python_module(
-        "journal.cli.main", "serve", "--data", str(directory), "--listen", "127.0.0.1:0"
-    )
+    argv = processes.python_module("journal.cli.main", "serve", "--data", str(directory), "--listen", "127.0.0.1:0")
     return processes.start_announcing(argv, log_path, cwd=REPOSITORY)
 
 
@@ -58,7 +56,7 @@ class Stage:
             except processes.NotInstalledError as error:
                 self._things[name] = runs.UnavailableError(str(error))
             except processes.ProcessError as error:
-                self._things[name] = runs.UnavailableError(f"did not start: {error}")
+                self._things[name] = runs.UnavailableError(f"failed: {error}")
         thing = self._things[name]
         if isinstance(thing, runs.UnavailableError):
             raise thing
@@ -77,9 +75,7 @@ class Stage:
         )
 
     def synced_file(self) -> limits.SyncedFile:
-        return self.once(
-            "file", lambda: limits.SyncedFile(self.directory / "limits" / "file"), limits.SyncedFile.close
-        )
+        return self.once("file", lambda: limits.SyncedFile(self.directory / "limits" / "file"), limits.SyncedFile.close)
 
     def journal(self) -> processes.Server:
         """The server that the rate and latency rows share."""

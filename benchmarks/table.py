@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from benchmarks.runs import Line, format_figure
@@ -15,24 +16,24 @@ REACHED = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}
 
 def render(lines: Sequence[Line], *, title: str, caption: str) -> Table:
     """The table."""
-    table = Table(title=title, caption=caption, caption_justify="left", title_justify="left")
+    table = Table(title=title, caption=caption, caption_justify="left", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("row", no_wrap=True)
-    table.add_column("what")
-    table.add_column("promise")
+    table.add_column("what", min_width=24)
+    table.add_column("ack after", no_wrap=True)
     table.add_column("median", justify="right", no_wrap=True)
     table.add_column("min-max", justify="right", no_wrap=True)
     table.add_column("unit", no_wrap=True)
     table.add_column("x peer", justify="right", no_wrap=True)
     table.add_column("x limit", justify="right", no_wrap=True)
-    table.add_column("goal")
-    table.add_column("reached")
+    table.add_column("goal", min_width=14)
+    table.add_column("reached", no_wrap=True)
     section = ""
     for line in lines:
         if section and line.row.key.split(".")[0] != section:
             table.add_section()
         section = line.row.key.split(".")[0]
         if line.figure is None or line.lowest is None or line.highest is None:
-            shown = [f"[yellow]{_escaped(line.problem)}[/]", "", ""]
+            shown = [f"[yellow]{_escaped(_short(line.problem))}[/]", "", ""]
         else:
             span = f"{format_figure(line.lowest)}-{format_figure(line.highest)}" if line.runs > 1 else "one run"
             shown = [format_figure(line.figure), span, line.row.unit]
@@ -75,6 +76,20 @@ def document(lines: Sequence[Line], *, machine: Mapping[str, Any], form: str) ->
             for line in lines
         ],
     }
+
+
+def problems(lines: Sequence[Line]) -> list[str]:
+    """Why rows have no (or fewer) figures, once per reason, with the rows concerned."""
+    rows_by_problem: dict[str, list[str]] = {}
+    for line in lines:
+        if line.problem:
+            rows_by_problem.setdefault(line.problem, []).append(line.row.key)
+    return [f"{', '.join(keys)}: {problem}" for problem, keys in rows_by_problem.items()]
+
+
+def _short(problem: str) -> str:
+    """What fits into the place of a figure; the whole is printed below the table."""
+    return problem.partition(":")[0]
 
 
 def _ratio(value: float | None) -> str:

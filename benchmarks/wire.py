@@ -1,14 +1,14 @@
 """A blocking client of the journal protocol with just the requests that the benchmark makes, and counters of replies.
 
-Deliberately not the product's client: rows called "encoded" measure the server with the cheapest generator there can be,
-rows called "adapter" measure the product's client.
+Deliberately not the product's client: rows called "encoded" measure the server with the cheapest generator there can
+be, rows called "adapter" measure the product's client.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -28,7 +28,7 @@ class Wire:
         self.socket = load.connect(address, timeout_s=timeout_s)
         self.request(Op.HELLO, {"version": frames.PROTOCOL_VERSION, "client": "benchmark"})
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +106,9 @@ class AckCounter:
             length, op, status, _ = frames.HEADER.unpack(self._head)
             self._head = b""
             if status or op != Op.APPENDED:
-                raise load.LoadError(f"{_name(op)} with status {status}: {bytes(buffer[at : min(at + 300, received)])!r}")
+                raise load.LoadError(
+                    f"{_name(op)} with status {status}: {bytes(buffer[at : min(at + 300, received)])!r}"
+                )
             acknowledged += (length - frames.APPENDED_HEAD.size) // frames.ACK.size
             self._rest = length - frames.HEADER.size
         return acknowledged

@@ -10,7 +10,7 @@ import itertools
 import json
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from benchmarks import load, processes
 
@@ -50,7 +50,11 @@ class Nats:
             connection.send(b"SUB %s 1\r\n" % INBOX.encode())
             try:
                 return load.pipelined_rate(
-                    connection.socket, [load.Chunk(one * repeat, repeat)], _LinePairCounter(), window=window, timing=timing
+                    connection.socket,
+                    [load.Chunk(one * repeat, repeat)],
+                    _LinePairCounter(),
+                    window=window,
+                    timing=timing,
                 )
             finally:
                 connection.unsubscribe_and_delete(stream)
@@ -115,7 +119,7 @@ class _Connection:
         while not self._read_line().startswith(b"PONG"):
             pass
 
-    def __enter__(self) -> _Connection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
