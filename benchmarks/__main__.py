@@ -34,7 +34,7 @@ QUICK_BUDGET_S = 48.0
 FULL_BUDGET_S = 330.0
 QUICK_SHARDS = 10_000
 FULL_SHARDS = 100_000
-TABLE_WIDTH = 150
+TABLE_WIDTH = 165
 EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup)
 
 
@@ -57,15 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     begun_at = time.monotonic()
     timing = QUICK if quick else FULL
-    with Stage(Path(tempfile.mkdtemp(prefix="run-", dir=directory)) / "stage") as stage:
-        samples = _measure(stage, wanted, shards, timing, arguments.runs or (QUICK_RUNS if quick else FULL_RUNS), quick)
-    stage.directory.parent.rmdir()
+    rounds: int = arguments.runs or (QUICK_RUNS if quick else FULL_RUNS)
+    with Stage(Path(tempfile.mkdtemp(prefix="run-", dir=directory)), keep=arguments.keep) as stage:
+        samples = _measure(stage, wanted, shards, timing, rounds, quick)
     lines = runs.evaluate(wanted, samples)
     machine = _machine(directory)
     form = "quick" if quick else "full"
     shown = ", ".join(f"{name} {value}" for name, value in machine.items())
     caption = (
-        f"{shown}. Median of up to {arguments.runs or (QUICK_RUNS if quick else FULL_RUNS)} interleaved runs of "
+        f"{shown}. Median of up to {rounds} interleaved runs of "
         f"{timing.measured_s} s; ratios compare runs of the same round. "
         + (f"Quick form: idle rows use {shards:,} shards, their goals are for {FULL_SHARDS:,}. " if quick else "")
         + f"Took {time.monotonic() - begun_at:.0f} s."
@@ -171,13 +171,12 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="under a minute: shorter and fewer runs, fewer idle shards"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
-    parser.add_argument(
-        "--rows", metavar="PATTERN", default="*", help="only rows whose key matches, and what they need"
-    )
+    parser.add_argument("--rows", metavar="PATTERN", default="*", help="only matching rows (a,b*), and what they need")
     parser.add_argument("--runs", metavar="N", type=int, default=0, help="rounds (default 3 quick, 5 full)")
     parser.add_argument(
         "--data", metavar="DIR", default=".bench", help="where to put data; a real disk (default .bench)"
     )
+    parser.add_argument("--keep", action="store_true", help="leave data and server logs in DIR")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     return parser
 

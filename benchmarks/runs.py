@@ -120,10 +120,11 @@ class Line:
 
 
 def select(rows: Sequence[Row], pattern: str) -> list[Row]:
-    """Rows whose key matches a shell pattern, with all rows they are compared to, in table order."""
+    """Rows whose key matches a shell pattern (or one of several, apart by commas), and all they are compared to."""
     by_key = {row.key: row for row in rows}
     wanted: set[str] = set()
-    waiting = [row.key for row in rows if fnmatch.fnmatchcase(row.key, pattern)]
+    patterns = pattern.split(",")
+    waiting = [row.key for row in rows if any(fnmatch.fnmatchcase(row.key, each) for each in patterns)]
     while waiting:
         key = waiting.pop()
         if key in wanted:

@@ -28,16 +28,17 @@ class Stage:
     """Everything that runs beside the generators.
 
     Args:
-        directory: Removed at the end, with all data in it. Must lie on a real file system for the synced rows to mean
-            anything.
+        directory: Made if it is not there. Must lie on a real file system for the synced rows to mean anything.
+        keep: Leave the directory with data and logs instead of removing it at the end.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, keep: bool = False) -> None:
         self.directory = directory
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         self._things: dict[str, Any] = {}
         self._exit = ExitStack()
-        self._exit.callback(shutil.rmtree, directory, ignore_errors=True)
+        if not keep:
+            self._exit.callback(shutil.rmtree, directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

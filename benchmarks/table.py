@@ -25,8 +25,8 @@ def render(lines: Sequence[Line], *, title: str, caption: str) -> Table:
     table.add_column("unit", no_wrap=True)
     table.add_column("x peer", justify="right", no_wrap=True)
     table.add_column("x limit", justify="right", no_wrap=True)
-    table.add_column("goal", min_width=14)
-    table.add_column("reached", no_wrap=True)
+    table.add_column("goal", min_width=22)
+    table.add_column("reached", no_wrap=True, min_width=7)
     section = ""
     for line in lines:
         if section and line.row.key.split(".")[0] != section:

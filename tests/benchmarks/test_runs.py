@@ -175,6 +175,11 @@ def test_selecting_rows_brings_all_that_they_are_compared_to() -> None:
     assert found == {"singles.many.encoded", "singles.one.encoded", "jetstream.file", "limit.sync-1m"}
 
 
+def test_several_patterns_select_together() -> None:
+    found = [row.key for row in select(rows(shards=10, many=4), "redis.plain,limit.c*")]
+    assert found == ["limit.copy", "redis.plain"]
+
+
 def test_every_row_is_named_once_and_compared_to_rows_that_exist() -> None:
     table = rows(shards=10, many=4)
     keys = [row.key for row in table]
