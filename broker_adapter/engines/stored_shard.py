@@ -97,6 +97,10 @@ class StoredShard:
         self._entry = attrs.evolve(self._entry, **changes)
         mutations.put(Family.CATALOGUE, self.name.encode(), self._entry.encode())
 
+    def configure(self, mutations: Mutations, **settings: object) -> None:
+        """Change settings of its configuration."""
+        self.change(mutations, config=attrs.evolve(self.config, **settings))
+
     # Writing
 
     def append(self, mutations: Mutations, batch: bytes, lsn: int, append_time_us: int) -> int:
