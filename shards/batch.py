@@ -122,7 +122,12 @@ def encode_values(
     _check_count(count)
     body = b"".join(write_binary(values))
     return _assemble(
-        body, count, Column.VALUE, (timestamp_us, timestamp_us), codec, (producer_epoch, producer_id, sequence)
+        body,
+        count,
+        Column.VALUE,
+        times_us=(timestamp_us, timestamp_us),
+        codec=codec,
+        producer=(producer_epoch, producer_id, sequence),
     )
 
 
@@ -300,14 +305,14 @@ def _build(
         write_columns(columns),
         len(times_us),
         sum(columns),
-        (earliest_us, latest_us),
-        codec,
-        producer,
+        times_us=(earliest_us, latest_us),
+        codec=codec,
+        producer=producer,
     )
 
 
 def _assemble(
-    raw: bytes, count: int, columns: int, times_us: tuple[int, int], codec: Codec, producer: tuple[int, int, int]
+    raw: bytes, count: int, columns: int, *, times_us: tuple[int, int], codec: Codec, producer: tuple[int, int, int]
 ) -> bytes:
     raw_size = len(raw)
     if raw_size > MAX_RAW_BYTES:
