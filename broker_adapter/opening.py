@@ -44,7 +44,7 @@ def directory_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc or not parts.path:
         raise InvalidRequestError(
-            f"{url!r} must name a directory and nothing else, like {parts.scheme}:/var/lib/broker or {parts.scheme}:data"
+            f"{url!r} must name a directory and nothing else, like {parts.scheme}:/var/lib/broker"
         )
     return unquote(parts.path)
 

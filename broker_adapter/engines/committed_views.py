@@ -3,6 +3,8 @@
 Shards and records have their own way to the reader (an offset that moves when the flush is done), see `key_value`.
 """
 
+# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -66,7 +68,6 @@ class CommittedCursors:
         self._view = Cursors(store)
 
     async def get(self, shard: StoredShard, name: str) -> Cursor | None:
-        """See `StorageAdapter.get_cursor`, and so on for the others."""
         await self._writes.settled(_cursor_key(shard, name))
         return self._view.get(shard.shard_id, name)
 
@@ -121,7 +122,6 @@ class CommittedState:
         self._view = StateStore(store)
 
     async def get(self, key: bytes) -> StateValue | None:
-        """See `StorageAdapter.get_state`, and so on for the others."""
         await self._writes.settled(_state_key(key))
         return self._view.get(key, self._clock.now_us())
 

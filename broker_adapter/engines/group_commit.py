@@ -118,5 +118,7 @@ class GroupCommit:
         except StorageError as error:
             return error
         except OSError as error:
-            return StorageFailedError(f"flushing the store failed: {error}; nothing more is acknowledged until it is opened anew")
+            return StorageFailedError(
+                f"flushing the store failed: {error}; nothing more is acknowledged until it is opened anew"
+            )
         return None

@@ -7,41 +7,41 @@ Decisions take effect in one step between two awaits, so calls never see each ot
 cursors and state only when they are committed, so nothing they have seen disappears in a crash.
 """
 
+# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
 import trio
 
 from broker_adapter.adapter import (
+    DEFAULT_CONFIG,
     DEFAULT_CREDIT_BYTES,
     DEFAULT_READ_BYTES,
+    LATEST,
     ReadResult,
     StorageAdapter,
     Subscription,
 )
+from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX, LocalSubscription, Watchers
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
-from broker_adapter.opening import directory_of
 from shards import batch as batches
-from shards.clock import Clock, SystemClock
-from shards.compare_and_set import check
-from shards.cursors import Cursors
+from shards.clock import Clock
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
-    InvalidRequestError,
     LimitExceededError,
     OffsetConflictError,
     OffsetOutOfRangeError,
     ShardExistsError,
 )
-from shards.memory_store import MemoryStore
 from shards.model import (
     AckLevel,
     Appended,
@@ -54,10 +54,11 @@ from shards.model import (
     ShardInfo,
     StateValue,
 )
+from shards.names import validate_name, validate_shard_name
 from shards.position import Start
 from shards.record import Record, StoredRecord
-from shards.state_store import StateStore
 from shards.store import Mutations, OrderedStore
+from shards.topic_filters import is_filter, matches, validate_filter
 
 _DROP_STEP_BATCHES = 200
 _SCAN_PAGE_VALUES = 200
@@ -102,9 +103,11 @@ class KeyValueAdapter(StorageAdapter):
 
     # Shards
 
-    async def create_shard(self, name: str, config: ShardConfig = ShardConfig(), *, exist_ok: bool = False) -> ShardInfo:  # noqa: B008
+    async def create_shard(
+        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
         self._require_open()
-        check_name("shard", name)
+        validate_shard_name(name)
         if name in self._table:
             if not exist_ok:
                 raise ShardExistsError(f"shard {name!r} exists already; use it, or delete it first")
@@ -116,11 +119,11 @@ class KeyValueAdapter(StorageAdapter):
         await self._writes.write(mutations)
         return shard.info()
 
-    async def list_shards(self, filter: str = "#") -> list[ShardInfo]:
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
         self._require_open()
-        check_filter(filter)
+        validate_filter(topic_filter)
         await trio.lowlevel.checkpoint()
-        return [shard.info() for shard in self._table if matches(filter, shard.name)]
+        return [shard.info() for shard in self._table if matches(topic_filter, shard.name)]
 
     async def describe_shard(self, name: str) -> ShardInfo:
         shard = self._shard(name)
@@ -238,7 +241,7 @@ class KeyValueAdapter(StorageAdapter):
         return base_offset
 
     def _make_visible(self, shard: StoredShard, base_offset: int, *, in_memory: bool) -> CommitGroup | None:
-        """Show a batch to readers: at once in memory mode, unless an earlier one still waits; else when it is flushed."""
+        """Show a batch to readers: in memory mode at once unless an earlier one waits, else when it is flushed."""
         next_offset = shard.next_offset
         if in_memory and shard.visible_offset == base_offset:
             self._advance(shard, next_offset)
@@ -288,7 +291,7 @@ class KeyValueAdapter(StorageAdapter):
     async def subscribe(
         self,
         target: str,
-        start: Start = Start.latest(),  # noqa: B008
+        start: Start = LATEST,
         *,
         group: str | None = None,
         credit_bytes: int = DEFAULT_CREDIT_BYTES,
@@ -296,9 +299,9 @@ class KeyValueAdapter(StorageAdapter):
         self._require_open()
         subscription = LocalSubscription(self._watchers, self._clock.now_us, group, credit_bytes)
         if group is not None:
-            check_name("group", group)
+            validate_name("cursor name of the group", GROUP_CURSOR_PREFIX + group)
         if is_filter(target):
-            check_filter(target)
+            validate_filter(target)
             shards = [shard for shard in self._table if matches(target, shard.name)]
         else:
             shards = [self._shard(target)]
@@ -341,7 +344,7 @@ class KeyValueAdapter(StorageAdapter):
         return await self._cursors.list(self._shard(shard))
 
     async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
-        check_name("cursor", name)
+        validate_name("cursor name", name)
         return await self._cursors.commit(self._shard(shard), name, offset, expected_version)
 
     async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
@@ -371,7 +374,7 @@ class KeyValueAdapter(StorageAdapter):
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         self._require_open()
-        check_name("producer", name)
+        validate_name("producer name", name)
         mutations = Mutations()
         identity = self._producers.open(mutations, name)
         await self._writes.write(mutations)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.background_tasks import background_tasks
 from broker_adapter.engines.key_value import KeyValueAdapter
 from broker_adapter.opening import directory_of
 from shards.clock import Clock, SystemClock
@@ -62,19 +63,13 @@ async def open_store(
     """
     try:
         adapter = KeyValueAdapter(store, durable=durable, clock=clock or SystemClock(), max_batch_bytes=max_batch_bytes)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(adapter.run_commits)
-            nursery.start_soon(adapter.run_upkeep, upkeep_interval_s)
+        async with background_tasks() as tasks:
+            tasks.start_soon(adapter.run_commits)
+            tasks.start_soon(adapter.run_upkeep, upkeep_interval_s)
             try:
                 yield adapter
             finally:
                 with trio.CancelScope(shield=True):
                     await adapter.aclose()
-                nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        # The nursery is our affair: who uses the block meets the errors of the block as they were raised.
-        if len(group.exceptions) > 1:
-            raise
-        raise group.exceptions[0] from None
     finally:
         store.close()

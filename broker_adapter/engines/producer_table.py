@@ -1,8 +1,8 @@
 """Producers of a key-value store: names, epochs, and which batches of theirs are stored already.
 
-The sequence rules are those of `shards.producer_state`; the first batch of a producer in a shard, and the first one after
-its epoch rose, may begin at any sequence. What is decided here is written in the same `Mutations` as the batch, so both
-are there after a crash, or neither.
+The sequence rules are those of `shards.producer_state`; the first batch of a producer in a shard, and the first one
+after its epoch rose, may begin at any sequence. What is decided here is written in the same `Mutations` as the batch,
+so both are there after a crash, or neither.
 
     PRODUCERS  "n" name                 -> producer id, epoch
     PRODUCERS  "i" producer_id          -> epoch
