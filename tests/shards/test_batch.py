@@ -122,6 +122,7 @@ def test_a_gap_batch_is_good_to_read_but_not_to_append() -> None:
     header = verify(gap)
     assert (header.is_gap, header.record_count, header.next_offset, header.last_offset) == (True, 0, 2**40, 2**40 - 1)
     assert decode(gap) == []
+    assert batch.keys(gap) == batch.timestamps(gap) == []
     with pytest.raises(BatchError, match="flags: expected 0"):
         verify_body(gap)
 
