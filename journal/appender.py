@@ -23,7 +23,6 @@ from shards.errors import (
     LimitExceededError,
     OffsetConflictError,
     SequenceGapError,
-    ShardDamagedError,
     StaleEpochError,
     StorageError,
 )
@@ -74,6 +73,7 @@ class Appender:
         load_producers: Callable[[Shard], dict[int, ProducerState]],
         open_segment: Callable[[Shard], Segment],
         words: Callable[[Shard, memoryview], Words],
+        fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
     ) -> None:
         self._committer = committer
         self._max_batch_bytes = max_batch_bytes
@@ -81,6 +81,8 @@ class Appender:
         self._load_producers = load_producers
         self._open_segment = open_segment
         self._words = words
+        self._fold_words = fold_words
+        self._immediate_words: list[tuple[Shard, int, Words]] = []
         self._run_view: memoryview | None = None
         self._run_start = 0
         self._run_end = 0
@@ -225,9 +227,8 @@ class Appender:
         shard.last_lsn = lsn
         if producer is not None:
             producer.accept(sequence, base_offset, count)
-        if words is not None:
-            group.touch(shard)
-            group.words.append((shard, base_offset, words))
+        if words:
+            (group.words if waits else self._immediate_words).append((shard, base_offset, words))
         acks = group.acks if waits else self._immediate
         packed = acks.get(sink)
         if packed is None:
@@ -254,6 +255,9 @@ class Appender:
         self._committer.kick()
 
     def _publish_now(self) -> None:
+        if self._immediate_words:
+            self._fold_words(self._immediate_words)
+            self._immediate_words.clear()
         for shard in self._published_now:
             if not shard.pending_groups:
                 shard.publish(shard.published_now())
@@ -272,8 +276,7 @@ class Appender:
 
     def _refuse(self, shard: Shard, refused: StorageError | None, expected_offset: int) -> None:
         """Raise the reason why the shard takes no append now; does not return."""
-        if shard.damage:
-            raise ShardDamagedError(f"shard {shard.name!r} is stopped because stored data of it is damaged: {shard.damage}")
+        shard.check_usable()
         if refused is not None:
             raise refused
         raise OffsetConflictError(shard.name, expected_offset, shard.next_offset)

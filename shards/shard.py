@@ -13,6 +13,7 @@ from collections.abc import Callable
 import attrs
 
 from shards.chunks import ChunkPool
+from shards.errors import ShardDamagedError, ShardNotFoundError
 from shards.log_segment import LogHeader, LogSegment
 from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.producer_state import ProducerState
@@ -47,6 +48,7 @@ class Shard:
         segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
         producers: Sequence state per producer id; None until a producer with an id appends.
         damage: Why the shard is stopped, or an empty string.
+        deleted: It is being deleted or is gone (``damage`` is set as well).
         group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
         pending_groups: Commit groups with entries of this shard that are not published yet.
         listeners: Called with the shard after each publish.
@@ -57,6 +59,7 @@ class Shard:
         "config",
         "created_us",
         "damage",
+        "deleted",
         "dirty",
         "group_number",
         "in_memory_mode",
@@ -103,6 +106,7 @@ class Shard:
         self.pending_groups = 0
         self.listeners: list[Callable[[Shard], None]] | None = None
         self.damage = ""
+        self.deleted = False
         self.dirty = False
 
     def active(self) -> Segment | None:
@@ -186,6 +190,21 @@ class Shard:
                 break
             dropped.append(self.segments.pop(0))
         return dropped
+
+    def check_usable(self) -> None:
+        """Refuse whatever is asked of a shard that is stopped or gone.
+
+        Raises:
+            ShardNotFoundError: It was deleted.
+            ShardDamagedError: Stored data of it is damaged.
+        """
+        if self.deleted:
+            raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
+        if self.damage:
+            raise ShardDamagedError(
+                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Other shards go on; "
+                f"see 'journal check', then restore or delete it"
+            )
 
     def info(self, *, with_segments: bool) -> ShardInfo:
         """The shard as a client sees it: published things only."""
