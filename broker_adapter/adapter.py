@@ -14,9 +14,22 @@ from typing import Self
 
 import attrs
 
-from shards.model import AckLevel, Appended, Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
+from shards.model import (
+    AckLevel,
+    Appended,
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
 from shards.position import Start
 from shards.record import Gap, Record, StoredRecord
+
+LATEST = Start.latest()
+DEFAULT_CONFIG = ShardConfig()
 
 DEFAULT_READ_BYTES = 1 << 20
 """Batch bytes that a read returns at most, unless told otherwise; one whole batch always fits."""
@@ -60,8 +73,8 @@ class Delivery:
     async def acknowledge(self) -> None:
         """Say that the group is done with this range, so that no other member gets it. Without a group it does nothing.
 
-        The group's position (cursor ``group/<name>`` of the shard) moves when all lower offsets are acknowledged too. It
-        is stored soon, not necessarily before this returns: after a crash the last ranges may be delivered again.
+        The group's position (cursor ``group/<name>`` of the shard) moves when all lower offsets are acknowledged too.
+        It is stored soon, not necessarily before this returns: after a crash the last ranges may come again.
         """
         await self._acknowledge()
 
@@ -69,9 +82,9 @@ class Delivery:
 class Subscription(abc.ABC):
     """An endless async iterator of deliveries. One task iterates it at a time.
 
-    It ends cleanly (the loop is left) when the adapter or the subscription is closed. It raises `ShardNotFoundError` when
-    its one shard is deleted. A shard that a filter matched and that is deleted just delivers no more. Where a trim or
-    retention took records before they were delivered, a `Gap` stands in their place.
+    It ends cleanly (the loop is left) when the adapter or the subscription is closed. It raises `ShardNotFoundError`
+    when its one shard is deleted. A shard that a filter matched and that is deleted just delivers no more. Where a trim
+    or retention took records before they were delivered, a `Gap` stands in their place.
     """
 
     def __aiter__(self) -> Self:
@@ -86,24 +99,27 @@ class StorageAdapter(abc.ABC):
     """Shards, cursors, state and producers of one store.
 
     Use it as ``async with open_adapter(url) as adapter``. All methods may be called from any number of trio tasks at
-    once. Names: a topic-like string without ``+`` and ``#``; a *target* with one of them is a filter, else a shard name.
+    once. A shard's name is like a topic, without ``+`` and ``#``; a *target* with one of them is a filter.
     """
 
     # Shards
 
     @abc.abstractmethod
-    async def create_shard(self, name: str, config: ShardConfig = ShardConfig(), *, exist_ok: bool = False) -> ShardInfo:  # noqa: B008
+    async def create_shard(
+        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
         """Create an empty shard.
 
         Must not return until the shard would survive a crash of the node (engines that keep anything).
 
         Raises:
-            ShardExistsError: It exists and ``exist_ok`` is false; with ``exist_ok`` the existing one is returned unchanged.
+            ShardExistsError: It exists and ``exist_ok`` is false; with ``exist_ok`` the existing one is returned as it
+                is.
             InvalidNameError: The name breaks the naming rules.
         """
 
     @abc.abstractmethod
-    async def list_shards(self, filter: str = "#") -> list[ShardInfo]:
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
         """All shards whose name matches the topic filter, sorted by name.
 
         A filter that begins with a wildcard leaves out names that begin with ``$``.
@@ -162,8 +178,8 @@ class StorageAdapter(abc.ABC):
         """Append records (or bare values) as one batch: all of them, next to each other, or none.
 
         Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at once. Calls
-        that one task makes one after the other are stored in that order. When the call is cancelled the records may or may
-        not be stored.
+        that one task makes one after the other are stored in that order. When the call is cancelled the records may or
+        may not be stored.
 
         Args:
             shard: Name of an existing shard; an append never creates one.
@@ -241,17 +257,17 @@ class StorageAdapter(abc.ABC):
     def subscribe(
         self,
         target: str,
-        start: Start = Start.latest(),  # noqa: B008
+        start: Start = LATEST,
         *,
         group: str | None = None,
         credit_bytes: int = DEFAULT_CREDIT_BYTES,
     ) -> AbstractAsyncContextManager[Subscription]:
         """Receive the records of a shard, or of all shards that match a filter, as they are committed.
 
-        The start position is taken before the context is entered, so that nothing appended inside it is missed. A shard
-        that is created later is delivered from its first record. Order holds within a shard.
+        The start position is taken before the context is entered, so that nothing appended inside it is missed. A
+        shard that is created later is delivered from its first record. Order holds within a shard.
 
-        A consumer that is slow holds up nobody: it costs at most ``credit_bytes`` (and one batch), not what was appended.
+        A consumer that is slow holds up nobody: it costs at most ``credit_bytes`` and one batch, whatever is appended.
 
         Args:
             target: Shard name or topic filter.
@@ -261,7 +277,7 @@ class StorageAdapter(abc.ABC):
             credit_bytes: Batch bytes that may be under way.
         """
 
-    async def tail(self, target: str, start: Start = Start.latest()) -> AsyncIterator[Delivery]:  # noqa: B008
+    async def tail(self, target: str, start: Start = LATEST) -> AsyncIterator[Delivery]:
         """Iterate over deliveries; a short form of `subscribe`. Close it (`contextlib.aclosing`) when left early."""
         async with self.subscribe(target, start) as subscription:
             async for delivery in subscription:
@@ -337,8 +353,10 @@ class StorageAdapter(abc.ABC):
 
     @abc.abstractmethod
     async def aclose(self) -> None:
-        """End all subscriptions and release everything. Calls still waiting raise `trio.ClosedResourceError`, and so
-        does every call afterwards. Closing twice does nothing.
+        """End all subscriptions and release everything.
+
+        Calls still waiting raise `trio.ClosedResourceError`, and so does every call afterwards. Closing twice does
+        nothing.
         """
 
     async def __aenter__(self) -> Self:
@@ -348,4 +366,3 @@ class StorageAdapter(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
-

@@ -13,8 +13,8 @@ from shards.errors import InvalidRequestError
 _Opener = Callable[[str], AbstractAsyncContextManager[StorageAdapter]]
 
 ENGINES = {
-    "memory": "broker_adapter.engines.key_value:open_memory",
-    "rocksdb": "broker_adapter.engines.key_value:open_rocksdb",
+    "memory": "broker_adapter.engines.local:open_memory",
+    "rocksdb": "broker_adapter.engines.local:open_rocksdb",
     "journal": "broker_adapter.engines.journal:open_journal",
     "journal+ws": "broker_adapter.engines.journal:open_journal",
 }
@@ -44,7 +44,7 @@ def directory_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc or not parts.path:
         raise InvalidRequestError(
-            f"{url!r} must name a directory and nothing else, like {parts.scheme}:/var/lib/broker or {parts.scheme}:data"
+            f"{url!r} must name a directory and nothing else, like {parts.scheme}:/var/lib/broker"
         )
     return unquote(parts.path)
 

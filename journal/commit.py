@@ -19,6 +19,7 @@ from journal.journal_file import JournalWriter
 from shards.chunks import Readable
 from shards.errors import LimitExceededError, StorageFailedError
 from shards.shard import Published, Shard
+from shards.word_index import Words
 
 
 class AckSink(Protocol):
@@ -39,6 +40,7 @@ class Group:
         buffers: Entries in order, ready to be written.
         touched: Shards with batches or segments in it, once each.
         decisions: (lsn, shard id, decision) of the entries that are not batches.
+        words: (shard, base offset, words) of batches whose shard keeps an index.
         acks: Packed acknowledgements per sink, sent after the commit.
         held: Receive buffers that the entries lie in, given back after the commit.
         published: What each touched shard may show once the group is durable.
@@ -56,6 +58,7 @@ class Group:
         "published",
         "size_bytes",
         "touched",
+        "words",
     )
 
     def __init__(self, number: int) -> None:
@@ -64,6 +67,7 @@ class Group:
         self.size_bytes = 0
         self.touched: list[Shard] = []
         self.decisions: list[tuple[int, int, Decision]] = []
+        self.words: list[tuple[Shard, int, Words]] = []
         self.acks: dict[AckSink, bytearray] = {}
         self.held: list[Callable[[], None]] = []
         self.published: list[tuple[Shard, Published]] = []
@@ -154,21 +158,29 @@ class Committer:
         Raises:
             LimitExceededError: They would not fit into a journal file.
         """
+        self.make_room(size_bytes)
         group = self.group
-        if group.size_bytes + size_bytes > self.largest_group_bytes:
-            if size_bytes > self.largest_group_bytes:
-                raise LimitExceededError(
-                    f"{size_bytes} bytes do not fit into a journal file, which takes {self.largest_group_bytes}; "
-                    f"send less at once or raise storage.journal_file_bytes"
-                )
-            self._close_group()
-            group = self.group
         group.buffers.append(entries)
         group.size_bytes += size_bytes
 
     def room(self, size_bytes: int) -> bool:
         """Whether the collecting group can take this many more bytes."""
         return self.group.size_bytes + size_bytes <= self.largest_group_bytes
+
+    def make_room(self, size_bytes: int) -> None:
+        """Begin a new group if the collecting one cannot take this many more bytes.
+
+        Raises:
+            LimitExceededError: No group can.
+        """
+        if self.room(size_bytes):
+            return
+        if size_bytes > self.largest_group_bytes:
+            raise LimitExceededError(
+                f"{size_bytes} bytes do not fit into a journal file, which takes {self.largest_group_bytes}; "
+                f"send less at once or raise storage.journal_file_bytes"
+            )
+        self._close_group()
 
     def _close_group(self) -> None:
         group = self.group

@@ -21,13 +21,18 @@ _UNSHARED_REFERENCES = 2
 
 
 class ChunkPool:
-    """Keeps up to ``capacity_bytes`` of full-size buffers for reuse."""
+    """Keeps up to ``capacity_bytes`` of full-size buffers for reuse.
 
-    __slots__ = ("_capacity", "_free")
+    Attributes:
+        held_bytes: Memory that all chunk lists of this pool take now, whether filled or not.
+    """
+
+    __slots__ = ("_capacity", "_free", "held_bytes")
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes // FULL_CHUNK_BYTES
         self._free: list[bytearray] = []
+        self.held_bytes = 0
 
     def take(self) -> bytearray:
         """A buffer of FULL_CHUNK_BYTES with arbitrary content."""
@@ -41,6 +46,7 @@ class ChunkPool:
         """
         while chunks:
             chunk = chunks.pop()
+            self.held_bytes -= len(chunk)
             if (
                 len(chunk) == FULL_CHUNK_BYTES
                 and len(self._free) < self._capacity
@@ -71,11 +77,6 @@ class ChunkList:
         """Position of the first byte held, or ``end`` when nothing is held."""
         return self.starts[0] if self.starts else self.end
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory taken by the buffers, whether filled or not."""
-        return sum(map(len, self.chunks))
-
     def append(self, data: memoryview | bytes) -> None:
         """Copy whole batches behind the end."""
         size = len(data)
@@ -88,8 +89,10 @@ class ChunkList:
         self.end += size
 
     def _add_chunk(self, needed_bytes: int) -> None:
-        wanted = max(FIRST_CHUNK_BYTES, min(FULL_CHUNK_BYTES, 2 * (self.end - self.start)), needed_bytes)
+        # Doubling what is held bounds the slack at the bytes themselves, for one shard and for a million.
+        wanted = max(FIRST_CHUNK_BYTES, min(FULL_CHUNK_BYTES, self.end - self.start), needed_bytes)
         chunk = self._pool.take() if wanted == FULL_CHUNK_BYTES else bytearray(wanted)
+        self._pool.held_bytes += len(chunk)
         self.chunks.append(chunk)
         self.starts.append(self.end)
         self.fill = 0
@@ -125,4 +128,11 @@ class ChunkList:
         gone = self.chunks[:dropped]
         del self.chunks[:dropped]
         del self.starts[:dropped]
+        self._pool.give_back(gone)
+
+    def release(self) -> None:
+        """Forget everything: the segment is gone. Readers that hold views keep theirs."""
+        gone, self.chunks = self.chunks, []
+        self.starts = []
+        self.fill = self.capacity = 0
         self._pool.give_back(gone)

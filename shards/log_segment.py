@@ -96,11 +96,11 @@ class LogSegment(Segment):
         """File beside the log that holds the sparse index; absent for a small segment."""
         return f"{self.path.removesuffix('.log')}.index"
 
-    def restore(self, *, end: int, next_offset: int, last_append_us: int, last_lsn: int, newest_us: int, entries: int) -> None:
+    def restore(self, *, end: int, next_offset: int, newest_append_us: int, last_lsn: int, newest_us: int, entries: int) -> None:
         """Take over what the views recorded at the last checkpoint: the file is known to hold this much."""
         self.chunks.end = self.flushed = end
         self.next_offset = next_offset
-        self.last_append_us = last_append_us
+        self.newest_append_us = newest_append_us
         self.last_lsn = last_lsn
         self.newest_us = newest_us
         self.saved_entries = entries

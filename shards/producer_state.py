@@ -27,15 +27,22 @@ class ProducerState:
     Attributes:
         epoch: Newest epoch seen.
         next_sequence: Sequence its next batch has to begin with.
+        memory_lost: Records of it were lost with the memory, so its next sequence may lie ahead of the one expected.
         runs: (first offset, first sequence, record count), oldest first: where its records lie.
     """
 
     epoch: int
     next_sequence: int
     runs: list[tuple[int, int, int]] = attrs.Factory(list)
+    memory_lost: bool = False
+
+    def follows(self, sequence: int) -> bool:
+        """Whether a batch that begins with this sequence is the producer's next one."""
+        return sequence == self.next_sequence or (self.memory_lost and not self.is_repeat(sequence))
 
     def accept(self, sequence: int, offset: int, count: int) -> None:
         """Note a stored batch."""
+        self.memory_lost = False
         runs = self.runs
         if runs:
             first_offset, first_sequence, length = runs[-1]

@@ -81,6 +81,7 @@ class RocksStore:
         # rocksdict's type stub shows this attribute as a method.
         self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
         self._flushing = threading.Lock()
+        self._failure: str | None = None
         _refuse_lost_directory(path)
         try:
             os.makedirs(path, exist_ok=True)
@@ -148,7 +149,7 @@ class RocksStore:
         return chunk
 
     def write(self, mutations: Mutations) -> None:
-        db = self._open_db()
+        db = self._writable_db()
         batch = WriteBatch(raw_mode=True)
         for family, key, value in mutations:
             if value is None:
@@ -162,7 +163,7 @@ class RocksStore:
 
     def flush(self) -> None:
         with self._flushing:
-            db = self._open_db()
+            db = self._writable_db()
             try:
                 if self._wal:
                     db.flush_wal(True)
@@ -183,14 +184,19 @@ class RocksStore:
             raise StorageFailedError(f"the store in {self._path} is closed; open it anew")
         return self._db
 
+    def _writable_db(self) -> Rdict:
+        # RocksDB may take writes again by itself after some failures. A failed sync is final here.
+        if self._failure is not None:
+            raise StorageFailedError(self._failure)
+        return self._open_db()
+
     def _raise(self, error: Exception) -> NoReturn:
         """Turn what rocksdict raised (plain `Exception` with RocksDB's text) into an error of ours."""
         text = str(error)
         if text.startswith("Corruption"):
             raise CorruptionError(self._path, 0, f"RocksDB reports: {text}") from error
-        raise StorageFailedError(
-            f"the store in {self._path} failed: {text}; nothing more is written until it is opened anew"
-        ) from error
+        self._failure = f"the store in {self._path} failed: {text}; nothing more is written until it is opened anew"
+        raise StorageFailedError(self._failure) from error
 
 
 def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Options:

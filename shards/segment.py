@@ -21,7 +21,7 @@ class Segment:
         base_offset: Offset of the first record.
         next_offset: Offset after the last record written, committed or not.
         created_us: When the segment was opened.
-        last_append_us: Server time of its newest batch, 0 if empty.
+        newest_append_us: Server time of its newest batch; that of its creation if it is empty.
         last_lsn: lsn of its newest batch, 0 if empty.
         newest_us: Newest record timestamp in it, 0 if empty.
         sealed: No record will be added any more.
@@ -34,7 +34,7 @@ class Segment:
         "base_offset",
         "chunks",
         "created_us",
-        "last_append_us",
+        "newest_append_us",
         "last_lsn",
         "newest_us",
         "next_offset",
@@ -46,7 +46,7 @@ class Segment:
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.created_us = created_us
-        self.last_append_us = 0
+        self.newest_append_us = created_us
         self.last_lsn = 0
         self.newest_us = 0
         self.sealed = False
@@ -81,7 +81,7 @@ class Segment:
         chunks.append(data)
         self.next_offset = next_offset
         self.last_lsn = lsn
-        self.last_append_us = append_time_us
+        self.newest_append_us = append_time_us
         if newest_us > self.newest_us:
             self.newest_us = newest_us
 

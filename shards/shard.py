@@ -13,8 +13,9 @@ from collections.abc import Callable
 import attrs
 
 from shards.chunks import ChunkPool
+from shards.errors import ShardDamagedError, ShardNotFoundError
 from shards.log_segment import LogHeader, LogSegment
-from shards.model import Mode, SegmentInfo, ShardConfig, ShardInfo
+from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.producer_state import ProducerState
 from shards.segment import MemorySegment, Segment
 
@@ -40,26 +41,35 @@ class Shard:
         next_offset: Offset the next record will get; may run ahead of what is published.
         last_lsn: lsn of the newest batch; may run ahead as well.
         reserved_offset: Offsets below it are taken for ever (memory mode: reserved in the journal ahead of use).
+        asked_offset: The same, counting reservations that are on their way to the disk.
+        in_memory_mode: Whether the next batch goes to a memory segment; runs ahead of ``config.mode``.
+        indexed: Whether it keeps an index of keys or tags.
+        chunk_number: The appender's mark, so that a received chunk publishes it once.
         segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
         producers: Sequence state per producer id; None until a producer with an id appends.
         damage: Why the shard is stopped, or an empty string.
+        deleted: It is being deleted or is gone (``damage`` is set as well).
         group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
         pending_groups: Commit groups with entries of this shard that are not published yet.
         listeners: Called with the shard after each publish.
     """
 
     __slots__ = (
+        "chunk_number",
         "config",
         "created_us",
         "damage",
+        "deleted",
         "dirty",
         "group_number",
+        "in_memory_mode",
+        "indexed",
         "last_lsn",
         "listeners",
         "name",
         "next_offset",
         "pending_groups",
-        "pending_reserve",
+        "asked_offset",
         "producers",
         "published_lsn",
         "published_offset",
@@ -80,7 +90,10 @@ class Shard:
         self.start_offset = 0
         self.next_offset = 0
         self.reserved_offset = 0
-        self.pending_reserve = 0
+        self.asked_offset = 0
+        self.indexed = config.index_keys or config.index_tags
+        self.in_memory_mode = config.mode is Mode.MEMORY
+        self.chunk_number = -1
         self.last_lsn = 0
         self.segments: list[Segment] = []
         self.producers: dict[int, ProducerState] | None = None
@@ -93,12 +106,8 @@ class Shard:
         self.pending_groups = 0
         self.listeners: list[Callable[[Shard], None]] | None = None
         self.damage = ""
+        self.deleted = False
         self.dirty = False
-
-    @property
-    def in_memory_mode(self) -> bool:
-        """Whether the next batch goes to a memory segment."""
-        return self.config.mode is Mode.MEMORY
 
     def active(self) -> Segment | None:
         """The segment that takes the next batch; None when one has to be opened first."""
@@ -106,10 +115,18 @@ class Shard:
             return None
         return self.segments[-1]
 
+    def lies_in_memory(self, offset: int) -> bool:
+        """Whether the record of this offset is (or, for one that is not known, the newest would be) in memory alone."""
+        if offset < 0:
+            return self.in_memory_mode
+        at = bisect_right(self.segments, offset, key=_base_offset) - 1
+        return at >= 0 and self.segments[at].kind is SegmentKind.MEMORY
+
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
         """Seal the active segment and open the next one in the given mode at ``base_offset`` (``path``: for a log file)."""
         if self.segments:
             self.segments[-1].sealed = True
+        self.in_memory_mode = mode is Mode.MEMORY
         segment: Segment
         if mode is Mode.MEMORY:
             segment = MemorySegment(base_offset, created_us, pool)
@@ -173,6 +190,21 @@ class Shard:
                 break
             dropped.append(self.segments.pop(0))
         return dropped
+
+    def check_usable(self) -> None:
+        """Refuse whatever is asked of a shard that is stopped or gone.
+
+        Raises:
+            ShardNotFoundError: It was deleted.
+            ShardDamagedError: Stored data of it is damaged.
+        """
+        if self.deleted:
+            raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
+        if self.damage:
+            raise ShardDamagedError(
+                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Other shards go on; "
+                f"see 'journal check', then restore or delete it"
+            )
 
     def info(self, *, with_segments: bool) -> ShardInfo:
         """The shard as a client sees it: published things only."""

@@ -25,31 +25,40 @@ class Family(enum.StrEnum):
 
 
 class Mutations:
-    """Puts and deletes that `OrderedStore.write` carries out in order, all or none. A later one on a key wins."""
+    """Puts and deletes that `OrderedStore.write` carries out together, all or none. The last one on a key wins."""
 
-    __slots__ = ("_operations", "size_bytes")
+    __slots__ = ("_by_family",)
 
     def __init__(self) -> None:
-        self._operations: list[tuple[Family, bytes, bytes | None]] = []
-        self.size_bytes = 0
-        """Bytes of all keys and values. Keep one batch under a few MiB: a large one stalls every thread."""
+        self._by_family: dict[Family, dict[bytes, bytes | None]] = {family: {} for family in Family}
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         """Set a key."""
-        self._operations.append((family, key, value))
-        self.size_bytes += len(key) + len(value)
+        self._by_family[family][key] = value
 
     def delete(self, family: Family, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""
-        self._operations.append((family, key, None))
-        self.size_bytes += len(key)
+        self._by_family[family][key] = None
+
+    def get(self, store: OrderedStore, family: Family, key: bytes) -> bytes | None:
+        """Return what `store` would hold under a key had these mutations been written."""
+        pending = self._by_family[family]
+        return pending[key] if key in pending else store.get(family, key)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all keys and values. Keep one batch under a few MiB: a large one stalls every thread."""
+        return sum(len(key) + len(value or b"") for _, key, value in self)
 
     def __len__(self) -> int:
-        return len(self._operations)
+        """Return the number of keys that change."""
+        return sum(map(len, self._by_family.values()))
 
     def __iter__(self) -> Iterator[tuple[Family, bytes, bytes | None]]:
-        """Yield (family, key, value) in order; a value of None deletes."""
-        return iter(self._operations)
+        """Yield each changing key once as (family, key, value); a value of None deletes."""
+        for family, pending in self._by_family.items():
+            for key, value in pending.items():
+                yield family, key, value
 
 
 class OrderedStore(Protocol):

@@ -21,8 +21,11 @@ class CommitGroup:
         self.error: StorageError | None = None
 
     def on_durable(self, callback: Callable[[], None]) -> None:
-        """Call this on the event loop once the group is durable; never, when the flush fails."""
-        self._on_durable.append(callback)
+        """Call this on the event loop once the group is durable (now, if it is); never, when the flush fails."""
+        if not self._done.is_set():
+            self._on_durable.append(callback)
+        elif self.error is None:
+            callback()
 
     async def wait(self) -> None:
         """Return when the group is durable.
@@ -61,6 +64,11 @@ class GroupCommit:
         self._wanted = trio.Event()
         self._failure: StorageError | None = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a flush failed; see `require_working`."""
+        return self._failure is not None
+
     def require_working(self) -> None:
         """Raise the error of a failed flush: after one, nothing is acknowledged until the store is opened anew."""
         if self._failure is not None:
@@ -76,13 +84,11 @@ class GroupCommit:
         group = self._collecting
         if group is None:
             group = CommitGroup()
-            if not self._durable:
-                if on_durable is not None:
-                    on_durable()
+            if self._durable:
+                self._collecting = group
+                self._wanted.set()
+            else:
                 group.finish(None)
-                return group
-            self._collecting = group
-            self._wanted.set()
         if on_durable is not None:
             group.on_durable(on_durable)
         return group
@@ -112,5 +118,7 @@ class GroupCommit:
         except StorageError as error:
             return error
         except OSError as error:
-            return StorageFailedError(f"flushing the store failed: {error}; nothing more is acknowledged until it is opened anew")
+            return StorageFailedError(
+                f"flushing the store failed: {error}; nothing more is acknowledged until it is opened anew"
+            )
         return None

@@ -7,41 +7,41 @@ Decisions take effect in one step between two awaits, so calls never see each ot
 cursors and state only when they are committed, so nothing they have seen disappears in a crash.
 """
 
+# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
 import trio
 
 from broker_adapter.adapter import (
+    DEFAULT_CONFIG,
     DEFAULT_CREDIT_BYTES,
     DEFAULT_READ_BYTES,
+    LATEST,
     ReadResult,
     StorageAdapter,
     Subscription,
 )
+from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX, LocalSubscription, Watchers
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
-from broker_adapter.opening import directory_of
 from shards import batch as batches
-from shards.clock import Clock, SystemClock
-from shards.compare_and_set import check
-from shards.cursors import Cursors
+from shards.clock import Clock
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
-    InvalidRequestError,
     LimitExceededError,
     OffsetConflictError,
     OffsetOutOfRangeError,
     ShardExistsError,
 )
-from shards.memory_store import MemoryStore
 from shards.model import (
     AckLevel,
     Appended,
@@ -54,71 +54,15 @@ from shards.model import (
     ShardInfo,
     StateValue,
 )
+from shards.names import validate_name, validate_shard_name
 from shards.position import Start
 from shards.record import Record, StoredRecord
-from shards.state_store import StateStore
 from shards.store import Mutations, OrderedStore
+from shards.topic_filters import is_filter, matches, validate_filter
 
 _DROP_STEP_BATCHES = 200
 _SCAN_PAGE_VALUES = 200
 _EXPIRY_STEP_KEYS = 500
-
-
-@asynccontextmanager
-async def open_memory(url: str) -> AsyncIterator[StorageAdapter]:
-    """Open ``memory:``: everything is gone at the end of the block."""
-    if url.partition(":")[2]:
-        raise InvalidRequestError(f"{url!r}: the engine in memory takes no directory; write memory:")
-    async with open_store(MemoryStore(), durable=False) as adapter:
-        yield adapter
-
-
-@asynccontextmanager
-async def open_rocksdb(url: str) -> AsyncIterator[StorageAdapter]:
-    """Open ``rocksdb:/directory``.
-
-    Raises:
-        DataDirectoryError: The directory is in use or cannot be written.
-    """
-    from shards.rocks_store import RocksStore
-
-    directory = directory_of(url)
-    store = await trio.to_thread.run_sync(lambda: RocksStore(directory, wal=True))
-    async with open_store(store, durable=True) as adapter:
-        yield adapter
-
-
-@asynccontextmanager
-async def open_store(
-    store: OrderedStore,
-    *,
-    durable: bool,
-    clock: Clock | None = None,
-    max_batch_bytes: int = 8 << 20,
-    upkeep_interval_s: float = 1.0,
-) -> AsyncIterator[KeyValueAdapter]:
-    """Serve a store through the adapter for the time of an ``async with`` block, then close it.
-
-    Args:
-        store: The store; nobody else may use it meanwhile.
-        durable: Whether its `flush` makes anything safe. If not, every acknowledgement says `AckLevel.MEMORY`.
-        clock: Tells timestamps, expiry and age; the machine's clock if None.
-        max_batch_bytes: Largest batch that is accepted.
-        upkeep_interval_s: How often retention by age and expired state are seen to.
-    """
-    try:
-        adapter = KeyValueAdapter(store, durable=durable, clock=clock or SystemClock(), max_batch_bytes=max_batch_bytes)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(adapter.run_commits)
-            nursery.start_soon(adapter.run_upkeep, upkeep_interval_s)
-            try:
-                yield adapter
-            finally:
-                with trio.CancelScope(shield=True):
-                    await adapter.aclose()
-                nursery.cancel_scope.cancel()
-    finally:
-        store.close()
 
 
 class KeyValueAdapter(StorageAdapter):
@@ -131,12 +75,12 @@ class KeyValueAdapter(StorageAdapter):
         self._max_batch_bytes = max_batch_bytes
         self._kind = SegmentKind.LOG if durable else SegmentKind.MEMORY
         self._table = ShardTable(store)
-        self._cursors = Cursors(store)
-        self._state = StateStore(store)
+        self._commit = GroupCommit(store, durable=durable)
+        self._writes = CommittedWrites(store, self._commit)
+        self._cursors = CommittedCursors(store, self._writes, self._table)
+        self._state = CommittedState(store, self._writes, self._table, clock)
         self._producers = ProducerTable(store)
         self._watchers = Watchers(self._commit_group_position)
-        self._commit = GroupCommit(store, durable=durable)
-        self._uncommitted: dict[tuple[str, int, bytes], CommitGroup] = {}
         self._moved: dict[StoredShard, trio.Event] = {}
         self._closed = False
 
@@ -154,31 +98,32 @@ class KeyValueAdapter(StorageAdapter):
             for shard in list(self._table):
                 if shard.config.retention.max_age_s and not shard.deleted:
                     await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
-            await self._drop_expired_state()
+            await self._state.drop_expired()
             await trio.sleep(interval_s)
 
     # Shards
 
-    async def create_shard(self, name: str, config: ShardConfig = ShardConfig(), *, exist_ok: bool = False) -> ShardInfo:  # noqa: B008
+    async def create_shard(
+        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
         self._require_open()
-        check_shard_name(name)
+        validate_shard_name(name)
         if name in self._table:
             if not exist_ok:
                 raise ShardExistsError(f"shard {name!r} exists already; use it, or delete it first")
-            await trio.lowlevel.checkpoint()
-            await self._commit.settle()
-            return self._table[name].info()
+            await self._writes.settled()
+            return self._shard(name).info()
         mutations = Mutations()
         shard = self._table.create(mutations, name, config, self._clock.now_us())
         self._watchers.shard_created(shard, self._group_offset)
-        await self._write_durably(mutations)
+        await self._writes.write(mutations)
         return shard.info()
 
-    async def list_shards(self, filter: str = "#") -> list[ShardInfo]:
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
         self._require_open()
-        check_filter(filter)
+        validate_filter(topic_filter)
         await trio.lowlevel.checkpoint()
-        return [shard.info() for shard in self._table if matches(filter, shard.name)]
+        return [shard.info() for shard in self._table if matches(topic_filter, shard.name)]
 
     async def describe_shard(self, name: str) -> ShardInfo:
         shard = self._shard(name)
@@ -189,10 +134,10 @@ class KeyValueAdapter(StorageAdapter):
         shard = self._shard(name)
         mutations = Mutations()
         self._table.delete(mutations, shard)
-        self._cursors.delete_all(mutations, shard.shard_id)
+        self._cursors.delete_all(mutations, shard)
         self._watchers.shard_deleted(shard)
         self._wake_readers(shard)
-        await self._write_durably(mutations)
+        await self._writes.write(mutations)
         await self._sweep(shard.shard_id)
 
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
@@ -271,8 +216,7 @@ class KeyValueAdapter(StorageAdapter):
             stored_at = self._producers.find_duplicate(name, shard.shard_id, header)
             if stored_at is not None:
                 # The first sending may still wait for its flush: the repetition must promise no more than is true.
-                await trio.lowlevel.checkpoint()
-                await self._commit.settle()
+                await self._writes.settled()
                 return Appended(stored_at, level, duplicate=True)
         if expected_offset is not None and expected_offset != shard.next_offset:
             raise OffsetConflictError(name, expected_offset, shard.next_offset)
@@ -297,7 +241,7 @@ class KeyValueAdapter(StorageAdapter):
         return base_offset
 
     def _make_visible(self, shard: StoredShard, base_offset: int, *, in_memory: bool) -> CommitGroup | None:
-        """Show a batch to readers: at once in memory mode, unless an earlier one still waits; else when it is flushed."""
+        """Show a batch to readers: in memory mode at once unless an earlier one waits, else when it is flushed."""
         next_offset = shard.next_offset
         if in_memory and shard.visible_offset == base_offset:
             self._advance(shard, next_offset)
@@ -347,7 +291,7 @@ class KeyValueAdapter(StorageAdapter):
     async def subscribe(
         self,
         target: str,
-        start: Start = Start.latest(),  # noqa: B008
+        start: Start = LATEST,
         *,
         group: str | None = None,
         credit_bytes: int = DEFAULT_CREDIT_BYTES,
@@ -355,9 +299,9 @@ class KeyValueAdapter(StorageAdapter):
         self._require_open()
         subscription = LocalSubscription(self._watchers, self._clock.now_us, group, credit_bytes)
         if group is not None:
-            check_cursor_name(GROUP_CURSOR_PREFIX + group)
+            validate_name("cursor name of the group", GROUP_CURSOR_PREFIX + group)
         if is_filter(target):
-            check_filter(target)
+            validate_filter(target)
             shards = [shard for shard in self._table if matches(target, shard.name)]
         else:
             shards = [self._shard(target)]
@@ -382,112 +326,58 @@ class KeyValueAdapter(StorageAdapter):
         return max(offset, shard.start_offset)
 
     def _group_offset(self, shard: StoredShard, group: str) -> int | None:
-        cursor = self._cursors.get(shard.shard_id, GROUP_CURSOR_PREFIX + group)
-        return None if cursor is None else cursor.offset
+        return self._cursors.offset_nowait(shard, GROUP_CURSOR_PREFIX + group)
 
     def _commit_group_position(self, shard: StoredShard, name: str, offset: int) -> None:
         """Store a group's position; it becomes durable with whatever is committed next."""
-        mutations = Mutations()
-        self._cursors.fold_commit(mutations, shard.shard_id, name, offset, self._table.next_lsn(mutations))
-        self._store.write(mutations)
-        if not self._closed:
-            self._commit.request()
+        if not shard.deleted:
+            self._cursors.set_nowait(shard, name, offset)
+            if not self._closed:
+                self._commit.request()
 
-    # Cursors
+    # Cursors and state
 
     async def get_cursor(self, shard: str, name: str) -> Cursor | None:
-        found = self._shard(shard)
-        await self._committed("cursor", found.shard_id, name.encode())
-        return self._cursors.get(found.shard_id, name)
+        return await self._cursors.get(self._shard(shard), name)
 
     async def list_cursors(self, shard: str) -> list[Cursor]:
-        found = self._shard(shard)
-        await trio.lowlevel.checkpoint()
-        await self._commit.settle()
-        return self._cursors.list(found.shard_id)
+        return await self._cursors.list(self._shard(shard))
 
     async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
-        check_cursor_name(name)
-        found = self._checked_cursor(shard, name, expected_version)
-        if not 0 <= offset <= found.next_offset:
-            raise OffsetOutOfRangeError(shard, offset, found.start_offset, found.visible_offset)
-        mutations = Mutations()
-        version = self._table.next_lsn(mutations)
-        self._cursors.fold_commit(mutations, found.shard_id, name, offset, version)
-        await self._write_durably(mutations, ("cursor", found.shard_id, name.encode()))
-        return Cursor(name, offset, version)
+        validate_name("cursor name", name)
+        return await self._cursors.commit(self._shard(shard), name, offset, expected_version)
 
     async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
-        found = self._checked_cursor(shard, name, expected_version)
-        mutations = Mutations()
-        self._cursors.fold_delete(mutations, found.shard_id, name)
-        await self._write_durably(mutations, ("cursor", found.shard_id, name.encode()))
-
-    def _checked_cursor(self, shard: str, name: str, expected_version: int | None) -> StoredShard:
-        found = self._shard(shard)
-        cursor = self._cursors.get(found.shard_id, name)
-        check(f"cursor {name!r} of shard {shard!r}", expected_version, cursor.version if cursor else 0)
-        return found
-
-    # State
+        await self._cursors.delete(self._shard(shard), name, expected_version)
 
     async def get_state(self, key: bytes) -> StateValue | None:
         self._require_open()
-        await self._committed("state", 0, key)
-        return self._state.get(key, self._clock.now_us())
+        return await self._state.get(key)
 
     async def put_state(
         self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
     ) -> StateValue:
-        if not key:
-            raise InvalidRequestError("a state key must have at least one byte")
-        self._check_state(key, expected_version)
-        mutations = Mutations()
-        version = self._table.next_lsn(mutations)
-        self._state.fold_put(mutations, key, value, version, expires_at_us)
-        await self._write_durably(mutations, ("state", 0, key))
-        return StateValue(key, value, version, expires_at_us)
+        self._require_open()
+        return await self._state.put(key, value, expected_version, expires_at_us)
 
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
-        self._check_state(key, expected_version)
-        mutations = Mutations()
-        self._state.fold_delete(mutations, key)
-        await self._write_durably(mutations, ("state", 0, key))
+        self._require_open()
+        await self._state.delete(key, expected_version)
 
     async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
-        after: bytes | None = None
-        while True:
-            self._require_open()
-            await trio.lowlevel.checkpoint()
-            await self._commit.settle()
-            page = self._state.scan(prefix, self._clock.now_us(), after=after, limit=_SCAN_PAGE_VALUES)
-            for value in page:
-                yield value
-            if len(page) < _SCAN_PAGE_VALUES:
-                return
-            after = page[-1].key
-
-    def _check_state(self, key: bytes, expected_version: int | None) -> None:
         self._require_open()
-        found = self._state.get(key, self._clock.now_us())
-        check(f"state key {key!r}", expected_version, found.version if found else 0)
-
-    async def _drop_expired_state(self) -> None:
-        while keys := self._state.expired(self._clock.now_us(), _EXPIRY_STEP_KEYS):
-            for key in keys:
-                mutations = Mutations()
-                self._state.fold_delete(mutations, key)
-                self._store.write(mutations)
-            await trio.lowlevel.checkpoint()
+        async for value in self._state.scan(prefix):
+            yield value
+            self._require_open()
 
     # Producers and life cycle
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         self._require_open()
-        check_cursor_name(name)
+        validate_name("producer name", name)
         mutations = Mutations()
         identity = self._producers.open(mutations, name)
-        await self._write_durably(mutations)
+        await self._writes.write(mutations)
         return identity
 
     async def aclose(self) -> None:
@@ -498,11 +388,14 @@ class KeyValueAdapter(StorageAdapter):
         self._watchers.close()
         for moved in self._moved.values():
             moved.set()
+        if self._commit.has_failed:
+            await trio.lowlevel.checkpoint()
+            return
         with trio.CancelScope(shield=True):
             mutations = Mutations()
             self._table.close(mutations)
             # Reservations may be forgotten only when what they cover is durable, which one flush makes of both.
-            await self._write_durably(mutations)
+            await self._writes.write(mutations)
 
     # Steps that several of the above share
 
@@ -514,29 +407,9 @@ class KeyValueAdapter(StorageAdapter):
         self._require_open()
         return self._table[name]
 
-    async def _write_durably(self, mutations: Mutations, key: tuple[str, int, bytes] | None = None) -> None:
-        self._commit.require_working()
-        self._store.write(mutations)
-        group = self._commit.request()
-        if key is not None:
-            self._uncommitted[key] = group
-            group.on_durable(lambda: self._forget_uncommitted(key, group))
-        await trio.lowlevel.checkpoint()
-        await group.wait()
-
-    def _forget_uncommitted(self, key: tuple[str, int, bytes], group: CommitGroup) -> None:
-        if self._uncommitted.get(key) is group:
-            del self._uncommitted[key]
-
-    async def _committed(self, view: str, shard_id: int, key: bytes) -> None:
-        """Wait until what the store holds under a key is committed."""
-        await trio.lowlevel.checkpoint()
-        while (group := self._uncommitted.get((view, shard_id, key))) is not None:
-            await group.wait()
-
     async def _configure(self, shard: StoredShard, mutations: Mutations, **changes: object) -> ShardInfo:
         shard.configure(mutations, **changes)
-        await self._write_durably(mutations)
+        await self._writes.write(mutations)
         return shard.info(kind=self._kind)
 
     def _advance(self, shard: StoredShard, visible_offset: int) -> None:
@@ -564,6 +437,7 @@ class KeyValueAdapter(StorageAdapter):
         more = True
         while more:
             mutations = Mutations()
+            self._producers.sweep(mutations, shard_id)
             more = self._table.sweep(mutations, shard_id)
             self._store.write(mutations)
             await trio.lowlevel.checkpoint()

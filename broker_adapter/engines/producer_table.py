@@ -1,11 +1,12 @@
 """Producers of a key-value store: names, epochs, and which batches of theirs are stored already.
 
-A producer numbers the records that it sends to a shard from 0, anew after its epoch rose. What is decided here is
-written in the same `Mutations` as the batch, so both are there after a crash, or neither.
+The sequence rules are those of `shards.producer_state`; the first batch of a producer in a shard, and the first one
+after its epoch rose, may begin at any sequence. What is decided here is written in the same `Mutations` as the batch,
+so both are there after a crash, or neither.
 
     PRODUCERS  "n" name                 -> producer id, epoch
     PRODUCERS  "i" producer_id          -> epoch
-    PRODUCERS  "s" producer_id shard_id -> epoch, then the newest batches: first sequence, count, base offset
+    PRODUCERS  "s" shard_id producer_id -> ProducerState
     META       "next_producer_id"
 """
 
@@ -13,17 +14,16 @@ from __future__ import annotations
 
 import struct
 
-from shards.batch import MAX_SEQUENCE, BatchHeader
+from shards.batch import BatchHeader
 from shards.errors import SequenceGapError, StaleEpochError, UnknownProducerError
 from shards.model import ProducerIdentity
+from shards.producer_state import ProducerState
 from shards.store import Family, Mutations, OrderedStore
 
 _NEXT_ID_KEY = b"next_producer_id"
 _ID = struct.Struct(">Q")
 _IDENTITY = struct.Struct("<QI")
 _EPOCH = struct.Struct("<I")
-_SENT = struct.Struct("<IIQ")
-_REMEMBERED_BATCHES = 8
 
 
 class ProducerTable:
@@ -55,27 +55,27 @@ class ProducerTable:
             SequenceGapError: An earlier batch of it is missing.
         """
         self._check_epoch(header)
-        sent = self._sent(shard_id, header)
-        expected = (sent[-1][0] + sent[-1][1]) % MAX_SEQUENCE if sent else 0
-        if header.sequence == expected:
+        state = self._state(shard_id, header)
+        if state is None or header.sequence == state.next_sequence:
             return None
-        for sequence, count, base_offset in sent:
-            if (sequence, count) == (header.sequence, header.record_count):
-                return base_offset
-        if (expected - header.sequence) % MAX_SEQUENCE < MAX_SEQUENCE // 2 and sent:
-            return -1
+        if state.is_repeat(header.sequence):
+            return state.offset_of(header.sequence)
         raise SequenceGapError(
-            f"producer {header.producer_id} sent sequence {header.sequence} to shard {shard_name!r}, but {expected} is due: "
-            f"send what is missing first, in order"
+            f"producer {header.producer_id} sent sequence {header.sequence} to shard {shard_name!r}, "
+            f"but {state.next_sequence} is due: send what is missing first, in order",
+            state.next_sequence,
         )
 
     def fold_append(self, mutations: Mutations, shard_id: int, header: BatchHeader, base_offset: int) -> None:
         """Remember a batch that is stored by the same mutations."""
-        sent = [*self._sent(shard_id, header), (header.sequence, header.record_count, base_offset)]
-        packed = b"".join(_SENT.pack(*entry) for entry in sent[-_REMEMBERED_BATCHES:])
-        mutations.put(
-            Family.PRODUCERS, _sent_key(header.producer_id, shard_id), _EPOCH.pack(header.producer_epoch) + packed
-        )
+        state = self._state(shard_id, header) or ProducerState(header.producer_epoch, header.sequence)
+        state.accept(header.sequence, base_offset, header.record_count)
+        mutations.put(Family.PRODUCERS, _state_key(shard_id, header.producer_id), state.encode())
+
+    def sweep(self, mutations: Mutations, shard_id: int) -> None:
+        """Forget what producers sent to a deleted shard."""
+        for key, _ in self._store.scan(Family.PRODUCERS, b"s" + _ID.pack(shard_id)):
+            mutations.delete(Family.PRODUCERS, key)
 
     def _check_epoch(self, header: BatchHeader) -> None:
         stored = self._store.get(Family.PRODUCERS, b"i" + _ID.pack(header.producer_id))
@@ -88,12 +88,11 @@ class ProducerTable:
                 f"another process has opened its name since"
             )
 
-    def _sent(self, shard_id: int, header: BatchHeader) -> list[tuple[int, int, int]]:
-        stored = self._store.get(Family.PRODUCERS, _sent_key(header.producer_id, shard_id))
-        if stored is None or _EPOCH.unpack_from(stored)[0] != header.producer_epoch:
-            return []
-        return list(_SENT.iter_unpack(memoryview(stored)[_EPOCH.size :]))
+    def _state(self, shard_id: int, header: BatchHeader) -> ProducerState | None:
+        stored = self._store.get(Family.PRODUCERS, _state_key(shard_id, header.producer_id))
+        state = None if stored is None else ProducerState.decode(stored)
+        return state if state is not None and state.epoch == header.producer_epoch else None
 
 
-def _sent_key(producer_id: int, shard_id: int) -> bytes:
-    return b"s" + _ID.pack(producer_id) + _ID.pack(shard_id)
+def _state_key(shard_id: int, producer_id: int) -> bytes:
+    return b"s" + _ID.pack(shard_id) + _ID.pack(producer_id)

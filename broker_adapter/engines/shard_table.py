@@ -99,7 +99,9 @@ class ShardTable:
 
     def garbage(self) -> list[int]:
         """Numbers of deleted shards whose records are not all swept out."""
-        return [NUMBER.unpack_from(key, len(GARBAGE_PREFIX))[0] for key, _ in self._store.scan(Family.META, GARBAGE_PREFIX)]
+        return [
+            NUMBER.unpack_from(key, len(GARBAGE_PREFIX))[0] for key, _ in self._store.scan(Family.META, GARBAGE_PREFIX)
+        ]
 
     def sweep(self, mutations: Mutations, shard_id: int) -> bool:
         """Drop some records of a deleted shard; return whether any are left. Safe to be cut short at any step."""

@@ -7,6 +7,7 @@ caller writes. `broker_adapter.engines.key_layout` says how the bytes lie.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 
@@ -23,7 +24,7 @@ from broker_adapter.engines.key_layout import (
 )
 from shards import batch as batches
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
-from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
+from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.position import Start
 from shards.record import Gap, StoredRecord
 from shards.store import Family, Mutations, OrderedStore
@@ -92,10 +93,14 @@ class StoredShard:
             segments,
         )
 
-    def change(self, mutations: Mutations, **changes: object) -> None:
+    def change(self, mutations: Mutations, **changes: Any) -> None:
         """Change fields of the catalogue entry."""
         self._entry = attrs.evolve(self._entry, **changes)
         mutations.put(Family.CATALOGUE, self.name.encode(), self._entry.encode())
+
+    def configure(self, mutations: Mutations, **settings: Any) -> None:
+        """Change settings of its configuration."""
+        self.change(mutations, config=attrs.evolve(self.config, **settings))
 
     # Writing
 
@@ -204,7 +209,7 @@ class StoredShard:
     def read(
         self, offset: int, *, max_bytes: int, now_us: int, max_records: int | None = None, end: int | None = None
     ) -> ReadResult:
-        """Read visible records from ``offset`` (checked by `offset_of`) up to ``end``; at least one batch if there is one."""
+        """Read visible records from ``offset`` (see `offset_of`) up to ``end``; at least one batch if there is one."""
         end = self.visible_offset if end is None else min(end, self.visible_offset)
         records: list[StoredRecord | Gap] = []
         size_bytes = 0
@@ -266,7 +271,7 @@ class StoredShard:
         return offset
 
     def _offset_of_time(self, time_us: int) -> int:
-        """The first record with that timestamp or a later one. Timestamps are the producers', so any batch may hold it."""
+        """The first record with that timestamp or a later one; they are the producers', so any batch may hold it."""
         for placement in self._placements(self.start_offset):
             if placement.max_timestamp_us >= time_us and placement.base_offset < self.visible_offset:
                 times_us = batches.timestamps(self._batch(placement))
@@ -276,7 +281,7 @@ class StoredShard:
         return self.visible_offset
 
     def _offset_of_lsn(self, lsn: int) -> int:
-        """The first record of the first batch with that lsn or a later one; lsns rise with offsets, so halve the range."""
+        """The first record of the first batch with that lsn or a later one. lsns rise with offsets: halve the range."""
         low, high = self.start_offset, self.visible_offset
         while low < high:
             middle = (low + high) // 2
@@ -322,9 +327,13 @@ class StoredShard:
             yield from ((b"t", tag.encode()) for tag in sorted({tag for tags in batches.tags(batch) for tag in tags}))
 
     def _require_index(self, kind: bytes) -> None:
-        setting, there = ("index_keys", self.config.index_keys) if kind == b"k" else ("index_tags", self.config.index_tags)
+        setting, there = (
+            ("index_keys", self.config.index_keys) if kind == b"k" else ("index_tags", self.config.index_tags)
+        )
         if not there:
-            raise IndexMissingError(f"shard {self.name!r} has no such index; create it with {setting}=True to read this way")
+            raise IndexMissingError(
+                f"shard {self.name!r} has no such index; create it with {setting}=True to read this way"
+            )
 
     def _drop(self, mutations: Mutations, placement: Placement) -> None:
         if self.config.index_keys or self.config.index_tags:

@@ -65,6 +65,35 @@ def test_without_its_own_log_a_store_loses_what_was_not_flushed(tmp_path: Path) 
     store.close()
 
 
+@pytest.mark.parametrize("wal", [False, True], ids=["no wal", "wal"])
+def test_a_flush_that_fails_raises_and_the_store_takes_no_more(tmp_path: Path, wal: bool) -> None:
+    """Guards against a way to flush that says nothing of a failed disk, as RocksDB's compact_range does here."""
+    script = (
+        "import os, resource, sys\n"
+        "from shards.errors import StorageFailedError\n"
+        "from shards.rocks_store import RocksStore\n"
+        "from shards.store import Family, Mutations\n"
+        "store = RocksStore(sys.argv[1], wal=sys.argv[2] == 'True')\n"
+        "mutations = Mutations()\n"
+        "mutations.put(Family.META, b'k', os.urandom(100_000))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, -1))\n"
+        "for attempt in range(2):\n"
+        "    try:\n"
+        "        store.write(mutations)\n"
+        "        store.flush()\n"
+        "    except StorageFailedError as error:\n"
+        "        print(error)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
+        "print(store.get(Family.META, b'other'))\n"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "store"), str(wal)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    lines = subprocess.check_output(arguments, cwd=ROOT, env=environment, text=True).splitlines()
+    assert len(lines) == 3
+    assert all("File too large" in line and "opened anew" in line for line in lines[:2])
+    assert lines[2] == "None"
+
+
 def test_every_family_has_a_prefix_byte_of_its_own() -> None:
     assert set(FAMILY_PREFIXES) == set(Family)
     assert len(set(FAMILY_PREFIXES.values())) == len(Family)

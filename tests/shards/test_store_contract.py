@@ -66,8 +66,11 @@ def test_the_last_put_or_delete_of_a_batch_wins(store: OrderedStore) -> None:
     mutations.delete(Family.STATE, b"b")
     mutations.delete(Family.STATE, b"c")
     mutations.put(Family.STATE, b"c", b"1")
-    assert (len(mutations), mutations.size_bytes) == (6, 10)
+    assert (len(mutations), mutations.size_bytes) == (3, 5)
+    assert mutations.get(store, Family.STATE, b"a") == b"2"
+    assert mutations.get(store, Family.STATE, b"b") is None
     store.write(mutations)
+    assert Mutations().get(store, Family.STATE, b"a") == b"2"
     assert list(store.scan(Family.STATE)) == [(b"a", b"2"), (b"c", b"1")]
 
 

@@ -1,0 +1,76 @@
+"""Named durable offsets, as a view over an ordered store.
+
+Decisions (compare-and-set, does the shard exist) are made elsewhere; folding never refuses, and folding the same
+commits again in order changes nothing.
+
+Family ``cursors``:
+
+- key: shard id (u64, big-endian, so that a shard's cursors lie together), then the name in UTF-8;
+- value: format version (u8, 1), offset (u64), version (u64), big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from shards.errors import CorruptionError, FormatVersionError
+from shards.model import Cursor
+from shards.store import Family, Mutations, OrderedStore
+
+_SHARD_ID = struct.Struct(">Q")
+_VALUE = struct.Struct(">BQQ")
+_FORMAT_VERSION = 1
+
+
+class Cursors:
+    """The cursors of all shards of one store."""
+
+    def __init__(self, store: OrderedStore) -> None:
+        self._store = store
+
+    def get(self, shard_id: int, name: str) -> Cursor | None:
+        """Return a cursor, None if it is not there."""
+        value = self._store.get(Family.CURSORS, _key(shard_id, name))
+        return None if value is None else _decode(shard_id, name, value)
+
+    def list(self, shard_id: int) -> list[Cursor]:
+        """Return all cursors of a shard, sorted by name."""
+        prefix = _SHARD_ID.pack(shard_id)
+        return [
+            _decode(shard_id, key[_SHARD_ID.size :].decode(), value)
+            for key, value in self._store.scan(Family.CURSORS, prefix)
+        ]
+
+    def fold_commit(self, mutations: Mutations, shard_id: int, name: str, offset: int, version: int) -> None:
+        """Set a cursor. `version` is the lsn of the commit."""
+        mutations.put(Family.CURSORS, _key(shard_id, name), _VALUE.pack(_FORMAT_VERSION, offset, version))
+
+    def fold_delete(self, mutations: Mutations, shard_id: int, name: str) -> None:
+        """Remove a cursor; one that is not there is no error."""
+        mutations.delete(Family.CURSORS, _key(shard_id, name))
+
+    def delete_all(self, mutations: Mutations, shard_id: int) -> None:
+        """Remove every cursor of a shard that the store holds.
+
+        REQUIRES: `mutations` holds no commit of this shard's cursors yet; those would stay.
+        """
+        for key, _ in self._store.scan(Family.CURSORS, _SHARD_ID.pack(shard_id)):
+            mutations.delete(Family.CURSORS, key)
+
+
+def _key(shard_id: int, name: str) -> bytes:
+    return _SHARD_ID.pack(shard_id) + name.encode()
+
+
+def _decode(shard_id: int, name: str, value: bytes) -> Cursor:
+    if value[:1] != bytes((_FORMAT_VERSION,)):
+        raise FormatVersionError(
+            f"cursor {name!r} of shard {shard_id} is stored in format {value[:1].hex() or 'none'}, "
+            f"this program reads format {_FORMAT_VERSION}; use the program version that wrote it"
+        )
+    if len(value) != _VALUE.size:
+        raise CorruptionError(
+            f"cursor {name!r} of shard {shard_id}", 0, f"the value has {len(value)} bytes, expected {_VALUE.size}"
+        )
+    _, offset, version = _VALUE.unpack(value)
+    return Cursor(name=name, offset=offset, version=version)
