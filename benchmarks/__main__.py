@@ -1,6 +1,6 @@
 """``python -m benchmarks``: make the runs, show the table.
 
-Rows are in `rows`, measuring is in `contenders`, `ours`, `adapter_load` and `idle_shards`.
+Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load` and `idle_shards`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import adapter_load, contenders, idle_shards, ours, runs, table
+from benchmarks import adapter_load, client_load, contenders, idle_shards, ours, runs, table
 from benchmarks.load import LoadError, Timing
 from benchmarks.processes import ProcessError
 from benchmarks.rows import rows
@@ -143,12 +143,13 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
         *contenders.limit_measurements(stage),
         *contenders.peer_measurements(stage),
         *ours.measurements(stage),
+        *client_load.measurements(stage),
         *adapter_load.measurements(stage),
     ]
 
     def place(measurement: runs.Measurement) -> int:
         key = measurement.keys[0].split("-p50")[0]
-        for suffix in (".encoded", ".adapter"):
+        for suffix in (".encoded", ".client", ".adapter"):
             key = key.removesuffix(suffix)
         return order.index(key)
 

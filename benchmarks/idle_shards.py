@@ -20,7 +20,8 @@ from journal.protocol import frames
 from journal.protocol.frames import Op
 
 GROUP_SHARDS = 1000
-CHECKPOINT_FILLING_BYTES = 512 << 20
+# Half as much again as the journal's budget: what was written before has left the journal, and so the memory.
+CHECKPOINT_FILLING_BYTES = 768 << 20
 SETTLE_TIMEOUT_S = 20.0
 SETTLED_BYTES = 256 << 10
 

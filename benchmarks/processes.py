@@ -122,13 +122,13 @@ def start_listening(argv: Sequence[str], port: int, log_path: Path) -> Server:
 
 
 def start_announcing(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> Server:
-    """Start a server that prints a line with ``ready`` and its addresses; the first loopback address is taken."""
+    """Start a server that prints ``ready`` and its addresses in a line; the first loopback address is taken."""
     begun_at = time.perf_counter()
     process = _spawn(argv, log_path, cwd=cwd)
     while True:
         for line in log_path.read_text(errors="replace").splitlines(keepends=True):
             match = READY_ADDRESS.search(line)
-            if "ready" in line and line.endswith("\n") and match:
+            if line.startswith("ready") and line.endswith("\n") and match:
                 return Server(process, ("127.0.0.1", int(match.group(1))), time.perf_counter() - begun_at, log_path)
         _check_starting(process, begun_at, log_path, None)
         time.sleep(0.005)

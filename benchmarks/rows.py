@@ -53,60 +53,63 @@ def _peers() -> list[Row]:
 
 
 def _appends(many: int) -> list[Row]:
-    found: list[Row] = []
-    for client, words in (("encoded", "pre-encoded"), ("adapter", "through the adapter")):
-        found += [
-            Row(
-                f"batches.file.{client}",
-                f"100 B records in 16 KiB batches, {words}",
-                "records/s",
-                SYNCED,
-                peer="jetstream.file",
-                limit="limit.sync-1m",
-                limit_scale=BATCHED_STORED_MB,
-                goal=Goal(5.0, of="jetstream.file"),
-            ),
-            Row(
-                f"batches.memory.{client}",
-                f"100 B records in 16 KiB batches, {words}",
-                "records/s",
-                IN_MEMORY,
-                peer="jetstream.memory",
-                limit="limit.copy",
-                limit_scale=BATCHED_STORED_MB / 1e3,
-                goal=Goal(5.0, of="jetstream.memory"),
-            ),
-            Row(
-                f"singles.one.{client}",
-                f"100 B records one by one, pipelined, one shard, {words}",
-                "records/s",
-                SYNCED,
-                peer="jetstream.file",
-                limit="limit.sync-1m",
-                limit_scale=SINGLE_STORED_MB,
-                goal=Goal(1.2, of="jetstream.file"),
-            ),
-            Row(
-                f"singles.many.{client}",
-                f"the same over {many:,} shards, {words}",
-                "records/s",
-                SYNCED,
-                peer="jetstream.file",
-                limit="limit.sync-1m",
-                limit_scale=SINGLE_STORED_MB,
-                goal=Goal(0.8, of=f"singles.one.{client}"),
-            ),
-            Row(
-                f"large.{client}",
-                f"128 KiB batches, {words}",
-                "MB/s",
-                SYNCED,
-                peer="jetstream.file-16k",
-                limit="limit.sync-128k",
-                goal=Goal(0.7, of="limit.sync-128k"),
-            ),
-        ]
-    return sorted(found, key=lambda row: [r.key.rsplit(".", 1)[0] for r in found].index(row.key.rsplit(".", 1)[0]))
+    clients = (("encoded", "pre-encoded"), ("client", "client, pipelined"), ("adapter", "through the adapter"))
+    by_client = [_appends_of(client, words, many) for client, words in clients]
+    return [row for same_work in zip(*by_client, strict=True) for row in same_work]
+
+
+def _appends_of(client: str, words: str, many: int) -> list[Row]:
+    return [
+        Row(
+            f"batches.file.{client}",
+            f"100 B records in 16 KiB batches, {words}",
+            "records/s",
+            SYNCED,
+            peer="jetstream.file",
+            limit="limit.sync-1m",
+            limit_scale=BATCHED_STORED_MB,
+            goal=Goal(5.0, of="jetstream.file"),
+        ),
+        Row(
+            f"batches.memory.{client}",
+            f"100 B records in 16 KiB batches, {words}",
+            "records/s",
+            IN_MEMORY,
+            peer="jetstream.memory",
+            limit="limit.copy",
+            limit_scale=BATCHED_STORED_MB / 1e3,
+            goal=Goal(5.0, of="jetstream.memory"),
+        ),
+        Row(
+            f"singles.one.{client}",
+            f"100 B records one by one, pipelined, one shard, {words}",
+            "records/s",
+            SYNCED,
+            peer="jetstream.file",
+            limit="limit.sync-1m",
+            limit_scale=SINGLE_STORED_MB,
+            goal=Goal(1.2, of="jetstream.file"),
+        ),
+        Row(
+            f"singles.many.{client}",
+            f"the same over {many:,} shards, {words}",
+            "records/s",
+            SYNCED,
+            peer="jetstream.file",
+            limit="limit.sync-1m",
+            limit_scale=SINGLE_STORED_MB,
+            goal=Goal(0.8, of=f"singles.one.{client}"),
+        ),
+        Row(
+            f"large.{client}",
+            f"128 KiB batches, {words}",
+            "MB/s",
+            SYNCED,
+            peer="jetstream.file-16k",
+            limit="limit.sync-128k",
+            goal=Goal(0.7, of="limit.sync-128k"),
+        ),
+    ]
 
 
 def _latency() -> list[Row]:

@@ -18,9 +18,24 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+# Default settings, apart from what lets several servers run side by side and a memory-mode run end before the budget.
+JOURNAL_CONFIG = """\
+[listen]
+websocket = ""
+http = ""
+
+[storage]
+memory_budget_bytes = "4 GiB"
+"""
+
+
 def start_journal(directory: Path, log_path: Path) -> processes.Server:
-    """Start the product's server on a data directory, as a user would."""
-    argv = processes.python_module("journal.cli.main", "serve", "--data", str(directory), "--listen", "127.0.0.1:0")
+    """Start the product's server on a data directory, as a user would; its log also holds its ``ready`` line."""
+    config_path = log_path.with_name("journal.toml")
+    config_path.parent.mkdir(parents=True, exist_ok=True)
+    config_path.write_text(JOURNAL_CONFIG)
+    argv = processes.python_module("journal.cli.main", "serve", "--data", str(directory.resolve()))
+    argv += ["--config", str(config_path.resolve()), "--listen", "127.0.0.1:0"]
     return processes.start_announcing(argv, log_path, cwd=REPOSITORY)
 
 
