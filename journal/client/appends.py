@@ -7,34 +7,21 @@ Everything runs on the loop without awaiting, called by the connection's reader 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 
-import attrs
 import trio
 
 from journal.client.batching import AppendQueue, BatchEncoder
 from journal.client.connection import Connection
 from journal.client.pending import PendingAppend
 from journal.client.producer_window import Action, Entry, ProducerWindow
+from journal.client.session_keeper import Backoff
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
 from journal.protocol.errors import ConnectionLostError, is_retriable
 from journal.protocol.frames import APPEND_HEAD, build_append_head
 from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
 from shards.errors import OverloadedError, ShardNotFoundError, StorageError
 from shards.model import ProducerIdentity
-
-
-@attrs.frozen(slots=True)
-class Backoff:
-    """Delays between attempts: doubling from ``min_s`` to ``max_s``, each shortened at random by up to a half."""
-
-    min_s: float = 0.05
-    max_s: float = 5.0
-
-    def delay_s(self, attempt: int) -> float:
-        """Seconds to wait before attempt ``attempt`` (from 0)."""
-        return min(self.max_s, self.min_s * 2.0 ** min(attempt, 30)) * random.uniform(0.5, 1.0)
 
 
 class _Shard:

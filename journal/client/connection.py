@@ -1,7 +1,6 @@
 """One session over one transport: HELLO, calls by correlation id, one writer, one reader. It ends with its transport.
 
-Reconnecting and subscribing again live in `journal.client.client`; appends, and sending them again, in
-`journal.client.appends`. Cancelling a caller never touches the stream: only the writer task sends, and a reply for which
+Reconnecting and subscribing again live in `journal.client.client`, appends in `journal.client.appends`. Cancelling a caller never touches the stream: only the writer task sends, and a reply for which
 nobody waits any more is dropped.
 """
 
@@ -72,9 +71,9 @@ class Connection:
         self._heard = 0
 
     @property
-    def is_lost(self) -> bool:
-        """The session is over; every call fails at once."""
-        return self._reason is not None
+    def reason(self) -> StorageError | None:
+        """Why the session is over, if it is: every call fails at once then."""
+        return self._reason
 
     async def run(self, *, ping_interval_s: float = 15.0) -> StorageError:
         """Carry the session until it ends, close the transport, fail what waits. Returns why it ended."""

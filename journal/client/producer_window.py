@@ -144,7 +144,7 @@ class ProducerWindow:
     def take(self, correlation: int) -> Entry | None:
         """Return the next entry to send, marked as in flight under ``correlation``; None if nothing may be sent now.
 
-        Whether it is None does not depend on ``correlation``. The entry's batch carries the right producer fields.
+        Whether it is None does not depend on ``correlation``. The batch carries the right producer fields.
         """
         if self.is_blocked or (self._is_alone and self._in_flight):
             return None
