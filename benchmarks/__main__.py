@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -35,7 +36,7 @@ FULL_BUDGET_S = 330.0
 QUICK_SHARDS = 10_000
 FULL_SHARDS = 100_000
 TABLE_WIDTH = 165
-EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup)
+EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup, trio.TooSlowError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

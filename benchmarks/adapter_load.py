@@ -72,12 +72,14 @@ class _Generator:
         names = ours.many_shards(self._stage)
 
         async def work(adapter: StorageAdapter) -> float:
-            for name in names:
-                await adapter.append(name, [VALUE])
+            async with trio.open_nursery() as nursery:
+                # One append to each, so that all are open before the clock starts.
+                for name in names:
+                    nursery.start_soon(adapter.append, name, [VALUE])
             choose = random.Random(1).choice
             return await _append_loop(adapter, lambda: choose(names), [VALUE], APPENDERS, timing)
 
-        return self._with_adapter(work)
+        return self._with_adapter(work, timing)
 
     def one_at_a_time(self, timing: Timing) -> float:
         """p50 of one append after the other, in microseconds."""
@@ -91,7 +93,7 @@ class _Generator:
                     latencies_us.append((time.perf_counter() - before) * 1e6)
             return load.percentile(sorted(latencies_us), 0.5)
 
-        return self._with_shard(ours.FILE, work)
+        return self._with_shard(ours.FILE, work, timing)
 
     def tail(self, timing: Timing) -> Mapping[str, float]:
         """p50 and p99 from the call of append to the delivery to a second adapter's subscription, in microseconds."""
@@ -109,21 +111,20 @@ class _Generator:
                     published_at.append(time.perf_counter())
                     nursery.start_soon(adapter.append, name, [VALUE])
 
-            with trio.fail_after(timing.total_s + load.DRAIN_TIMEOUT_S):
-                async with (
-                    self._adapter() as reader,
-                    reader.subscribe(name, Start.latest()) as subscription,
-                    trio.open_nursery() as nursery,
-                ):
-                    nursery.start_soon(publish, nursery)
-                    while len(latencies_us) < total:
-                        delivery = await anext(subscription)
-                        now = time.perf_counter()
-                        for _ in delivery.records:
-                            latencies_us.append((now - published_at[len(latencies_us)]) * 1e6)
+            async with (
+                self._adapter() as reader,
+                reader.subscribe(name, Start.latest()) as subscription,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(publish, nursery)
+                while len(latencies_us) < total:
+                    delivery = await anext(subscription)
+                    now = time.perf_counter()
+                    for _ in delivery.records:
+                        latencies_us.append((now - published_at[len(latencies_us)]) * 1e6)
             return sorted(latencies_us[skipped:])
 
-        latencies_us = self._with_shard(ours.MEMORY, work)
+        latencies_us = self._with_shard(ours.MEMORY, work, timing)
         return {
             "tail.adapter-p50": load.percentile(latencies_us, 0.5),
             "tail.adapter-p99": load.percentile(latencies_us, 0.99),
@@ -142,7 +143,7 @@ class _Generator:
                 offset = 0 if result.next_offset >= shard.next_offset else result.next_offset
             return clock.rate()
 
-        return self._with_adapter(work)
+        return self._with_adapter(work, timing)
 
     def _append_rate(self, config: ShardConfig, records: int, appenders: int, timing: Timing) -> float:
         """Acknowledged records per second to a fresh shard."""
@@ -151,16 +152,20 @@ class _Generator:
         async def work(adapter: StorageAdapter, name: str) -> float:
             return await _append_loop(adapter, lambda: name, values, appenders, timing)
 
-        return self._with_shard(config, work)
+        return self._with_shard(config, work, timing)
 
-    def _with_adapter(self, work: Callable[[StorageAdapter], Awaitable[T]]) -> T:
+    def _with_adapter(self, work: Callable[[StorageAdapter], Awaitable[T]], timing: Timing) -> T:
         async def main() -> T:
-            async with self._adapter() as adapter:
-                return await work(adapter)
+            # The client by itself would try for ever to reach a server that has died.
+            with trio.fail_after(timing.bound_s):
+                async with self._adapter() as adapter:
+                    return await work(adapter)
 
         return trio.run(main)
 
-    def _with_shard(self, config: ShardConfig, work: Callable[[StorageAdapter, str], Awaitable[T]]) -> T:
+    def _with_shard(
+        self, config: ShardConfig, work: Callable[[StorageAdapter, str], Awaitable[T]], timing: Timing
+    ) -> T:
         async def main(adapter: StorageAdapter) -> T:
             name = ours.fresh_name(f"adapter-{config.mode}")
             await adapter.create_shard(name, config)
@@ -168,7 +173,7 @@ class _Generator:
             await adapter.delete_shard(name)
             return result
 
-        return self._with_adapter(main)
+        return self._with_adapter(main, timing)
 
     def _adapter(self) -> AbstractAsyncContextManager[StorageAdapter]:
         """The adapter, imported here so that the other rows do without it where it cannot be imported."""
@@ -193,8 +198,7 @@ async def _append_loop(
             await adapter.append(choose(), values)
             acknowledged += len(values)
 
-    with trio.fail_after(timing.total_s + load.DRAIN_TIMEOUT_S):
-        async with trio.open_nursery() as nursery:
-            for _ in range(appenders):
-                nursery.start_soon(appender)
+    async with trio.open_nursery() as nursery:
+        for _ in range(appenders):
+            nursery.start_soon(appender)
     return clock.rate()

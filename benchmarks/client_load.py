@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import trio
 
-from benchmarks import load, ours
+from benchmarks import ours
 from benchmarks.load import RateClock, Timing
 from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
 from benchmarks.runs import Measurement, UnavailableError
@@ -65,22 +65,31 @@ class _Generator:
         """Records per second, appended one by one to many shards in random order."""
         names = ours.many_shards(self._stage)
         choose = random.Random(1).choice
-        return self._run(lambda: choose(names), 1, timing, join=True)
+        return self._run(lambda: choose(names), 1, timing, join=True, first=names)
 
     def _append_rate(self, config: ShardConfig, records: int, timing: Timing, *, join: bool) -> float:
         """Acknowledged records per second to a fresh shard that is deleted afterwards."""
         name = ours.fresh_name(f"client-{config.mode}")
         with Wire(self._stage.journal().address) as wire:
             wire.open([name], config)
-        rate = self._run(lambda: name, records, timing, join=join)
+        rate = self._run(lambda: name, records, timing, join=join, first=[name])
         with Wire(self._stage.journal().address) as wire:
             wire.delete(name)
         return rate
 
-    def _run(self, choose: Callable[[], str], records: int, timing: Timing, *, join: bool) -> float:
+    def _run(
+        self, choose: Callable[[], str], records: int, timing: Timing, *, join: bool, first: Sequence[str]
+    ) -> float:
+        """The rate after one append to each of the shards in ``first``, so that all are open before the clock starts."""
+
         async def main() -> float:
-            async with self._client(join) as client:
-                return await _pipeline(client, choose, [VALUE] * records, timing)
+            # The client by itself would try for ever to reach a server that has died.
+            with trio.fail_after(timing.bound_s):
+                async with self._client(join) as client:
+                    for name in first:
+                        client.append_nowait(name, [VALUE])
+                    await client.flush()
+                    return await _pipeline(client, choose, [VALUE] * records, timing)
 
         return trio.run(main)
 
@@ -102,18 +111,17 @@ async def _pipeline(client: Client, choose: Callable[[], str], values: list[byte
     burst = max(1, BURST_RECORDS // len(values))
     room_bytes = (VALUE_BYTES + OVERHEAD_BYTES) * len(values)
     clock = RateClock(timing)
-    with trio.fail_after(timing.total_s + load.DRAIN_TIMEOUT_S):
-        while not clock.ended(acknowledged):
-            try:
-                for _ in range(burst):
-                    waiting.append(client.append_nowait(choose(), values))
-            except OverloadedError:
-                await client.wait_for_room(room_bytes)
-            else:
-                await trio.lowlevel.checkpoint()
-            while waiting and waiting[0].is_done:
-                waiting.popleft().result_nowait()
-                acknowledged += len(values)
-        while waiting:
-            await waiting.popleft().wait()
+    while not clock.ended(acknowledged):
+        try:
+            for _ in range(burst):
+                waiting.append(client.append_nowait(choose(), values))
+        except OverloadedError:
+            await client.wait_for_room(room_bytes)
+        else:
+            await trio.lowlevel.checkpoint()
+        while waiting and waiting[0].is_done:
+            waiting.popleft().result_nowait()
+            acknowledged += len(values)
+    while waiting:
+        await waiting.popleft().wait()
     return clock.rate()

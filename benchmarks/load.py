@@ -39,7 +39,13 @@ class Timing:
 
     @property
     def total_s(self) -> float:
+        """Time that load is put on the server."""
         return self.warm_up_s + self.measured_s
+
+    @property
+    def bound_s(self) -> float:
+        """Time after which a run has failed: what is left to connect, to prepare and to wait for replies is bounded."""
+        return self.total_s + DRAIN_TIMEOUT_S
 
 
 @attrs.define(slots=True)
@@ -108,7 +114,7 @@ def pipelined_rate(
     pending = memoryview(b"")
     sent = answered = turn = 0
     clock = RateClock(timing)
-    give_up_at = clock.begun_at + timing.total_s + DRAIN_TIMEOUT_S
+    give_up_at = clock.begun_at + timing.bound_s
     ended = False
     while True:
         idle = True
@@ -186,7 +192,7 @@ def paced_deliveries(
     begun_at = time.perf_counter()
     while len(latencies_us) < total:
         now = time.perf_counter()
-        if now > begun_at + timing.total_s + DRAIN_TIMEOUT_S:
+        if now > begun_at + timing.bound_s:
             raise LoadError(f"only {len(latencies_us)} of {total} messages were delivered")
         due_at = begun_at + len(published_at) / rate_per_s if len(published_at) < total else now + 0.1
         if now >= due_at:
