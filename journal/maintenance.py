@@ -283,8 +283,11 @@ class Maintenance:
     def drop(self, segments: list[Segment]) -> None:
         """Take over segments whose records are gone: their memory now, their files when the loop has time."""
         for segment in segments:
+            written = segment.size_bytes > 0
             segment.chunks.release()
-            if isinstance(segment, LogSegment):
+            # An empty segment never had a file: the one of its name belongs to the segment that began at the same
+            # offset after it (a mode switched back and forth with no record in between).
+            if isinstance(segment, LogSegment) and written:
                 self._to_remove.append(segment)
                 self._unsynced.discard(segment.path)
         if segments:
