@@ -62,6 +62,9 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
             segment.newest_us,
         )
         mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+        if segment.flushed < shard.visible_end(segment):
+            # What comes after it is made again from the journal, which goes on in this segment.
+            break
     for base_offset in recorded - present:
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
     for producer_id, state in (shard.producers or {}).items():
