@@ -46,7 +46,7 @@ class ProducerState:
         runs = self.runs
         if runs:
             first_offset, first_sequence, length = runs[-1]
-            if first_offset + length == offset and length + count < HALF:
+            if first_offset + length == offset and sequence == self.next_sequence and length + count < HALF:
                 runs[-1] = (first_offset, first_sequence, length + count)
                 self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
                 return
