@@ -107,7 +107,7 @@ class Engine:
         found = Recovered()
         entries = 0
         checkpoint = self._recorded(CHECKPOINT_KEY)
-        for group in read_journal(self._files, self._directory.journal, found):
+        for group in read_journal(self._files, self._directory.journal, found, checkpoint):
             for damage in group.damages:
                 shard = self.table.by_id(damage.shard_id)
                 if shard is not None and damage.lsn > checkpoint:
