@@ -200,8 +200,10 @@ class Maintenance:
                 self.disk_full = DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on")
                 return
             for plan in plans:
-                plan.segment.flushed_to(plan)
                 self._unsynced.add(plan.segment.path)
+                if plan.index_bytes:
+                    self._unsynced.add(plan.segment.index_path)
+                plan.segment.flushed_to(plan)
             self._progress.unpark_all()
 
     def _write(self, plans: list[FlushPlan]) -> None:
@@ -289,7 +291,7 @@ class Maintenance:
             # offset after it (a mode switched back and forth with no record in between).
             if isinstance(segment, LogSegment) and written:
                 self._to_remove.append(segment)
-                self._unsynced.discard(segment.path)
+                self._unsynced.difference_update((segment.path, segment.index_path))
         if segments:
             self._wake.set()
 

@@ -157,6 +157,8 @@ def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint
             raise CorruptionError(
                 path, 0, f"begins with lsn {header.first_lsn}, but the file before it ends with {found.next_lsn - 1}"
             )
+        if len(data) < header.size_bytes:
+            raise CorruptionError(path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes")
         if not found.used and header.first_lsn > checkpoint + 1:
             raise CorruptionError(
                 path, 0, f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it"

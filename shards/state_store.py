@@ -42,7 +42,7 @@ class StateStore:
     def get(self, key: bytes, now_us: int) -> StateValue | None:
         """Return a value, None if it is not there or has expired at `now_us`."""
         stored = self._store.get(Family.STATE, _VALUES + key)
-        value = None if stored is None else _decode(key, stored)
+        value = None if stored is None else decode_value(key, stored)
         return None if value is None or _is_expired(value, now_us) else value
 
     def scan(self, prefix: bytes, now_us: int, *, after: bytes | None = None, limit: int) -> list[StateValue]:
@@ -54,7 +54,7 @@ class StateStore:
         """
         start = None if after is None else _VALUES + after + b"\x00"
         items = self._store.scan(Family.STATE, _VALUES + prefix, start=start)
-        values = (_decode(key[1:], stored) for key, stored in items)
+        values = (decode_value(key[1:], stored) for key, stored in items)
         return list(itertools.islice((value for value in values if not _is_expired(value, now_us)), limit))
 
     def fold_put(self, mutations: Mutations, key: bytes, value: bytes, version: int, expires_at_us: int) -> None:
@@ -86,7 +86,7 @@ class StateStore:
 
     def _forget_expiry(self, mutations: Mutations, key: bytes) -> None:
         stored = mutations.get(self._store, Family.STATE, _VALUES + key)
-        if stored is not None and (expires_at_us := _decode(key, stored).expires_at_us):
+        if stored is not None and (expires_at_us := decode_value(key, stored).expires_at_us):
             mutations.delete(Family.STATE, _index_key(expires_at_us, key))
 
 
@@ -98,7 +98,13 @@ def _is_expired(value: StateValue, now_us: int) -> bool:
     return 0 < value.expires_at_us <= now_us
 
 
-def _decode(key: bytes, stored: bytes) -> StateValue:
+def decode_value(key: bytes, stored: bytes) -> StateValue:
+    """Read a stored value.
+
+    Raises:
+        CorruptionError: It is damaged.
+        FormatVersionError: A newer program wrote it.
+    """
     if stored[:1] != bytes((_FORMAT_VERSION,)):
         raise FormatVersionError(
             f"state of key {key!r} is stored in format {stored[:1].hex() or 'none'}, "
