@@ -236,7 +236,7 @@ class JournalWriter:
         while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
             file = self._used.pop(0)
             if file.keep:
-                self._files.rename(file.path, file.path.replace("journal-", "damaged-"))
+                self._files.rename(file.path, f"{self._directory}/damaged-{file.header.number:016}.jnl")
             elif len(self._free) < spare_count and file.header.size_bytes == self._file_bytes:
                 path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
                 self._files.rename(file.path, path)
