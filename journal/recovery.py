@@ -27,7 +27,6 @@ from shards.batch import verify
 from shards.errors import BatchError, CorruptionError, FormatVersionError
 from shards.file_system import FileSystem
 
-
 _KINDS = frozenset(Kind)
 
 
