@@ -26,7 +26,9 @@ configs = st.builds(
 steps = st.lists(st.tuples(st.sampled_from(NAMES), st.none() | configs), max_size=25)
 
 
-def run(wanted: list[tuple[str, ShardConfig | None]]) -> tuple[MemoryStore, Catalogue, dict[str, tuple[int, CatalogueRecord]]]:
+def run(
+    wanted: list[tuple[str, ShardConfig | None]],
+) -> tuple[MemoryStore, Catalogue, dict[str, tuple[int, CatalogueRecord]]]:
     store = MemoryStore()
     catalogue = Catalogue(store)
     model: dict[str, tuple[int, CatalogueRecord]] = {}

@@ -23,7 +23,9 @@ def test_the_newest_epoch_is_known_by_name_and_by_id(opened: list[str]) -> None:
     model: dict[str, ProducerIdentity] = {}
     for lsn, name in enumerate(opened, 1):
         known = model.get(name)
-        model[name] = ProducerIdentity(lsn, 1) if known is None else ProducerIdentity(known.producer_id, known.epoch + 1)
+        model[name] = (
+            ProducerIdentity(lsn, 1) if known is None else ProducerIdentity(known.producer_id, known.epoch + 1)
+        )
         mutations = Mutations()
         producers.fold_open(mutations, name, model[name].producer_id, model[name].epoch)
         store.write(mutations)

@@ -25,7 +25,12 @@ def entries(draw: st.DrawFn) -> list[Indexed]:
     found: list[Indexed] = []
     offset = position = lsn = time_us = 0
     for more_offset, more_position, more_lsn, more_time in draw(st.lists(steps, max_size=20)):
-        offset, position, lsn, time_us = offset + more_offset, position + more_position, lsn + more_lsn, time_us + more_time
+        offset, position, lsn, time_us = (
+            offset + more_offset,
+            position + more_position,
+            lsn + more_lsn,
+            time_us + more_time,
+        )
         found.append(Indexed(offset, position, lsn, time_us))
     return found
 

@@ -14,7 +14,9 @@ from shards.store import Family, Mutations
 from shards.word_index import LONGEST_WORD_BYTES, WordIndex, decode_index_key, words_of
 from tests.shards.batches import encode_stamped
 
-KEYS = st.sampled_from([b"", b"a", b"ab", b"b\x00", b"a\xff", b"x" * LONGEST_WORD_BYTES, b"y" * (LONGEST_WORD_BYTES + 1)])
+KEYS = st.sampled_from(
+    [b"", b"a", b"ab", b"b\x00", b"a\xff", b"x" * LONGEST_WORD_BYTES, b"y" * (LONGEST_WORD_BYTES + 1)]
+)
 TAGS = st.sampled_from(["a", "ab", "\u00fc", "long" * 300])
 indexed_records = st.builds(Record, value=st.just(b"v"), key=KEYS, tags=st.lists(TAGS, max_size=2).map(tuple))
 shards = st.dictionaries(st.integers(1, 3), st.lists(indexed_records, min_size=1, max_size=8), min_size=1)
@@ -45,7 +47,9 @@ def test_a_word_gives_its_offsets_in_order_and_folding_twice_is_folding_once(
             assert index.latest(shard_id, "key", key) == (expected[-1] if expected else None)
         for tag in {tag for _, record in records for tag in record.tags}:
             expected = [offset for offset, record in records if tag in record.tags]
-            assert list(index.offsets(shard_id, "tag", tag.encode(), first)) == [each for each in expected if each >= first]
+            assert list(index.offsets(shard_id, "tag", tag.encode(), first)) == [
+                each for each in expected if each >= first
+            ]
             assert index.latest(shard_id, "tag", tag.encode()) == expected[-1]
 
 
