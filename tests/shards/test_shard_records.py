@@ -1,4 +1,4 @@
-"""What the views keep of a shard never promises more than its files hold, and a loaded shard is the one that was saved."""
+"""Records of a shard never promise more than its files hold, and a loaded shard is the one that was saved."""
 
 from __future__ import annotations
 
