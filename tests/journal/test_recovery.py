@@ -199,7 +199,7 @@ def test_damage_at_the_end_of_a_file_that_is_not_the_last_is_no_torn_tail() -> N
     journal = new_journal()
     while len(journal.used) < 2:
         journal.write([cursor_entry(journal.next_lsn, 2, "n" * 200)])
-    position, size, _ = journal.groups[-2]
+    position, _size, _ = journal.groups[-2]
     first_file = journal.used[0].path
     file = journal.files.open(first_file)
     at = position + GROUP_HEADER_SIZE + 60
