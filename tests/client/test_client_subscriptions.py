@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -18,7 +20,7 @@ from shards.record import StoredRecord
 from tests.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.trio
-FAST = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
+FAST: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
 
 
 def values_of(delivery: Delivery) -> list[bytes]:
