@@ -318,6 +318,7 @@ class Appends:
         for shard in self._shards.values():
             if shard.window is not None:
                 shard.window.rebind(identity)
+                self._make_ready(shard)
         if self._connection is not None:
             self._connection.wake()
 

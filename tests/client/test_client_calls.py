@@ -14,7 +14,13 @@ from journal.client.transport import Address
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, UnknownOperationError
 from shards.batch import read_records
-from shards.errors import InvalidRequestError, OffsetOutOfRangeError, OverloadedError, ShardNotFoundError
+from shards.errors import (
+    InvalidRequestError,
+    LimitExceededError,
+    OffsetOutOfRangeError,
+    OverloadedError,
+    ShardNotFoundError,
+)
 from shards.model import ShardConfig
 from shards.position import Start
 from shards.record import StoredRecord
@@ -104,6 +110,14 @@ async def test_errors_come_as_their_classes() -> None:
         server.fault = lambda op, request: OverloadedError("full")
         with pytest.raises(OverloadedError):
             await client.create_shard("a")
+
+
+async def test_a_request_longer_than_a_frame_may_be_does_not_reach_the_server() -> None:
+    async with FakeServer().running() as server, open_client(server.address) as client:
+        with pytest.raises(LimitExceededError, match="STATE_PUT"):
+            await client.put_state(b"k", bytes(17 << 20))
+        await client.ping()
+        assert server.session_count == 1
 
 
 async def test_wrong_credentials_are_final() -> None:

@@ -56,7 +56,7 @@ def test_reply_is_read_from_the_golden_bytes(op: Op) -> None:
 
 def test_fixed_bodies_are_read_from_the_golden_bytes() -> None:
     head, batch = frames.read_append(parse(read("append.request")).body)
-    assert (*head, batch) == (3, 2, 105, BATCH)
+    assert (*head, bytes(batch)) == (3, 2, 105, BATCH)
     assert [frames.Ack(*entry) for entry in frames.read_acks(parse(read("appended.reply")).body)] == [
         (1, 2, 0, 0, 105),
         (2, 1, 1, 0, -1),
