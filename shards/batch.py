@@ -6,6 +6,7 @@ batches without opening them: it needs `verify_body`, `stamp` and `iterate` alon
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
@@ -14,7 +15,7 @@ from typing import Any
 from shards.batch_header import (
     CHECKED,
     CHECKED_FROM,
-    GAP,
+    GAP_FIELDS,
     HEADER_SIZE,
     INT64,
     MAX_RAW_BYTES,
@@ -28,10 +29,11 @@ from shards.batch_header import (
     stamp,
     verify,
     verify_body,
+    verify_content,
     verify_magic,
 )
 from shards.checksum import Buffer, crc32c
-from shards.columns import MAX_TIME_US, Column, read_columns, write_binary, write_columns
+from shards.columns import MAX_TIME_US, Column, pad, read_columns, write_binary, write_columns
 from shards.compression import Codec, compress, decompress
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError
 from shards.record import Gap, Record, StoredRecord
@@ -91,7 +93,7 @@ def encode(
     times_us, topics, keys, values, headers, tags, expiries = zip(*map(_record_fields, records), strict=True)
     if not all(times_us):
         times_us = tuple(time_us or now_us for time_us in times_us)
-    columns: dict[Column, Sequence[Any]] = {}
+    columns: dict[int, Sequence[Any]] = {}
     if any(topics):
         columns[Column.TOPIC] = topics
     if any(keys):
@@ -104,7 +106,7 @@ def encode(
         columns[Column.TAGS] = tags
     if any(expiries):
         columns[Column.EXPIRES_AT] = expiries
-    return _build(columns, times_us, codec, producer_id, producer_epoch, sequence)
+    return _build(columns, times_us, codec, (producer_epoch, producer_id, sequence))
 
 
 def encode_values(
@@ -121,7 +123,12 @@ def encode_values(
     _check_count(count)
     body = b"".join(write_binary(values))
     return _assemble(
-        body, count, Column.VALUE, timestamp_us, timestamp_us, codec, producer_id, producer_epoch, sequence
+        body,
+        count,
+        Column.VALUE,
+        times_us=(timestamp_us, timestamp_us),
+        codec=codec,
+        producer=(producer_epoch, producer_id, sequence),
     )
 
 
@@ -218,14 +225,13 @@ def slice_batch(buffer: Buffer, at: int, first_offset: int, next_offset: int) ->
     start, stop = first_offset - header.base_offset, next_offset - header.base_offset
     columns = _columns(header, buffer, at, MAX_RAW_BYTES)
     times_us = columns.pop(Column.TIMESTAMP, None)
+    sequence = (header.sequence + start) % MAX_SEQUENCE if header.producer_id else header.sequence
     batch = bytearray(
         _build(
             {column: items[start:stop] for column, items in columns.items()},
             times_us[start:stop] if times_us else (header.min_timestamp_us,) * (stop - start),
             Codec(header.codec),
-            header.producer_id,
-            header.producer_epoch,
-            (header.sequence + start) % MAX_SEQUENCE if header.producer_id else header.sequence,
+            (header.producer_epoch, header.producer_id, sequence),
         )
     )
     stamp(batch, 0, first_offset, header.lsn, header.append_time_us)
@@ -233,7 +239,7 @@ def slice_batch(buffer: Buffer, at: int, first_offset: int, next_offset: int) ->
 
 
 def gap_batch(first_offset: int, next_offset: int, lsn: int, append_time_us: int) -> bytes:
-    """Return the stamped control batch that tells readers that offsets up to but not including ``next_offset`` are lost.
+    """Return the stamped control batch that tells readers of lost offsets up to but not including ``next_offset``.
 
     Raises:
         InvalidRequestError: The range is empty or below 0.
@@ -241,7 +247,7 @@ def gap_batch(first_offset: int, next_offset: int, lsn: int, append_time_us: int
     if not 0 <= first_offset < next_offset:
         raise InvalidRequestError(f"a gap from offset {first_offset} to {next_offset} is no range")
     body = INT64.pack(next_offset)
-    checked = CHECKED.pack(len(body), len(body), 0, 0, Codec.NONE, GAP, 0, 0, 0, 0, 0, 0) + body
+    checked = CHECKED.pack(*GAP_FIELDS) + body
     batch = bytearray(_UNSTAMPED + crc32c(checked).to_bytes(4, "little") + checked)
     stamp(batch, 0, first_offset, lsn, append_time_us)
     return bytes(batch)
@@ -285,12 +291,10 @@ def _check_count(count: int) -> None:
 
 
 def _build(
-    columns: dict[Column, Sequence[Any]],
+    columns: dict[int, Sequence[Any]],
     times_us: Sequence[int],
     codec: Codec,
-    producer_id: int,
-    producer_epoch: int,
-    sequence: int,
+    producer: tuple[int, int, int],
 ) -> bytes:
     earliest_us, latest_us = min(times_us), max(times_us)
     if earliest_us != latest_us:
@@ -302,68 +306,61 @@ def _build(
         write_columns(columns),
         len(times_us),
         sum(columns),
-        earliest_us,
-        latest_us,
-        codec,
-        producer_id,
-        producer_epoch,
-        sequence,
+        times_us=(earliest_us, latest_us),
+        codec=codec,
+        producer=producer,
     )
 
 
 def _assemble(
-    raw: bytes,
-    count: int,
-    columns: int,
-    earliest_us: int,
-    latest_us: int,
-    codec: Codec,
-    producer_id: int,
-    producer_epoch: int,
-    sequence: int,
+    raw: bytes, count: int, columns: int, *, times_us: tuple[int, int], codec: Codec, producer: tuple[int, int, int]
 ) -> bytes:
     raw_size = len(raw)
     if raw_size > MAX_RAW_BYTES:
-        raise LimitExceededError(
-            f"a batch body of {raw_size} bytes is over the limit of {MAX_RAW_BYTES}; split the batch"
+        raise LimitExceededError(f"a batch body of {raw_size} bytes is over the limit of {MAX_RAW_BYTES}: split it")
+    if not 0 <= times_us[0] <= times_us[1] <= MAX_TIME_US:
+        raise InvalidRequestError(
+            f"timestamps must be from 0 to {MAX_TIME_US} us, found {times_us[0]} to {times_us[1]}"
         )
-    if not 0 <= earliest_us <= latest_us <= MAX_TIME_US:
-        raise InvalidRequestError(f"timestamps must be from 0 to {MAX_TIME_US} us, found {earliest_us} to {latest_us}")
-    body = raw
     if codec:
         body = compress(codec, raw)
-        if len(body) >= raw_size:
-            body, codec = raw, Codec.NONE
-    size = len(body)
-    fields = CHECKED.pack(
-        size, raw_size, count, columns, codec, 0, producer_epoch, producer_id, sequence, 0, earliest_us, latest_us
-    )
-    padding = bytes(-size & 7)
-    body_crc = crc32c(body, crc32c(fields))
-    if padding:
-        body_crc = crc32c(padding, body_crc)
-    return b"".join((_UNSTAMPED, body_crc.to_bytes(4, "little"), fields, body, padding))
+        body_size = len(body)
+        if body_size < raw_size:
+            body += pad(body_size)
+        else:
+            body, body_size, codec = raw, raw_size, Codec.NONE
+    else:
+        body, body_size = raw, raw_size
+    try:
+        fields = CHECKED.pack(body_size, raw_size, count, columns, codec, 0, *producer, 0, *times_us)
+    except struct.error as error:
+        raise InvalidRequestError(f"producer epoch, id and sequence {producer} do not fit u32, u64 and u32") from error
+    return b"".join((_UNSTAMPED, crc32c(body, crc32c(fields)).to_bytes(4, "little"), fields, body))
 
 
 def _columns(
     header: BatchHeader, buffer: Buffer, at: int, max_raw_bytes: int, wanted: int = 0xFFFF
-) -> dict[Column, Sequence[Any]]:
+) -> dict[int, Sequence[Any]]:
     start = at + HEADER_SIZE
     stored = memoryview(buffer)[start : start + header.body_size]
     raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
     columns = read_columns(raw, header.record_count, header.columns, wanted)
     if wanted & Column.TIMESTAMP:
-        times_us = columns.get(Column.TIMESTAMP, (header.min_timestamp_us,))
-        if (min(times_us), max(times_us)) != (header.min_timestamp_us, header.max_timestamp_us):
+        # Time indexes rely on the header's bounds, so a batch that lies about them is refused as a whole.
+        times_us = columns.get(Column.TIMESTAMP)
+        found = (min(times_us), max(times_us)) if times_us else (header.min_timestamp_us, header.min_timestamp_us)
+        if found != (header.min_timestamp_us, header.max_timestamp_us):
             raise BatchError(
-                f"record batch at byte {at}: timestamps are from {min(times_us)} to {max(times_us)}, the header says "
+                f"record batch at byte {at}: timestamps are from {found[0]} to {found[1]}, the header says "
                 f"{header.min_timestamp_us} to {header.max_timestamp_us}"
             )
     return columns
 
 
-def _read_column(buffer: Buffer, at: int, column: Column, default: Any, max_raw_bytes: int) -> list[Any]:
-    header = verify_body(buffer, at)
+def _read_column(buffer: Buffer, at: int, column: int, default: Any, max_raw_bytes: int) -> list[Any]:
+    header = verify_content(buffer, at)
+    if header.is_gap:
+        return []
     found = _columns(header, buffer, at, max_raw_bytes, column)
     return list(found.get(column, repeat(default, header.record_count)))
 

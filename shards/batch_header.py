@@ -20,6 +20,7 @@ PREFIX_SIZE = 32
 BODY_CRC_AT = 32
 CHECKED_FROM = 36
 """body_crc covers the batch from here to its end."""
+FLAGS_AT = 51
 PRODUCER_AT = 52
 PRODUCER_END = 68
 
@@ -41,6 +42,10 @@ PRODUCER = struct.Struct(f"<{_PRODUCER}")
 HEADER = struct.Struct(f"<4sI{_PLACE}I{_CHECKED}")
 _HEADER_WITHOUT_MAGIC = struct.Struct(f"<4xI{_PLACE}I{_CHECKED}")
 INT64 = struct.Struct("<q")
+GAP_FIELDS = (INT64.size, INT64.size, 0, 0, 0, GAP, 0, 0, 0, 0, 0, 0)
+"""All that a gap batch has from byte 36 up to its body."""
+MAX_CODEC = int(max(Codec))
+_new_tuple = tuple.__new__
 
 
 class BatchHeader(NamedTuple):
@@ -139,10 +144,30 @@ def verify_body(buffer: Buffer, at: int = 0) -> BatchHeader:
     Raises:
         BatchError: It is cut off, its checksum is wrong, a field is impossible, or it is a gap batch.
     """
-    header = _verify_checked(buffer, at)
-    if header.flags:
-        raise BatchError(f"record batch at byte {at} has flags {header.flags:#x}, expected 0: producers set none")
-    return header
+    try:
+        fields = _HEADER_WITHOUT_MAGIC.unpack_from(buffer, at)
+    except struct.error:
+        raise _cut_off(buffer, at, HEADER_SIZE) from None
+    _, _, _, _, body_crc, body_size, raw_size, count, columns, codec, flags, _, _, _, reserved, earliest, latest = (
+        fields
+    )
+    end = at + HEADER_SIZE + (body_size + 7 & -8)
+    if end > len(buffer):
+        raise _cut_off(buffer, at, end - at)
+    # The view is not bound to a name: an error's traceback would keep the caller's bytearray from being resized.
+    if crc32c(memoryview(buffer)[at + CHECKED_FROM : end]) != body_crc:
+        raise _wrong_checksum(buffer, at, end, body_crc)
+    if (
+        flags
+        or reserved
+        or not 0 < count <= MAX_RECORD_COUNT
+        or not 0 < columns <= ALL_COLUMNS
+        or not 4 * count <= raw_size <= MAX_RAW_BYTES
+        or not earliest <= latest <= MAX_TIME_US
+        or (codec > MAX_CODEC or body_size & 7 if codec else body_size != raw_size)
+    ):
+        _refuse_impossible(BatchHeader._make(fields), buffer, at)
+    return _new_tuple(BatchHeader, fields)
 
 
 def verify(buffer: Buffer, at: int = 0) -> BatchHeader:
@@ -151,12 +176,20 @@ def verify(buffer: Buffer, at: int = 0) -> BatchHeader:
     Raises:
         BatchError: As `verify_body`, or the batch was never stamped or its stamp is damaged. Gap batches are welcome.
     """
-    verify_magic(buffer, at)
-    header = _verify_checked(buffer, at)
+    if buffer[at : at + 4] != MAGIC:
+        verify_magic(buffer, at)
+    header = verify_content(buffer, at)
     prefix_crc = crc32c(memoryview(buffer)[at + 8 : at + PREFIX_SIZE])
     if prefix_crc != header.prefix_crc:
-        raise _wrong(at, "prefix checksum", f"{prefix_crc:#010x}", f"{header.prefix_crc:#010x}")
-    return _GapHeader.of(header, buffer, at) if header.flags else header
+        raise _wrong(at, "prefix checksum", f"{header.prefix_crc:#010x}", f"{prefix_crc:#010x}")
+    return header
+
+
+def verify_content(buffer: Buffer, at: int = 0) -> BatchHeader:
+    """Check the producer's part as `verify_body`, but let a gap batch pass: for readers who need no stamp."""
+    if len(buffer) - at < HEADER_SIZE:
+        raise _cut_off(buffer, at, HEADER_SIZE)
+    return _verify_gap(buffer, at) if buffer[at + FLAGS_AT] else verify_body(buffer, at)
 
 
 def verify_magic(buffer: Buffer, at: int = 0) -> None:
@@ -165,74 +198,54 @@ def verify_magic(buffer: Buffer, at: int = 0) -> None:
     Raises:
         BatchError: Other bytes, or too few, are there.
     """
-    magic = bytes(buffer[at : at + len(MAGIC)])
-    if magic != MAGIC:
+    if buffer[at : at + 4] != MAGIC:
+        magic = bytes(buffer[at : at + 4])
         if len(buffer) - at < HEADER_SIZE:
             raise _cut_off(buffer, at, HEADER_SIZE)
-        hint = " (the batch was never stamped)" if not any(magic) else ""
+        hint = "" if any(magic) else " (the batch was never stamped)"
         raise _wrong(at, "magic", str(MAGIC), str(magic) + hint)
 
 
-def _verify_checked(buffer: Buffer, at: int) -> BatchHeader:
-    try:
-        header = BatchHeader._make(_HEADER_WITHOUT_MAGIC.unpack_from(buffer, at))
-    except struct.error:
-        raise _cut_off(buffer, at, HEADER_SIZE) from None
-    end = at + HEADER_SIZE + (header.body_size + 7 & -8)
+def _verify_gap(buffer: Buffer, at: int) -> BatchHeader:
+    header = BatchHeader.unpack(buffer, at)
+    end = at + header.size_bytes
     if end > len(buffer):
         raise _cut_off(buffer, at, end - at)
-    # The view is not bound to a name: an error's traceback would keep the caller's bytearray from being resized.
-    body_crc = crc32c(memoryview(buffer)[at + CHECKED_FROM : end])
-    if body_crc != header.body_crc:
-        raise _wrong(at, "body checksum", f"{body_crc:#010x}", f"{header.body_crc:#010x}")
-    (_, _, _, _, _, body_size, raw_size, count, columns, codec, flags, _, _, _, reserved, earliest, latest) = header
-    if flags:
-        _verify_gap(header, buffer, at)
-    elif (
-        reserved
-        or not 0 < count <= MAX_RECORD_COUNT
-        or not 0 < columns <= ALL_COLUMNS
-        or not 4 * count <= raw_size <= MAX_RAW_BYTES
-        or not earliest <= latest <= MAX_TIME_US
-        or (raw_size != body_size if codec == 0 else codec > 2)
-    ):
-        raise _impossible(header, at)
-    if body_size & 7 and any(buffer[at + HEADER_SIZE + body_size : end]):
-        raise _wrong(at, "padding", "zero bytes", bytes(buffer[at + HEADER_SIZE + body_size : end]).hex())
+    if crc32c(memoryview(buffer)[at + CHECKED_FROM : end]) != header.body_crc:
+        raise _wrong_checksum(buffer, at, end, header.body_crc)
+    found = CHECKED.unpack_from(buffer, at + CHECKED_FROM)
+    if found != GAP_FIELDS:
+        raise _wrong(at, "fields of a gap batch", str(GAP_FIELDS), str(found))
+    if header.next_offset <= header.base_offset:
+        raise _wrong(at, "end of the gap", f"more than its first offset {header.base_offset}", str(header.next_offset))
     return header
 
 
-def _verify_gap(header: BatchHeader, buffer: Buffer, at: int) -> None:
-    if header.flags != GAP:
-        raise _wrong(at, "flags", f"0 or {GAP}", f"{header.flags:#x}")
-    expected = header._replace(
-        **{"body_size": INT64.size, "raw_size": INT64.size, "record_count": 0, "columns": 0, "codec": 0},
-        **{"producer_epoch": 0, "producer_id": 0, "sequence": 0, "reserved": 0},
-        **{"min_timestamp_us": 0, "max_timestamp_us": 0},
-    )
-    if header != expected:
-        raise _wrong(at, "gap header", str(tuple(expected)), str(tuple(header)))
-    next_offset = _GapHeader.of(header, buffer, at).next_offset
-    if next_offset <= header.base_offset:
-        raise _wrong(at, "end of the gap", f"more than its first offset {header.base_offset}", str(next_offset))
+def _refuse_impossible(header: BatchHeader, buffer: Buffer, at: int) -> None:
+    """Raise for the first field that is impossible; return if it was only that there is padding, and it is zero."""
+    smallest = 4 * header.record_count
+    uncompressed_size = header.raw_size if header.codec == 0 else header.body_size
+    end_of_body = at + HEADER_SIZE + header.body_size
+    padding = bytes(buffer[end_of_body : at + header.size_bytes])
+    for what, is_right, expected, found in (
+        ("flags", header.flags == 0, "0, for producers set none", header.flags),
+        ("reserved field", header.reserved == 0, "0", header.reserved),
+        ("record_count", 0 < header.record_count <= MAX_RECORD_COUNT, f"1 to {MAX_RECORD_COUNT}", header.record_count),
+        ("columns", 0 < header.columns <= ALL_COLUMNS, f"a bit set from 1 to {ALL_COLUMNS}", header.columns),
+        ("raw_size", smallest <= header.raw_size <= MAX_RAW_BYTES, f"{smallest} to {MAX_RAW_BYTES}", header.raw_size),
+        ("min_timestamp_us", header.min_timestamp_us <= header.max_timestamp_us, "<= max", header.min_timestamp_us),
+        ("max_timestamp_us", header.max_timestamp_us <= MAX_TIME_US, f"<= {MAX_TIME_US}", header.max_timestamp_us),
+        ("codec", header.codec <= MAX_CODEC, f"0 to {MAX_CODEC}", header.codec),
+        ("body_size", header.body_size == uncompressed_size, f"raw_size {header.raw_size}", header.body_size),
+        ("padding", not any(padding), "zero bytes", padding.hex()),
+    ):
+        if not is_right:
+            raise _wrong(at, what, expected, str(found))
 
 
-def _impossible(header: BatchHeader, at: int) -> BatchError:
-    if header.reserved:
-        return _wrong(at, "reserved", "0", str(header.reserved))
-    if not 0 < header.record_count <= MAX_RECORD_COUNT:
-        return _wrong(at, "record_count", f"1 to {MAX_RECORD_COUNT}", str(header.record_count))
-    if not 0 < header.columns <= ALL_COLUMNS:
-        return _wrong(at, "columns", f"a bit set from 1 to {ALL_COLUMNS:#x}", f"{header.columns:#x}")
-    if header.codec > max(Codec):
-        return _wrong(at, "codec", f"0 to {max(Codec)}", str(header.codec))
-    if not 4 * header.record_count <= header.raw_size <= MAX_RAW_BYTES:
-        return _wrong(at, "raw_size", f"{4 * header.record_count} to {MAX_RAW_BYTES}", str(header.raw_size))
-    if not header.min_timestamp_us <= header.max_timestamp_us <= MAX_TIME_US:
-        return _wrong(
-            at, "timestamps", f"min <= max <= {MAX_TIME_US}", f"{header.min_timestamp_us}, {header.max_timestamp_us}"
-        )
-    return _wrong(at, "body_size of an uncompressed body", f"raw_size {header.raw_size}", str(header.body_size))
+def _wrong_checksum(buffer: Buffer, at: int, end: int, body_crc: int) -> BatchError:
+    found = crc32c(memoryview(buffer)[at + CHECKED_FROM : end])
+    return _wrong(at, "body checksum", f"{body_crc:#010x}", f"{found:#010x}")
 
 
 def _wrong(at: int, what: str, expected: str, found: str) -> BatchError:

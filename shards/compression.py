@@ -1,7 +1,7 @@
 """The codecs of a record batch's body. Decompression believes nothing that the compressed bytes say of themselves.
 
-``zstd`` is exactly one Zstandard frame that states its content size; ``lz4`` is one bare LZ4 block, whose size the batch
-header gives. Which bytes are compressed is the matter of `shards.batch`.
+``zstd`` is exactly one Zstandard frame that states its content size; ``lz4`` is one bare LZ4 block, whose size the
+batch header gives. Which bytes are compressed is the matter of `shards.batch`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def decompress(codec: int, stored: Buffer, raw_size: int, *, max_raw_bytes: int)
     """
     if raw_size > max_raw_bytes:
         raise BatchError(f"body is {raw_size} bytes before compression, the reader's limit is {max_raw_bytes}")
-    if codec == Codec.NONE:
+    if not codec:
         raw = bytes(stored)
     elif codec == Codec.ZSTD:
         raw = _decompress_zstd(stored, raw_size)

@@ -1,0 +1,100 @@
+"""Names are MQTT's, and a directory name tells its shard's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shards.errors import InvalidNameError
+from shards.names import MAX_DIRECTORY_NAME_BYTES, directory_name, shard_name, validate_name, validate_shard_name
+
+names = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="+#"), min_size=1, max_size=100
+).filter(lambda name: len(name.encode()) <= 1024)
+
+
+@given(names)
+def test_topic_names_are_shard_names(name: str) -> None:
+    assert validate_shard_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["/", "a//b", " ", "$SYS/x", "é" * 512, "x" * 1024, ".", "..", "a b\u00a0c"])
+def test_unusual_topic_names_are_shard_names(name: str) -> None:
+    assert validate_shard_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "empty, it must have from 1 to 1024 bytes"),
+        ("x" * 1025, "has 1025 bytes in UTF-8, it must have from 1 to 1024"),
+        ("é" * 513, "has 1026 bytes"),
+        ("a/+/b", r"has '\+' at character 2"),
+        ("a/#", "has '#' at character 2"),
+        ("a\0b", r"has '\\x00' at character 1"),
+        ("tab\t", r"has '\\t' at character 3"),
+        ("\x7f", "control characters"),
+        ("\x85", "control characters"),
+        ("\ud800", r"has '\\ud800' at character 0"),
+    ],
+)
+def test_other_names_are_refused_with_what_is_wrong(name: str, message: str) -> None:
+    with pytest.raises(InvalidNameError, match=message) as caught:
+        validate_shard_name(name)
+    str(caught.value).encode()
+
+
+def test_other_things_may_have_wildcards_in_their_names_but_shorter_ones() -> None:
+    assert validate_name("cursor name", "bridge+#") == "bridge+#"
+    assert validate_name("group name", "x" * 255) == "x" * 255
+    with pytest.raises(InvalidNameError, match=r"cursor name .xxx.* has 256 bytes"):
+        validate_name("cursor name", "x" * 256)
+    with pytest.raises(InvalidNameError, match=r"producer name 'a\\nb' has '\\n'"):
+        validate_name("producer name", "a\nb")
+
+
+@given(names)
+@example("__HIVE_DEFAULT_PARTITION__")
+@example("a~b")
+@example("100%")
+@example("x" * 194)
+@example("é" * 100)
+@example("..")
+def test_a_directory_name_is_safe_and_tells_the_shard(name: str) -> None:
+    directory = directory_name(name)
+    assert re.fullmatch(r"shard=[A-Za-z0-9._%~-]+", directory)
+    assert directory != "shard=__HIVE_DEFAULT_PARTITION__"
+    assert len(directory) <= MAX_DIRECTORY_NAME_BYTES
+    assert shard_name(directory) in (name, None)
+    if len(name.encode()) <= 64:
+        assert shard_name(directory) == name
+
+
+def test_a_long_name_keeps_a_readable_beginning_and_a_hash() -> None:
+    one, other = (directory_name("plant/hall/" + "é" * 200 + end) for end in "ab")
+    assert one.startswith("shard=plant%2Fhall%2F%C3%A9")
+    assert re.search(r"(%[0-9A-F]{2}){3}~[0-9a-f]{32}$", one)
+    assert len(one) <= MAX_DIRECTORY_NAME_BYTES
+    assert one != other
+    assert shard_name(one) is None
+
+
+@pytest.mark.parametrize(
+    "directory", ["plain", "shard=", "shard=a/b", "shard=%61", "shard=%ff", "shard=a%", "shard=a%2B"]
+)
+def test_other_directories_are_no_shards(directory: str) -> None:
+    with pytest.raises(InvalidNameError):
+        shard_name(directory)
+
+
+@given(st.text(max_size=30))
+def test_any_directory_name_is_a_shards_or_refused(directory: str) -> None:
+    for candidate in (directory, f"shard={directory}"):
+        try:
+            name = shard_name(candidate)
+        except InvalidNameError:
+            continue
+        assert name is None or directory_name(name) == candidate
