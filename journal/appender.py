@@ -17,8 +17,8 @@ from journal.decisions import LsnsReserved, OffsetsReserved
 from journal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
 from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD
 from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, verify_body
-from shards.batch_header import ALL_COLUMNS, MAX_CODEC
-from shards.columns import MAX_TIME_US
+from shards.batch_header import MAX_CODEC
+from shards.columns import ALL_COLUMNS, MAX_TIME_US
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
@@ -93,6 +93,7 @@ class Appender:
         self._published_now: list[Shard] = []
         self._immediate: dict[AckSink, bytearray] = {}
         self._chunk_number = 0
+        self._owners: dict[int, int] = {}
         self.append_time_us = 0
         self.lsns_reserved = lsns_reserved
         self._lsns_asked = lsns_reserved
@@ -152,22 +153,27 @@ class Appender:
             or size > self._max_batch_bytes
         ):
             self._look_closer(view[batch_at:end])
+        if shard.damage:
+            shard.check_usable()
+        producer: ProducerState | None = None
+        if producer_id:
+            # What is stored already is acknowledged again, whatever else the batch asks for.
+            producer = self._producer(shard, producer_id, epoch, sequence, sink)
+            if sequence != producer.next_sequence and not producer.follows(sequence):
+                self._repeat_or_gap(shard, producer, producer_id, sequence, correlation, sink)
+                return
         in_memory = shard.in_memory_mode
         base_offset = shard.next_offset
         refused = self.refuse_memory if in_memory else self.refuse_files
-        if shard.damage or refused is not None or (expected_offset != -1 and expected_offset != base_offset):
-            self._refuse(shard, refused, expected_offset)
+        if refused is not None:
+            raise refused
+        if expected_offset != -1 and expected_offset != base_offset:
+            raise OffsetConflictError(shard.name, expected_offset, base_offset)
         if in_memory and ack_level == _DURABLE:
             raise DurabilityUnavailableError(
                 f"shard {shard.name!r} is in memory mode, which cannot acknowledge as durable; switch it to file mode "
                 f"or ask for level memory"
             )
-        producer: ProducerState | None = None
-        if producer_id:
-            producer = self._producer(shard, producer_id, epoch, sequence)
-            if sequence != producer.next_sequence and not producer.follows(sequence):
-                self._repeat_or_gap(shard, producer, producer_id, sequence, correlation, sink)
-                return
         words = self._words(shard, view[batch_at:end]) if shard.indexed else None
 
         committer = self._committer
@@ -185,7 +191,10 @@ class Appender:
         next_offset = base_offset + count
         if in_memory:
             level = _MEMORY
-            if next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2 or lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2:
+            if (
+                next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2
+                or lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2
+            ):
                 self._reserve(shard, next_offset)
                 lsn = committer.next_lsn
             # A memory batch needs no disk, but it must not overtake a file batch of its shard that is not durable yet.
@@ -205,7 +214,9 @@ class Appender:
                 view,
                 at,
                 entry_bytes,
-                crc32c(_CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id), entry_bytes),
+                crc32c(
+                    _CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id), entry_bytes
+                ),
                 body_crc,
                 NODE_GROUP,
                 _APPEND,
@@ -247,8 +258,7 @@ class Appender:
         segment.next_offset = next_offset
         segment.last_lsn = lsn
         segment.newest_append_us = self.append_time_us
-        if newest_us > segment.newest_us:
-            segment.newest_us = newest_us
+        segment.newest_us = max(segment.newest_us, newest_us)
         shard.next_offset = next_offset
         shard.last_lsn = lsn
         if producer is not None:
@@ -302,16 +312,17 @@ class Appender:
         if header.size_bytes != len(batch):
             raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
 
-    def _refuse(self, shard: Shard, refused: StorageError | None, expected_offset: int) -> None:
-        """Raise the reason why the shard takes no append now; does not return."""
-        shard.check_usable()
-        if refused is not None:
-            raise refused
-        raise OffsetConflictError(shard.name, expected_offset, shard.next_offset)
-
-    def _producer(self, shard: Shard, producer_id: int, epoch: int, sequence: int) -> ProducerState:
+    def _producer(self, shard: Shard, producer_id: int, epoch: int, sequence: int, sink: AckSink) -> ProducerState:
         """Sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
         newest = self._producer_epoch(producer_id)
+        owner = self._owners.get(producer_id, 0)
+        if owner > sink.number:
+            # Bytes of an older connection that still lay in a buffer: their sequence may belong to another batch now.
+            raise StaleEpochError(
+                f"producer {producer_id} has been used over a newer connection; this one may no longer send for it"
+            )
+        if owner < sink.number:
+            self._owners[producer_id] = sink.number
         if epoch != newest:
             raise StaleEpochError(
                 f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another holder has "

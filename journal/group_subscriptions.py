@@ -40,7 +40,7 @@ class Member:
         """Queue records that this member now holds."""
         if share.reference not in self._announced:
             self._announced.add(share.reference)
-            self._queue.append(Notice("added", share.reference, share.shard.name, push.first_offset, None))
+            self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
         self._queue.append(push)
         self._on_ready()
 
@@ -183,7 +183,7 @@ class SharedGroup:
         except StorageError as error:
             if shard.start_offset > first:
                 return True
-            shard.damage = shard.damage or str(error)
+            shard.damage = str(error)
             return True
         # The read may have waited: the range may be somebody's by now, and members may have gone.
         if assignment.wanted().first_offset != first:
@@ -206,7 +206,7 @@ class SharedGroup:
             shard.check_usable()
         except StorageError as error:
             for member in self._members:
-                member.notify(Notice(event, share.reference, shard.name, share.assignment.committed_offset, error))
+                member.notify(Notice(event, share.reference, shard.shard_id, shard.name, error=error))
 
     def _store_position(self, share: _Share, nursery: trio.Nursery) -> None:
         """Store the group's position if it moved, one commit at a time for each shard."""

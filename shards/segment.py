@@ -35,8 +35,8 @@ class Segment:
         "chunks",
         "created_us",
         "indexed_end",
-        "newest_append_us",
         "last_lsn",
+        "newest_append_us",
         "newest_us",
         "next_offset",
         "sealed",
@@ -72,9 +72,7 @@ class Segment:
         """The sparse index, empty for a small segment."""
         return self._index if self._index is not None else SparseIndex()
 
-    def append(
-        self, data: memoryview | bytes, next_offset: int, lsn: int, append_time_us: int, newest_us: int
-    ) -> None:
+    def append(self, data: memoryview | bytes, next_offset: int, lsn: int, append_time_us: int, newest_us: int) -> None:
         """Copy one stamped batch behind the others."""
         chunks = self.chunks
         if chunks.end >= self.indexed_end:
@@ -83,8 +81,7 @@ class Segment:
         self.next_offset = next_offset
         self.last_lsn = lsn
         self.newest_append_us = append_time_us
-        if newest_us > self.newest_us:
-            self.newest_us = newest_us
+        self.newest_us = max(self.newest_us, newest_us)
 
     def add_to_index(self, lsn: int) -> None:
         """Give the batch that comes next an index entry."""
@@ -130,5 +127,3 @@ def walk(buffers: list[Readable], position: int) -> Iterator[tuple[int, BatchHea
             yield position + at, header
             at += header.size_bytes
         position += size
-
-

@@ -18,7 +18,6 @@ from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.producer_state import ProducerState
 from shards.segment import MemorySegment, Segment
 
-
 Published: TypeAlias = tuple[int, Segment | None, int, int]
 """How far a shard may be read: (next offset, segment in which that lies, position in it, lsn). A plain tuple: a commit
 group makes one for every shard it touches."""
@@ -50,6 +49,7 @@ class Shard:
     """
 
     __slots__ = (
+        "asked_offset",
         "chunk_number",
         "config",
         "created_us",
@@ -64,7 +64,6 @@ class Shard:
         "name",
         "next_offset",
         "pending_groups",
-        "asked_offset",
         "producers",
         "published_lsn",
         "published_offset",

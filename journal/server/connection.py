@@ -133,10 +133,14 @@ class Connection:
                 if op == _APPEND and self.greeted:
                     try:
                         if length < APPEND_HEAD.size:
-                            raise RemoteProtocolError(f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}")
+                            raise RemoteProtocolError(
+                                f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}"
+                            )
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
-                            raise UnknownHandleError(f"handle {handle} is not open on this connection; open the shard first")
+                            raise UnknownHandleError(
+                                f"handle {handle} is not open on this connection; open the shard first"
+                            )
                         append(shard, view, start, stop, expected, level, correlation, self)
                         appended += length
                     except StorageError as error:
@@ -170,7 +174,9 @@ class Connection:
     def _request(self, op: int, correlation: int, body: bytes) -> None:
         try:
             if self._requests >= _REQUESTS_AT_ONCE:
-                raise OverloadedError(f"{self._requests} requests of this connection are under way, the most there may be")
+                raise OverloadedError(
+                    f"{self._requests} requests of this connection are under way, the most there may be"
+                )
             pending = self._operations.handle(self, op, correlation, body)
         except Exception as error:
             self._refuse(op, correlation, error)
