@@ -225,7 +225,7 @@ class KeyValueAdapter(StorageAdapter):
         must_flush = in_memory and self._durable and shard.reserve(mutations)
         self._store.write(mutations)
         group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
-        if group is not None and (level is AckLevel.DURABLE or must_flush):
+        if group is not None and (in_memory or level is AckLevel.DURABLE):
             await group.wait()
         else:
             await trio.lowlevel.checkpoint()
