@@ -177,10 +177,10 @@ class StorageAdapter(abc.ABC):
     ) -> Appended:
         """Append records (or bare values) as one batch: all of them, next to each other, or none.
 
-        Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at once. What
-        is acknowledged is readable, but for a file-mode batch acknowledged as `MEMORY`: it is readable once it is
-        durable. Calls that one task makes one after the other are stored in that order. When the call is cancelled the records may or
-        may not be stored.
+        Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at once. What is
+        acknowledged is readable, but for a file-mode batch acknowledged as `MEMORY`: it is readable once it is durable.
+        Calls that one task makes one after the other are stored in that order. When the call is cancelled the records
+        may or may not be stored.
 
         Args:
             shard: Name of an existing shard; an append never creates one.

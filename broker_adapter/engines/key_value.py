@@ -210,7 +210,9 @@ class KeyValueAdapter(StorageAdapter):
             )
         if len(batch) > self._max_batch_bytes:
             raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
-        level = AckLevel.MEMORY if in_memory or ack is AckLevel.MEMORY else AckLevel.DURABLE
+        # In file mode MEMORY may be asked for, but is not given: an offset told before the flush could, after a crash, be
+        # told again for another record.
+        level = AckLevel.MEMORY if in_memory else AckLevel.DURABLE
         header = batches.BatchHeader.unpack(batch)
         if header.producer_id:
             stored_at = self._producers.find_duplicate(name, shard.shard_id, header)
@@ -225,10 +227,9 @@ class KeyValueAdapter(StorageAdapter):
         must_flush = in_memory and self._durable and shard.reserve(mutations)
         self._store.write(mutations)
         group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
-        if group is not None and (in_memory or level is AckLevel.DURABLE):
+        await trio.lowlevel.checkpoint()
+        if group is not None:
             await group.wait()
-        else:
-            await trio.lowlevel.checkpoint()
         if shard.passes_bound() and not shard.deleted:
             await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
         return Appended(base_offset, level)
