@@ -210,8 +210,8 @@ class KeyValueAdapter(StorageAdapter):
             )
         if len(batch) > self._max_batch_bytes:
             raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
-        # In file mode MEMORY may be asked for, but is not given: an offset told before the flush could, after a crash, be
-        # told again for another record.
+        # In file mode MEMORY may be asked for but is not given: an offset told before the flush could, after a crash,
+        # be told again for another record.
         level = AckLevel.MEMORY if in_memory else AckLevel.DURABLE
         header = batches.BatchHeader.unpack(batch)
         if header.producer_id:
