@@ -255,7 +255,7 @@ class JournalAdapter(StorageAdapter):
         self._closed = True
         for scope in self._waiting:
             scope.cancel()
-        with trio.move_on_after(_FLUSH_TIMEOUT_S, shield=True):
+        with trio.CancelScope(deadline=trio.current_time() + _FLUSH_TIMEOUT_S, shield=True):
             await self._client.flush()
 
     async def _call(self, call: Coroutine[Any, Any, _Result]) -> _Result:
