@@ -14,7 +14,7 @@ RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
 
 FROM python:3.11-slim
 COPY --from=build /opt/journal /opt/journal
-RUN useradd --system --uid 7420 --home-dir /data --shell /usr/sbin/nologin journal \
+RUN useradd --system --user-group --uid 7420 --home-dir /data --shell /usr/sbin/nologin journal \
     && install --directory --owner journal --group journal /data
 ENV PATH=/opt/journal/bin:$PATH \
     PYTHONUNBUFFERED=1

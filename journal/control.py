@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from journal.commit import Committer
+from journal.commit import Committer, Group
 from journal.decisions import (
     CursorCommitted,
     CursorDeleted,
@@ -33,7 +33,7 @@ from shards.errors import (
     StorageError,
 )
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
-from shards.names import validate_member_name, validate_shard_name
+from shards.names import validate_name, validate_shard_name
 from shards.shard import Shard
 
 LARGEST_STATE_BYTES = 1 << 20
@@ -63,19 +63,38 @@ class Control:
         self._now_us = now_us
         self._max_shards = max_shards
         self._default_config = default_config
-        self._pending_names: dict[str, int] = {}
+        self._pending_names: dict[str, Group] = {}
         self._pending_versions: dict[Hashable, int] = {}
         self._pending_epochs: dict[str, ProducerIdentity] = {}
         self.refuse: StorageError | None = None
 
-    async def _commit(self, decision: Decision, shard_id: int, *, is_creation: bool = False) -> int:
-        """Decide and wait until it is durable; gives the lsn."""
+    async def _commit(
+        self,
+        decision: Decision,
+        shard_id: int,
+        *,
+        is_creation: bool = False,
+        pending: Callable[[int], Callable[[], None]] | None = None,
+    ) -> int:
+        """Decide and wait until it is durable; gives the lsn.
+
+        Args:
+            decision: What is decided.
+            shard_id: Its shard, or 0.
+            is_creation: The entry's lsn is the shard's id.
+            pending: Called with the lsn; notes what later decisions have to see before this one is in the views, and
+                gives the call that takes the note back. That happens when the entry is published, not when the caller
+                goes away: a cancelled caller's decision stands.
+        """
         if self._committer.failure is not None:
             raise self._committer.failure
         if self.refuse is not None:
             raise self.refuse
         lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
-        await self._committer.wait(self._committer.group)
+        group = self._committer.group
+        if pending is not None:
+            group.held.append(pending(lsn))
+        await self._committer.wait(group)
         return lsn
 
     # Shards
@@ -89,10 +108,9 @@ class Control:
             LimitExceededError: The node has as many shards as it may.
         """
         validate_shard_name(name)
-        while name in self._pending_names:
+        while (creating := self._pending_names.get(name)) is not None:
             # Somebody is creating it right now: what is true of it is known when that is durable.
-            await self._committer.wait(self._committer.group)
-            await self._committer.drain()
+            await self._committer.wait(creating)
         if self._table.catalogue.id_of(name) is not None:
             shard = self._table.by_name(name)
             if not exist_ok:
@@ -102,16 +120,20 @@ class Control:
             raise LimitExceededError(
                 f"cannot create shard {name!r}: the node has {self._max_shards} shards, as many as shards.max_shards allows"
             )
-        self._pending_names[name] = 1
-        try:
-            created = ShardCreated(name, self._default_config(config), self._now_us())
-            shard_id = await self._commit(created, 0, is_creation=True)
-        finally:
-            del self._pending_names[name]
+        created = ShardCreated(name, self._default_config(config), self._now_us())
+
+        def pending(lsn: int) -> Callable[[], None]:
+            self._pending_names[name] = self._committer.group
+            return lambda: self._forget_name(name)
+
+        shard_id = await self._commit(created, 0, is_creation=True, pending=pending)
         found = self._table.by_id(shard_id)
         if found is None:
             return self._table.by_name(name).info(with_segments=False)
         return found.info(with_segments=False)
+
+    def _forget_name(self, name: str) -> None:
+        del self._pending_names[name]
 
     async def delete_shard(self, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
@@ -193,7 +215,7 @@ class Control:
         Raises:
             VersionConflictError: It is not.
         """
-        validate_member_name(name)
+        validate_name("cursor name", name)
         shard = self._usable(shard_name)
         if offset < 0:
             raise InvalidRequestError(f"cursor {name!r} of shard {shard_name!r} cannot be set to offset {offset}; offsets begin at 0")
@@ -284,29 +306,37 @@ class Control:
     ) -> int:
         check(what, expected, self._pending_versions.get(key, found))
         removes = isinstance(decision, CursorDeleted | StateDeleted)
-        # Set before the wait: the next decision about this key is made against this one. commit() decides at once.
-        version = 0 if removes else self._committer.next_lsn
-        self._pending_versions[key] = version
-        try:
-            return await self._commit(decision, shard_id)
-        finally:
-            if self._pending_versions.get(key) == version:
-                del self._pending_versions[key]
+
+        def pending(lsn: int) -> Callable[[], None]:
+            version = 0 if removes else lsn
+            self._pending_versions[key] = version
+            return lambda: self._forget_version(key, version)
+
+        return await self._commit(decision, shard_id, pending=pending)
+
+    def _forget_version(self, key: Hashable, version: int) -> None:
+        # A later decision about the same key may be pending by now.
+        if self._pending_versions.get(key) == version:
+            del self._pending_versions[key]
 
     # Producers
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         """Register a producer, or take it over: its epoch rises and older holders are fenced."""
-        validate_member_name(name)
+        validate_name("producer name", name)
         known = self._pending_epochs.get(name) or self._views.producers.get(name)
         if known is None:
             identity = ProducerIdentity(self._committer.next_lsn, 1)
         else:
             identity = ProducerIdentity(known.producer_id, known.epoch + 1)
-        self._pending_epochs[name] = identity
-        try:
-            await self._commit(ProducerOpened(name, identity.producer_id, identity.epoch), 0)
-        finally:
-            if self._pending_epochs.get(name) == identity:
-                del self._pending_epochs[name]
+
+        def pending(lsn: int) -> Callable[[], None]:
+            self._pending_epochs[name] = identity
+            return lambda: self._forget_epoch(name, identity)
+
+        await self._commit(ProducerOpened(name, identity.producer_id, identity.epoch), 0, pending=pending)
         return identity
+
+    def _forget_epoch(self, name: str, identity: ProducerIdentity) -> None:
+        if self._pending_epochs.get(name) is identity:
+            del self._pending_epochs[name]

@@ -10,7 +10,6 @@ Family ``catalogue``: key = shard id (u64, big-endian), value = format version (
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import attrs
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from shards.errors import CorruptionError, FormatVersionError
 from shards.model import ShardConfig
 from shards.store import Family, Mutations, OrderedStore
-from shards.topic_filters import TopicIndex
+from shards.filter_index import TopicIndex
 
 _ID = struct.Struct(">Q")
 _FORMAT_VERSION = b"\x01"
@@ -60,13 +59,9 @@ class Catalogue:
         """Id of the shard with this name, None if there is none."""
         return self._ids.get(name)
 
-    def matching(self, topic_filter: str) -> Iterator[str]:
-        """Names that match a topic filter, sorted."""
-        return self._names.match(topic_filter)
-
-    def names_after(self, name: str, topic_filter: str) -> Iterator[str]:
-        """Names behind this one, in order, that match."""
-        return (found for found in self._names.match(topic_filter) if found > name)
+    def matching(self, topic_filter: str, *, after: str = "", limit: int | None = None) -> list[str]:
+        """Up to ``limit`` names behind ``after`` that match a topic filter, sorted."""
+        return self._names.match(topic_filter, after=after, limit=limit)
 
     def record(self, shard_id: int) -> CatalogueRecord | None:
         """The stored record of a shard, None if there is none."""

@@ -113,8 +113,8 @@ class LogSegment(Segment):
         """Whether `load_index` has to be called before the index can be used or grow."""
         return self._index is None and self.saved_entries > 0
 
-    def load_index(self, files: FileSystem) -> None:
-        """Read the saved index, or rebuild it from the log when it is missing or damaged.
+    def read_index(self, files: FileSystem) -> SparseIndex:
+        """The saved index, or one rebuilt from the log when it is missing or damaged; blocks on the disk.
 
         Raises:
             CorruptionError: The log itself is damaged where the rebuild has to read it.
@@ -126,7 +126,7 @@ class LogSegment(Segment):
                 index = SparseIndex.decode(with_index.pread(self.saved_entries * STORED_SIZE, 0), self.saved_entries)
             finally:
                 with_index.close()
-        self.adopt_index(index if index is not None else self.rebuild_index(files))
+        return index if index is not None else self.rebuild_index(files)
 
     def adopt_index(self, index: SparseIndex) -> None:
         """Use this index from now on."""

@@ -151,6 +151,24 @@ class Shard:
         self.published_lsn = published.lsn
         self.dirty = True
         if self.listeners:
+            self.notify()
+
+    def add_listener(self, listener: Callable[[Shard], None]) -> None:
+        """Have a function called after each publish, and when the shard is stopped or deleted."""
+        if self.listeners is None:
+            self.listeners = []
+        self.listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[Shard], None]) -> None:
+        """Take it off again."""
+        if self.listeners is not None:
+            self.listeners.remove(listener)
+            if not self.listeners:
+                self.listeners = None
+
+    def notify(self) -> None:
+        """Call the listeners."""
+        if self.listeners:
             for listener in tuple(self.listeners):
                 listener(self)
 

@@ -69,6 +69,10 @@ class SparseIndex:
         at = bisect_right(self.positions, after)
         return self.positions[at] if at < len(self.positions) else 0
 
+    def offset_at(self, position: int) -> int:
+        """Base offset of the batch at an indexed position."""
+        return self.offsets[bisect_left(self.positions, position)]
+
     def encode(self, first: int, stop: int) -> bytes:
         """Stored form of the entries from number ``first`` up to ``stop``."""
         stored = []

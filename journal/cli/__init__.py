@@ -1,0 +1,1 @@
+"""The command line. One module a command; each imports what it needs when it runs, so that `--help` stays quick."""

@@ -1,0 +1,133 @@
+"""`journal append`: the lines of stdin as records of a shard, streaming, with a bound on what is in flight."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import attrs
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from journal.cli.boundary import CommandError, describe
+from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, connect
+from journal.cli.output import progress, write_json, write_text
+
+if TYPE_CHECKING:
+    from journal.client import Client, PendingAppend
+    from shards.model import AckLevel, Appended
+
+_READ_BYTES = 1 << 18
+_BATCH_BYTES = 1 << 20
+_MAX_LINE_BYTES = 16 << 20
+_IN_FLIGHT_BYTES = 8 << 20
+_STDIN = 0
+
+
+def append(
+    shard: str,
+    /,
+    *,
+    ack: Literal["default", "memory", "durable"] = "default",
+    batch: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000))] = 1000,
+    json: JsonOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+) -> None:
+    """Append the lines of stdin to a shard, a record a line; print the count and the last offset acknowledged.
+
+    Args:
+        shard: Name of the shard, which must exist.
+        ack: Level to wait for: durable (on disk), memory, or what the shard's mode gives.
+        batch: Records to send as one batch; fewer when the input pauses or the batch gets large.
+        json: Print the result as a JSON object.
+    """
+    import trio
+
+    from shards.model import AckLevel
+
+    done = trio.run(_append, server, shard, AckLevel[ack.upper()], batch)
+    if json:
+        write_json({"shard": shard, "count": done.count, "last_offset": done.last_offset, "level": done.level_name})
+    else:
+        write_text(str(done))
+
+
+@attrs.define(slots=True)
+class _Acknowledged:
+    """What the server has acknowledged so far; ``last_offset`` is -1 before the first."""
+
+    count: int = 0
+    last_offset: int = -1
+    level: AckLevel | None = None
+
+    def add(self, count: int, appended: Appended) -> None:
+        """Take over one acknowledgement. One without an offset repeats an earlier batch, whose offset is forgotten."""
+        self.count += count
+        self.level = appended.level
+        if appended.base_offset >= 0:
+            self.last_offset = appended.base_offset + count - 1
+
+    @property
+    def level_name(self) -> str | None:
+        return None if self.level is None else self.level.name.lower()
+
+    def __str__(self) -> str:
+        if self.level is None:
+            return "0 records acknowledged"
+        return f"{self.count} records acknowledged ({self.level_name}), last offset {self.last_offset}"
+
+
+async def _append(server: str, shard: str, ack: AckLevel, batch_records: int) -> _Acknowledged:
+    done = _Acknowledged()
+    async with connect(server) as client:
+        with progress("records acknowledged") as tick:
+            try:
+                await _send_all(client, shard, ack, batch_records, done, tick)
+            except Exception as error:
+                if done.count:
+                    raise CommandError(f"{describe(error)}; before that: {done}") from error
+                raise
+    return done
+
+
+async def _send_all(
+    client: Client, shard: str, ack: AckLevel, batch_records: int, done: _Acknowledged, tick: Callable[[int], None]
+) -> None:
+    """Send every line of stdin in order; ``done`` counts what is acknowledged, also when this raises."""
+    import trio
+
+    from journal.cli.line_splitter import LineBatcher, LineSplitter
+    from shards.batch import encode_values
+
+    splitter = LineSplitter(_MAX_LINE_BYTES)
+    batcher = LineBatcher(batch_records, _BATCH_BYTES)
+    in_flight: deque[tuple[int, int, PendingAppend]] = deque()
+    in_flight_bytes = 0
+
+    async def settle(limit_bytes: int) -> None:
+        """Wait for acknowledgements, oldest first, until no more than this is in flight."""
+        nonlocal in_flight_bytes
+        while in_flight and (in_flight_bytes > limit_bytes or in_flight[0][2].is_done):
+            count, size_bytes, pending = in_flight.popleft()
+            done.add(count, await pending.wait())
+            in_flight_bytes -= size_bytes
+            tick(done.count)
+
+    data = b"-"
+    while data:
+        # Abandoning a read that waits for a terminal or a pipe loses nothing: the process is about to end.
+        data = await trio.to_thread.run_sync(os.read, _STDIN, _READ_BYTES, abandon_on_cancel=True)
+        batches = batcher.add(splitter.feed(data) if data else splitter.finish())
+        if not data or not select.select([_STDIN], [], [], 0)[0]:
+            # The input pauses or ends: what there is goes now.
+            batches += batcher.rest()
+        for lines in batches:
+            batch = encode_values(lines, timestamp_us=time.time_ns() // 1000)
+            await settle(max(0, _IN_FLIGHT_BYTES - len(batch)))
+            in_flight.append((len(lines), len(batch), client.append_batch_nowait(shard, batch, len(lines), ack=ack)))
+            in_flight_bytes += len(batch)
+    await settle(-1)

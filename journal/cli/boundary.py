@@ -1,0 +1,93 @@
+"""Where errors end: every failure of a command becomes one line on stderr and an exit status, never a traceback.
+
+Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from shards.errors import ShardNotFoundError, StorageError
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+OUTPUT_CLOSED: Final = 141
+
+
+class UsageError(Exception):
+    """The command line says something impossible; the message says what would be possible."""
+
+
+class CommandError(Exception):
+    """A command cannot go on, for a reason outside the store; the message names it and the way out."""
+
+
+class OutputClosedError(Exception):
+    """Whoever read our standard output is gone, as in `journal read ... | head`."""
+
+
+def run_guarded(command: Callable[[], int], *, debug: bool = False) -> int:
+    """Run a command and turn whatever it raises into one line on stderr.
+
+    Args:
+        command: Gives the exit status when all went well.
+        debug: Print the traceback as well.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        status = command()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else FAILED if error.code else 0
+    except BaseException as error:  # noqa: BLE001 - this is the place where every error ends
+        if debug:
+            traceback.print_exc()
+        return _report(error)
+    return status
+
+
+def describe(error: BaseException) -> str:
+    """One line that says what went wrong and, where there is one, the way out."""
+    if isinstance(error, ShardNotFoundError):
+        return f"{_one_line(error)}; `journal shard list` shows what there is, `journal shard create NAME` makes one"
+    if isinstance(error, (StorageError, UsageError, CommandError)):
+        return _one_line(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror}"
+    if isinstance(error, OSError):
+        return _one_line(error)
+    return f"internal error: {type(error).__name__}: {_one_line(error)}; run again with --debug to see where"
+
+
+def _report(error: BaseException) -> int:
+    leaves = list(_leaves(error))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return INTERRUPTED
+    if any(isinstance(leaf, OutputClosedError) for leaf in leaves):
+        # Python would try to flush what is left at exit and complain: let it go nowhere.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        return OUTPUT_CLOSED
+    # Of errors that happened together, the one that we raised on purpose explains best.
+    leaf = min(leaves, key=lambda each: not isinstance(each, StorageError | UsageError | CommandError))
+    sys.stderr.write(f"journal: {describe(leaf)}\n")
+    return USAGE if isinstance(leaf, UsageError) else FAILED
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,26 @@
+"""`journal check`: every checksum and invariant of a data directory that no server is using."""
+
+from __future__ import annotations
+
+from journal.cli.connection import JsonOption
+from journal.cli.output import progress, write_json, write_text
+
+
+def check(directory: str, /, *, json: JsonOption = False) -> int:
+    """Read a whole data directory offline and say where it is damaged; exit status 1 if it is anywhere.
+
+    Args:
+        directory: Data directory; no server may be running on it.
+        json: Print the report as one JSON object.
+    """
+    from journal.check import check_directory
+
+    with progress("bytes checked") as tick:
+        report = check_directory(directory, tick)
+    if json:
+        write_json(report)
+    else:
+        for damage in report.damages:
+            write_text(str(damage))
+        write_text(report.summary)
+    return 1 if report.damages else 0

@@ -1,0 +1,178 @@
+"""`journal dump`: what is in one file of a data directory. Reads the bytes as they lie, without a server.
+
+Log files are shown batch by batch, journal files entry by entry. Parquet segments have tools of their own.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
+
+import attrs
+from cyclopts import Parameter
+
+from journal.cli.boundary import CommandError
+from journal.cli.connection import JsonOption
+from journal.cli.output import write_json, write_lines, write_text
+
+if TYPE_CHECKING:
+    from journal.entry import Entry
+    from shards.batch import BatchHeader
+
+_HEADER_BYTES = 4096
+"""Enough for the header of every kind of file."""
+
+
+@attrs.frozen(slots=True)
+class _Wanted:
+    records: bool
+    as_json: bool
+
+
+def dump(
+    file: str,
+    /,
+    *,
+    records: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Print what a log file or a journal file holds, an item a line, checking every checksum on the way.
+
+    Args:
+        file: The file.
+        records: Print the records of each batch as well, a JSON object a line.
+        json: Print JSON, an object a line.
+    """
+    with open(file, "rb") as opened:
+        if opened.seek(0, 2) == 0:
+            raise CommandError(f"{file} is empty")
+        # Not closed by hand: an error on its way out still holds views of it, and would be hidden by the refusal.
+        content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+    magic = bytes(content[:4])
+    kind = _KINDS.get(magic)
+    if kind is None:
+        known = ", ".join(f"{each!r}" for each in _KINDS)
+        raise CommandError(f"{file} begins with {magic!r}, which is none of {known}")
+    kind(file, content, _Wanted(records, json))
+
+
+def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
+    from shards.batch import verify
+    from shards.errors import BatchError, CorruptionError
+    from shards.log_segment import LogHeader
+
+    header, position = LogHeader.decode(path, bytes(content[:_HEADER_BYTES]))
+    if wanted.as_json:
+        write_json({"kind": "log", "size_bytes": len(content), "header": header})
+    else:
+        write_text(f"log file of shard {header.name!r} (number {header.shard_id}), {len(content):,} bytes")
+    while position < len(content):
+        try:
+            batch = verify(content, position)
+        except BatchError as error:
+            raise CorruptionError(path, position, str(error)) from error
+        _print_batch(position, batch, wanted)
+        if wanted.records:
+            _print_records(header.name, content, position)
+        position += batch.size_bytes
+
+
+def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
+    from journal.entry import GROUP_HEADER_SIZE, BadEntryHeader, decode_entries, decode_group_header
+    from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader
+    from shards.errors import CorruptionError
+
+    header = JournalFileHeader.decode(path, bytes(content[:_HEADER_BYTES]))
+    if wanted.as_json:
+        write_json({"kind": "journal", "size_bytes": len(content), "header": header})
+    else:
+        write_text(f"journal file {header.number}, first lsn {header.first_lsn}, {len(content):,} bytes")
+    position = FIRST_GROUP_POSITION
+    while (group := decode_group_header(content, position, header.salt & 0xFFFFFFFF)) is not None:
+        start = position + GROUP_HEADER_SIZE
+        position = start + group.size_bytes
+        if position > len(content):
+            raise CorruptionError(path, start, f"the group here takes {group.size_bytes} bytes, the file ends before")
+        for entry in decode_entries(content, start, position):
+            if isinstance(entry, BadEntryHeader):
+                problem = f"entry header checksum: expected {entry.expected:#010x}, found {entry.found:#010x}"
+                raise CorruptionError(path, entry.position, problem)
+            _check_payload(path, entry)
+            _print_entry(entry, wanted)
+    if not wanted.as_json:
+        write_text(f"byte {position}: nothing more of this life of the file")
+
+
+_KINDS: Final[dict[bytes, Callable[[str, memoryview, _Wanted], None]]] = {b"JLOG": _dump_log, b"JRNL": _dump_journal}
+
+
+def _check_payload(path: str, entry: Entry) -> None:
+    """A batch has its checksum in itself, which the entry repeats; other payloads have theirs in the entry alone.
+
+    Raises:
+        CorruptionError: The payload does not match.
+    """
+    from crc32c import crc32c
+
+    from journal.entry import ENTRY_HEADER_SIZE, Kind
+    from shards.batch import verify
+    from shards.errors import BatchError, CorruptionError
+
+    position = entry.position + ENTRY_HEADER_SIZE
+    if entry.kind == Kind.APPEND:
+        try:
+            found = verify(entry.payload).body_crc
+        except BatchError as error:
+            raise CorruptionError(path, position, str(error)) from error
+    else:
+        found = crc32c(entry.payload)
+    if found != entry.payload_crc:
+        problem = f"payload checksum: expected {entry.payload_crc:#010x}, found {found:#010x}"
+        raise CorruptionError(path, position, problem)
+
+
+def _print_entry(entry: Entry, wanted: _Wanted) -> None:
+    from journal.entry import Kind
+
+    kind = Kind(entry.kind).name.lower() if entry.kind in set(Kind) else f"kind {entry.kind}"
+    payload_bytes = len(entry.payload)
+    if wanted.as_json:
+        fields = {"position": entry.position, "lsn": entry.lsn, "entry": kind, "shard_id": entry.shard_id}
+        write_json({**fields, "payload_bytes": payload_bytes})
+    else:
+        write_text(f"byte {entry.position}: lsn {entry.lsn}, {kind}, shard {entry.shard_id}, {payload_bytes} bytes")
+    if entry.kind == Kind.APPEND and wanted.records:
+        _print_records(f"#{entry.shard_id}", entry.payload, 0)
+
+
+def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:
+    fields = {
+        "position": position,
+        "base_offset": batch.base_offset,
+        "next_offset": batch.next_offset,
+        "records": batch.record_count,
+        "lsn": batch.lsn,
+        "append_time_us": batch.append_time_us,
+        "size_bytes": batch.size_bytes,
+        "raw_bytes": batch.raw_size,
+        "codec": batch.codec,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "sequence": batch.sequence,
+    }
+    if wanted.as_json:
+        write_json(fields)
+        return
+    producer = f", producer {batch.producer_id}/{batch.producer_epoch}/{batch.sequence}" if batch.producer_id else ""
+    write_text(
+        f"byte {position}: offsets {batch.base_offset} to {batch.last_offset} ({batch.record_count} records), "
+        f"lsn {batch.lsn}, {batch.size_bytes} bytes, codec {batch.codec}{producer}"
+    )
+
+
+def _print_records(shard: str, content: memoryview, position: int) -> None:
+    from journal.cli.record_lines import json_lines
+    from shards.batch import decode
+
+    write_lines(json_lines(shard, decode(content, position)))

@@ -1,0 +1,112 @@
+"""The `journal` command: what commands there are, and the way from the arguments to an exit status.
+
+The commands themselves live in modules of their own, which are imported when they are called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from cyclopts import App, CycloptsError
+
+from journal.cli.boundary import UsageError, run_guarded
+
+# First lines of the functions' docstrings, told without importing them (a test compares the two).
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "serve": (
+        "journal.cli.serve:serve",
+        "Run the server; print `ready` with its addresses once it accepts; stop cleanly on SIGTERM or Ctrl-C.",
+    ),
+    "append": (
+        "journal.cli.append:append",
+        "Append the lines of stdin to a shard, a record a line; print the count and the last offset acknowledged.",
+    ),
+    "read": ("journal.cli.read:read", "Print a shard's records, a payload a line."),
+    "tail": (
+        "journal.cli.tail:tail",
+        "Print `topic payload` lines of every shard that matches, now or later, until interrupted.",
+    ),
+    "shard create": ("journal.cli.shard:create_command", "Create a shard."),
+    "shard list": ("journal.cli.shard:list_command", "List shards, sorted by name."),
+    "shard show": ("journal.cli.shard:show_command", "Show one shard with its segments."),
+    "shard mode": (
+        "journal.cli.shard:mode_command",
+        "Switch where a shard's next segment lies, while it is in use.",
+    ),
+    "shard seal": ("journal.cli.shard:seal_command", "Close a shard's active segment; the next append opens another."),
+    "shard trim": ("journal.cli.shard:trim_command", "Drop a shard's records below an offset, for ever."),
+    "shard delete": ("journal.cli.shard:delete_command", "Delete a shard with all its records and cursors."),
+    "cursor list": ("journal.cli.cursor:list_command", "List a shard's cursors."),
+    "cursor get": ("journal.cli.cursor:get_command", "Print the offset of one cursor."),
+    "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; make it if it is not there."),
+    "check": (
+        "journal.cli.check:check",
+        "Read a whole data directory offline and say where it is damaged; exit status 1 if it is anywhere.",
+    ),
+    "dump": (
+        "journal.cli.dump:dump",
+        "Print what a log file or a journal file holds, an item a line, checking every checksum on the way.",
+    ),
+    "bench": (
+        "journal.cli.bench:bench",
+        "Measure appends and reads with shards made for it, which are deleted afterwards.",
+    ),
+}
+_SHARD_HELP = "Create, list and look after shards."
+_CURSOR_HELP = "List, read and set named places in a shard."
+
+
+def build_app() -> App:
+    """All commands, none of them imported yet."""
+    app = App(
+        name="journal",
+        help="Durable storage service for a cluster of MQTT brokers: run it, write to it, read from it, look after it.",
+        # Markdown would cost a quarter of the time that `--help` takes.
+        help_format="plaintext",
+        help_epilogue="--debug with any command prints the traceback of an error.",
+        version=_version,
+    )
+    groups = {"shard": App(name="shard", help=_SHARD_HELP), "cursor": App(name="cursor", help=_CURSOR_HELP)}
+    for group in groups.values():
+        app.command(group)
+    for words, (path, help_line) in COMMANDS.items():
+        *group_name, name = words.split()
+        parent = groups[group_name[0]] if group_name else app
+        parent.command(path, name=name, help=help_line)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line (without the program's name).
+
+    Returns:
+        The exit status; see `journal.cli.boundary`.
+    """
+    debug = "--debug" in arguments
+    tokens = [argument for argument in arguments if argument != "--debug"]
+
+    def command() -> int:
+        try:
+            result = build_app()(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        except CycloptsError as error:
+            raise UsageError(f"{str(error).rstrip('.')}; see `journal --help`") from error
+        return result if isinstance(result, int) else 0
+
+    return run_guarded(command, debug=debug)
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("journal-engine")
+
+
+if __name__ == "__main__":
+    main()

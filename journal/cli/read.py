@@ -1,0 +1,90 @@
+"""`journal read`: a shard's records from a place on, as payload lines or whole records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, connect
+from journal.cli.output import note, write_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shards.position import Start
+    from shards.record import Gap, StoredRecord
+
+    TextLines = Callable[[str, Iterable[StoredRecord]], Iterator[bytes]]
+
+_FETCH_BYTES = 1 << 20
+_LONG_POLL_S = 10.0
+
+
+def read(
+    shard: str,
+    /,
+    *,
+    start: Annotated[str, Parameter(name="--from", allow_leading_hyphen=True)] = "earliest",
+    count: Annotated[int | None, Parameter(name=("--count", "-n"), validator=Number(gte=0))] = None,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
+    json: JsonOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+) -> None:
+    """Print a shard's records, a payload a line.
+
+    Args:
+        shard: Name of the shard.
+        start: Where to begin: earliest, latest, an offset, an ISO 8601 time, or a duration back from now (-15m).
+        count: Stop after this many records.
+        follow: Go on with records as they are appended.
+        json: Print whole records, a JSON object a line; a lost range is an object with `gap`.
+    """
+    import time
+
+    import trio
+
+    from journal.cli.starting_point import parse_start
+
+    place = parse_start(start, now_us=time.time_ns() // 1000)
+    trio.run(_read, server, shard, place, count, follow, json)
+
+
+async def _read(server: str, shard: str, start: Start, count: int | None, follow: bool, as_json: bool) -> None:
+    from journal.cli.record_lines import payload_lines
+    from journal.cli.selection import Selection
+
+    async with connect(server) as client:
+        # Without --follow the end is where the shard ended when we began, however fast others append.
+        end = None if follow else (await client.describe_shard(shard)).next_offset
+        offset = start.value if start.kind == "offset" else await client.find_offset(shard, start)
+        selection = Selection(end_offset=end, count=count, from_us=start.value if start.kind == "time" else 0)
+        while not selection.finished and (end is None or offset < end):
+            fetched = await client.fetch(
+                shard, offset, max_bytes=_FETCH_BYTES, max_wait_s=_LONG_POLL_S if follow else 0.0
+            )
+            show(shard, selection.take(fetched.records), payload_lines, as_json=as_json)
+            if fetched.next_offset == offset and not follow:
+                break
+            offset = fetched.next_offset
+
+
+def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLines, *, as_json: bool) -> None:
+    """Print records; in text a lost range is told on stderr, in its place among the lines."""
+    from journal.cli.record_lines import gap_note, json_lines
+    from shards.record import Gap
+
+    if as_json:
+        write_lines(json_lines(shard, records))
+        return
+    run: list[StoredRecord] = []
+    for record in records:
+        if isinstance(record, Gap):
+            write_lines(text_lines(shard, run))
+            run = []
+            note(gap_note(shard, record))
+        else:
+            run.append(record)
+    write_lines(text_lines(shard, run))

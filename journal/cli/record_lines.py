@@ -1,0 +1,63 @@
+"""Records as lines of output: payloads as they are, or one JSON object a record. Pure; no input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from shards.record import Gap, StoredRecord
+
+
+def payload_lines(_shard: str, records: Iterable[StoredRecord]) -> Iterator[bytes]:
+    """One payload a line, byte for byte. A payload with line breaks in it takes several lines; JSON does not."""
+    return (record.value for record in records)
+
+
+def topic_lines(shard: str, records: Iterable[StoredRecord]) -> Iterator[bytes]:
+    """`topic payload` a line; a record without a topic of its own shows its shard's name."""
+    return (f"{record.topic or shard} ".encode() + record.value for record in records)
+
+
+def json_lines(shard: str, records: Iterable[StoredRecord | Gap]) -> Iterator[bytes]:
+    """One JSON object a line, whole records; a lost range is `{"shard": ..., "gap": [first, next]}`."""
+    for record in records:
+        if isinstance(record, Gap):
+            yield msgspec.json.encode({"shard": shard, "gap": [record.first_offset, record.next_offset]})
+        else:
+            yield msgspec.json.encode(_as_json(shard, record))
+
+
+def gap_note(shard: str, gap: Gap) -> str:
+    """What to tell a person about a lost range."""
+    count = gap.next_offset - gap.first_offset
+    return (
+        f"{shard}: offsets {gap.first_offset} to {gap.next_offset - 1} ({count} record{'s' if count > 1 else ''}) "
+        "were in memory only and are lost"
+    )
+
+
+def _as_json(shard: str, record: StoredRecord) -> dict[str, object]:
+    """All fields; byte fields as text when they are UTF-8, else base64 under the name with `_base64` behind it."""
+    fields: dict[str, object] = {
+        "shard": shard,
+        "offset": record.offset,
+        "lsn": record.lsn,
+        "append_time_us": record.append_time_us,
+        "timestamp_us": record.timestamp_us,
+        "topic": record.topic or shard,
+    }
+    fields.update(_bytes_field("key", record.key))
+    fields.update(_bytes_field("value", record.value))
+    fields["headers"] = [{"name": name, **_bytes_field("value", value)} for name, value in record.headers]
+    fields["tags"] = list(record.tags)
+    fields["expires_at_us"] = record.expires_at_us
+    return fields
+
+
+def _bytes_field(name: str, value: bytes) -> dict[str, object]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        # msgspec writes bytes as base64.
+        return {f"{name}_base64": value}

@@ -1,0 +1,207 @@
+"""`journal shard ...`: create, list and look after shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, ask
+from journal.cli.output import write_json, write_table, write_text
+from journal.cli.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
+
+if TYPE_CHECKING:
+    from shards.model import ShardInfo
+
+_PAGE = 1000
+
+
+def create_command(
+    name: str,
+    *,
+    mode: Literal["memory", "file"] = "file",
+    max_age: str = "0s",
+    max_bytes: str = "0",
+    max_records: int = 0,
+    segment_bytes: str = "0",
+    index_keys: Annotated[bool, Parameter(negative="")] = False,
+    index_tags: Annotated[bool, Parameter(negative="")] = False,
+    exist_ok: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+) -> None:
+    """Create a shard.
+
+    Args:
+        name: Name of the shard, usually the topic.
+        mode: Keep its records in memory (fast, gone with the node) or in files.
+        max_age: Drop segments older than this, such as 7d; 0s keeps them.
+        max_bytes: Drop the oldest segments beyond this size, such as 10GiB; 0 keeps them.
+        max_records: Drop the oldest segments beyond this number of records; 0 keeps them.
+        segment_bytes: Close a segment at this size; 0 takes the server's default.
+        index_keys: Keep an index for reads by key.
+        index_tags: Keep an index for reads by tag.
+        exist_ok: Leave a shard of that name as it is instead of failing.
+    """
+    from shards.model import Mode, Retention, ShardConfig
+
+    config = ShardConfig(
+        mode=Mode(mode),
+        retention=Retention(parse_duration_s(max_age), parse_size_bytes(max_bytes), max_records),
+        segment_bytes=parse_size_bytes(segment_bytes),
+        index_keys=index_keys,
+        index_tags=index_tags,
+    )
+    info = ask(server, lambda client: client.create_shard(name, config, exist_ok=exist_ok))
+    _tell(info, f"{info.name}: {info.config.mode} mode", as_json=json)
+
+
+def list_command(filter: str = "#", /, *, json: JsonOption = False, server: ServerOption = DEFAULT_SERVER) -> None:  # noqa: A002
+    """List shards, sorted by name.
+
+    Args:
+        filter: Topic filter that the names match, with + and #.
+    """
+    shards = ask(server, lambda client: client.list_shards(filter))
+    if json:
+        for info in shards:
+            write_json(info)
+        return
+    write_table(
+        ("shard", "mode", "records", "start", "next", "size"),
+        (
+            (
+                info.name,
+                info.config.mode.value,
+                f"{info.next_offset - info.start_offset:,}",
+                str(info.start_offset),
+                str(info.next_offset),
+                format_size(info.size_bytes),
+            )
+            for info in shards
+        ),
+        numeric=("records", "start", "next", "size"),
+    )
+
+
+def show_command(name: str, /, *, json: JsonOption = False, server: ServerOption = DEFAULT_SERVER) -> None:
+    """Show one shard with its segments.
+
+    Args:
+        name: Name of the shard.
+    """
+    info = ask(server, lambda client: client.describe_shard(name))
+    if json:
+        write_json(info)
+        return
+    retention = info.config.retention
+    kept = ", ".join(
+        bound
+        for bound, is_set in (
+            (format_duration(retention.max_age_s), retention.max_age_s),
+            (format_size(retention.max_bytes), retention.max_bytes),
+            (f"{retention.max_records:,} records", retention.max_records),
+        )
+        if is_set
+    )
+    indexes = ", ".join(
+        word for word, kept_index in (("key", info.config.index_keys), ("tag", info.config.index_tags)) if kept_index
+    )
+    write_table(
+        ("shard", info.name),
+        (
+            ("number", str(info.shard_id)),
+            ("mode", info.config.mode.value),
+            ("created", _moment(info.created_us)),
+            ("offsets", f"{info.start_offset} up to, not including, {info.next_offset}"),
+            ("last lsn", str(info.last_lsn)),
+            ("size", format_size(info.size_bytes)),
+            ("keeps at most", kept or "everything"),
+            ("indexes", indexes or "none"),
+        ),
+    )
+    write_table(
+        ("segment", "start", "next", "size", "created", "sealed"),
+        (
+            (
+                segment.kind.value,
+                str(segment.base_offset),
+                str(segment.next_offset),
+                format_size(segment.size_bytes),
+                _moment(segment.created_us),
+                "yes" if segment.sealed else "no",
+            )
+            for segment in info.segments
+        ),
+        numeric=("start", "next", "size"),
+    )
+
+
+def mode_command(
+    name: str,
+    mode: Literal["memory", "file"],
+    /,
+    *,
+    json: JsonOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+) -> None:
+    """Switch where a shard's next segment lies, while it is in use.
+
+    Args:
+        name: Name of the shard.
+        mode: Where its records go from now on.
+    """
+    from shards.model import Mode
+
+    info = ask(server, lambda client: client.set_mode(name, Mode(mode)))
+    _tell(info, f"{info.name}: {info.config.mode} mode from offset {info.next_offset} on", as_json=json)
+
+
+def seal_command(name: str, /, *, json: JsonOption = False, server: ServerOption = DEFAULT_SERVER) -> None:
+    """Close a shard's active segment; the next append opens another.
+
+    Args:
+        name: Name of the shard.
+    """
+    info = ask(server, lambda client: client.seal(name))
+    _tell(info, f"{info.name}: sealed up to offset {info.next_offset}", as_json=json)
+
+
+def trim_command(
+    name: str,
+    before_offset: int,
+    /,
+    *,
+    json: JsonOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+) -> None:
+    """Drop a shard's records below an offset, for ever.
+
+    Args:
+        name: Name of the shard.
+        before_offset: First offset to keep.
+    """
+    info = ask(server, lambda client: client.trim(name, before_offset))
+    _tell(info, f"{info.name}: starts at offset {info.start_offset}", as_json=json)
+
+
+def delete_command(name: str, /, *, server: ServerOption = DEFAULT_SERVER) -> None:
+    """Delete a shard with all its records and cursors.
+
+    Args:
+        name: Name of the shard.
+    """
+    ask(server, lambda client: client.delete_shard(name))
+
+
+def _tell(info: ShardInfo, text: str, *, as_json: bool) -> None:
+    if as_json:
+        write_json(info)
+    else:
+        write_text(text)
+
+
+def _moment(time_us: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(time_us / 1e6, UTC).astimezone().isoformat(sep=" ", timespec="seconds")

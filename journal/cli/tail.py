@@ -1,0 +1,64 @@
+"""`journal tail`: what is appended to all shards that match a topic filter, as it comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, connect
+
+if TYPE_CHECKING:
+    from shards.position import Start
+
+
+def tail(
+    filter: str,  # noqa: A002 - the name of the argument in the help
+    /,
+    *,
+    start: Annotated[str, Parameter(name="--from", allow_leading_hyphen=True)] = "latest",
+    count: Annotated[int | None, Parameter(name=("--count", "-n"), validator=Number(gte=0))] = None,
+    json: JsonOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+) -> None:
+    """Print `topic payload` lines of every shard that matches, now or later, until interrupted.
+
+    Args:
+        filter: Name of a shard, or a topic filter with + and #.
+        start: Where to begin: earliest, latest, an ISO 8601 time, or a duration back from now (-15m).
+        count: Stop after this many records.
+        json: Print whole records, a JSON object a line; a lost range is an object with `gap`.
+    """
+    import time
+
+    import trio
+
+    from journal.cli.boundary import UsageError
+    from journal.cli.starting_point import parse_start
+
+    place = parse_start(start, now_us=time.time_ns() // 1000)
+    if place.kind == "offset" and ("+" in filter or "#" in filter):
+        raise UsageError(f"--from {start}: an offset means one shard; with a filter give earliest, latest or a time")
+    trio.run(_tail, server, filter, place, count, json)
+
+
+async def _tail(server: str, target: str, start: Start, count: int | None, as_json: bool) -> None:
+    from journal.cli.read import show
+    from journal.cli.record_lines import topic_lines
+    from journal.cli.selection import Selection
+
+    selections: dict[str, Selection] = {}
+    left = count
+    if left == 0:
+        return
+    async with connect(server) as client, client.subscribe(target, start) as subscription:
+        async for delivery in subscription:
+            selection = selections.get(delivery.shard)
+            if selection is None:
+                selection = selections[delivery.shard] = Selection(from_us=start.value if start.kind == "time" else 0)
+            selection.count = left
+            show(delivery.shard, selection.take(delivery.records), topic_lines, as_json=as_json)
+            left = selection.count
+            if left == 0:
+                return

@@ -1,0 +1,70 @@
+"""Every failure is one line on stderr and an exit status."""
+
+from __future__ import annotations
+
+import pytest
+
+from journal.cli.boundary import CommandError, OutputClosedError, UsageError, run_guarded
+from shards.errors import LimitExceededError, ShardNotFoundError
+
+
+def raising(error: BaseException):
+    def command() -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UsageError("say it otherwise"), 2, "say it otherwise"),
+        (CommandError("no server"), 1, "no server"),
+        (LimitExceededError("two\nlines"), 1, "two lines"),
+        (FileNotFoundError(2, "No such file or directory", "/x"), 1, "/x: No such file or directory"),
+        (OSError("all attempts failed"), 1, "all attempts failed"),
+        (ExceptionGroup("inner", [ExceptionGroup("deeper", [CommandError("told once")])]), 1, "told once"),
+        (ExceptionGroup("", [ValueError("noise"), LimitExceededError("the reason")]), 1, "the reason"),
+    ],
+)
+def test_an_error_is_one_line(error, status, line, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(raising(error)) == status
+    assert capsys.readouterr() == ("", f"journal: {line}\n")
+
+
+def test_an_unknown_shard_comes_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    run_guarded(raising(ShardNotFoundError("no shard 'x'")))
+    assert "journal shard create" in capsys.readouterr().err
+
+
+def test_a_programming_error_names_its_class_and_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(raising(ZeroDivisionError("division by zero"))) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "ZeroDivisionError: division by zero" in error
+    assert "--debug" in error
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    run_guarded(raising(CommandError("no server")), debug=True)
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert error.endswith("journal: no server\n")
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), BaseExceptionGroup("", [KeyboardInterrupt(), LimitExceededError("too late")])]
+)
+def test_an_interrupt_says_nothing(error, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(raising(error)) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_success_is_the_status_of_the_command() -> None:
+    assert run_guarded(lambda: 0) == 0
+    assert run_guarded(lambda: 1) == 1
+
+
+def test_a_reader_that_went_away_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(raising(OutputClosedError())) == 141
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,343 @@
+"""Every command against a real server, each in a process of its own, as a person or a script would run them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+TIMEOUT_S = 20
+JOURNAL = [sys.executable, "-m", "journal.cli.main"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@attrs.define
+class Server:
+    """A server process on a directory of its own."""
+
+    directory: Path
+    process: subprocess.Popen[str]
+    address: str
+
+    @classmethod
+    def start(cls, directory: Path, *options: str) -> Server:
+        process = subprocess.Popen(
+            [*JOURNAL, "serve", "--data", str(directory / "data"), "--config", str(configuration(directory)), *options],
+            stdout=subprocess.PIPE,
+            stderr=(directory / "server.log").open("a"),
+            text=True,
+        )
+        line = read_line(process)
+        assert line.startswith("ready"), f"{line!r}; {(directory / 'server.log').read_text()}"
+        match = re.search(r"127\.0\.0\.1:\d+", line)
+        assert match, line
+        return cls(directory, process, match[0])
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(TIMEOUT_S)
+
+    def journal(self, *arguments: str, given: bytes = b"", status: int = 0) -> str:
+        return run(*arguments, "--server", self.address, given=given, status=status).stdout.decode()
+
+
+def configuration(directory: Path) -> Path:
+    """Listeners on free ports, so that tests may run beside a real server."""
+    path = directory / "journal.toml"
+    path.write_text(
+        f'[listen]\ntcp = "127.0.0.1:{free_port()}"\nwebsocket = "127.0.0.1:{free_port()}"\n'
+        f'http = "127.0.0.1:{free_port()}"\n'
+    )
+    return path
+
+
+def run(*arguments: str, given: bytes = b"", status: int = 0) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run([*JOURNAL, *arguments], input=given, capture_output=True, timeout=TIMEOUT_S)
+    assert done.returncode == status, done
+    return done
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line of a process's output, or a failure when none comes in time."""
+    assert process.stdout
+    ready, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+    assert ready, "no line came in time"
+    return process.stdout.readline()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server.start(tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def shard(server: Server, request: pytest.FixtureRequest) -> str:
+    name = re.sub(r"\W+", "/", request.node.name)
+    server.journal("shard", "create", name)
+    return name
+
+
+def test_lines_come_back_as_they_went_in(server: Server, shard: str) -> None:
+    lines = b"one\n\ntwo words\n\xff\x00\xfe\nlast without line feed"
+    told = server.journal("append", shard, given=lines)
+    assert told == "5 records acknowledged (durable), last offset 4\n"
+    done = run("read", shard, "--server", server.address)
+    assert done.stdout == lines + b"\n"
+
+
+def test_append_in_batches_streams_any_amount(server: Server, shard: str) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(25_000))
+    told = json.loads(server.journal("append", shard, "--batch", "100", "--json", given=lines))
+    assert told == {"shard": shard, "count": 25_000, "last_offset": 24_999, "level": "durable"}
+    assert run("read", shard, "--server", server.address).stdout == lines
+
+
+def test_nothing_to_append_is_no_error(server: Server, shard: str) -> None:
+    assert server.journal("append", shard) == "0 records acknowledged\n"
+
+
+def test_json_shows_whole_records(server: Server, shard: str) -> None:
+    before_us = time.time_ns() // 1000
+    server.journal("append", shard, given=b"text\n\xff\n")
+    text, binary = (json.loads(line) for line in server.journal("read", shard, "--json").splitlines())
+    assert text["offset"] == 0
+    assert text["shard"] == text["topic"] == shard
+    assert text["value"] == "text"
+    assert before_us <= text["append_time_us"] <= time.time_ns() // 1000
+    assert binary["offset"] == 1
+    assert base64.b64decode(binary["value_base64"]) == b"\xff"
+
+
+def test_a_read_begins_where_it_is_told_and_stops_at_its_count(server: Server, shard: str) -> None:
+    server.journal("append", shard, given=b"0\n1\n2\n3\n4\n")
+    assert server.journal("read", shard, "--from", "3") == "3\n4\n"
+    assert server.journal("read", shard, "--from", "1", "--count", "2") == "1\n2\n"
+    assert server.journal("read", shard, "--from", "latest") == ""
+    assert server.journal("read", shard, "--from", "-1h", "--count", "1") == "0\n"
+    assert server.journal("read", shard, "--from", "2100-01-01") == ""
+    assert server.journal("read", shard, "--from", "2020-01-01T00:00:00Z", "--count", "1") == "0\n"
+
+
+def test_an_offset_out_of_range_tells_the_range(server: Server, shard: str) -> None:
+    server.journal("append", shard, given=b"0\n1\n")
+    error = run("read", shard, "--from", "9", "--follow", "--server", server.address, status=1).stderr.decode()
+    assert error.count("\n") == 1
+    assert "from 0 up to but not including 2" in error
+
+
+def test_follow_goes_on_with_what_is_appended(server: Server, shard: str) -> None:
+    server.journal("append", shard, given=b"before\n")
+    with subprocess.Popen(
+        [*JOURNAL, "read", shard, "--follow", "--count", "2", "--server", server.address],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as reader:
+        assert read_line(reader) == "before\n"
+        server.journal("append", shard, given=b"after\n")
+        assert read_line(reader) == "after\n"
+        assert reader.wait(TIMEOUT_S) == 0
+
+
+def test_tail_prints_topic_and_payload_of_every_shard_that_matches(server: Server) -> None:
+    server.journal("shard", "create", "tail/a")
+    server.journal("append", "tail/a", given=b"1\n")
+    with subprocess.Popen(
+        [*JOURNAL, "tail", "tail/#", "--from", "earliest", "--server", server.address],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as reader:
+        assert read_line(reader) == "tail/a 1\n"
+        server.journal("shard", "create", "tail/b")
+        server.journal("append", "tail/b", given=b"2\n")
+        assert read_line(reader) == "tail/b 2\n"
+        reader.send_signal(signal.SIGINT)
+        assert reader.wait(TIMEOUT_S) == 130
+
+
+def test_a_reader_that_stops_early_is_no_error(server: Server, shard: str) -> None:
+    server.journal("append", shard, given=b"x" * 1000 + b"\n" + b"y\n" * 200_000)
+    pipeline = f"{sys.executable} -m journal.cli.main read {shard} --server {server.address} | head -c 3"
+    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, timeout=TIMEOUT_S)
+    assert (done.stdout, done.stderr) == (b"xxx", b"")
+
+
+def test_the_life_of_a_shard(server: Server) -> None:
+    name = "life/of/a/shard"
+    created = json.loads(
+        server.journal("shard", "create", name, "--mode", "memory", "--max-age", "7d", "--max-bytes", "1GiB", "--json")
+    )
+    assert created["config"]["retention"] == {"max_age_s": 604_800, "max_bytes": 1 << 30, "max_records": 0}
+    assert "exists" in run("shard", "create", name, "--server", server.address, status=1).stderr.decode()
+    server.journal("shard", "create", name, "--exist-ok")
+
+    assert "(memory)" in server.journal("append", name, given=b"0\n1\n")
+    assert "file mode" in server.journal("shard", "mode", name, "file")
+    assert "(durable)" in server.journal("append", name, given=b"2\n3\n")
+    assert server.journal("read", name) == "0\n1\n2\n3\n"
+    server.journal("shard", "seal", name)
+
+    (listed,) = (json.loads(line) for line in server.journal("shard", "list", "life/#", "--json").splitlines())
+    assert (listed["name"], listed["start_offset"], listed["next_offset"]) == (name, 0, 4)
+    assert name in server.journal("shard", "list")
+    shown = json.loads(server.journal("shard", "show", name, "--json"))
+    assert [segment["kind"] for segment in shown["segments"]][:2] == ["memory", "log"]
+    assert "7d" in server.journal("shard", "show", name)
+
+    assert "starts at offset 2" in server.journal("shard", "trim", name, "2")
+    assert server.journal("read", name) == "2\n3\n"
+    server.journal("shard", "delete", name)
+    assert server.journal("shard", "list", "life/#", "--json") == ""
+
+
+def test_durable_is_refused_in_memory_mode(server: Server) -> None:
+    server.journal("shard", "create", "volatile", "--mode", "memory")
+    done = run("append", "volatile", "--ack", "durable", "--server", server.address, given=b"x\n", status=1)
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_cursors(server: Server, shard: str) -> None:
+    server.journal("append", shard, given=b"0\n1\n2\n")
+    missing = run("cursor", "get", shard, "reader", "--server", server.address, status=1).stderr.decode()
+    assert "no cursor 'reader'" in missing
+    first = json.loads(server.journal("cursor", "set", shard, "reader", "1", "--json"))
+    assert first["offset"] == 1
+    server.journal("cursor", "set", shard, "reader", "2", "--expected-version", str(first["version"]))
+    conflict = run(
+        *("cursor", "set", shard, "reader", "3", "--expected-version", str(first["version"])),
+        *("--server", server.address),
+        status=1,
+    )
+    assert b"version" in conflict.stderr
+    assert server.journal("cursor", "get", shard, "reader") == "2\n"
+    (listed,) = (json.loads(line) for line in server.journal("cursor", "list", shard, "--json").splitlines())
+    assert (listed["name"], listed["offset"]) == ("reader", 2)
+    assert "reader" in server.journal("cursor", "list", shard)
+
+
+@pytest.mark.parametrize("command", [("read", "nowhere"), ("append", "nowhere"), ("shard", "show", "nowhere")])
+def test_an_unknown_shard_is_one_line_with_the_way_out(server: Server, command: tuple[str, ...]) -> None:
+    error = run(*command, "--server", server.address, given=b"x\n", status=1).stderr.decode()
+    assert error.count("\n") == 1
+    assert "nowhere" in error
+    assert "journal shard create" in error
+
+
+def test_bench_measures_and_leaves_nothing_behind(server: Server) -> None:
+    measured = json.loads(server.journal("bench", "--records", "2000", "--batch", "100", "--json"))
+    assert measured["append"]["records"] == measured["read"]["records"] == 2000
+    assert measured["append"]["records_per_s"] > 0
+    assert "bench" not in server.journal("shard", "list", "--json")
+
+
+def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(tmp_path: Path) -> None:
+    server = Server.start(tmp_path)
+    server.journal("shard", "create", "kept")
+    server.journal("append", "kept", given=b"a\nb\n")
+    started = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - started < 5
+
+    data = tmp_path / "data"
+    run("check", str(data))
+    assert json.loads(run("check", str(data), "--json").stdout)["damages"] == []
+    (log,) = data.rglob("*.log")
+    shown = [json.loads(line) for line in run("dump", str(log), "--records", "--json").stdout.splitlines()]
+    assert shown[0]["header"]["name"] == "kept"
+    assert [line["value"] for line in shown if "value" in line] == ["a", "b"]
+    for file in data.rglob("journal-*.jnl"):
+        run("dump", str(file))
+
+    content = bytearray(log.read_bytes())
+    content[-5] ^= 1
+    log.write_bytes(content)
+    assert str(log) in run("check", str(data), status=1).stdout.decode()
+    assert str(log) in run("dump", str(log), status=1).stderr.decode()
+
+    again = Server.start(tmp_path)
+    assert "kept" in again.journal("shard", "list")
+    assert again.stop() == 0
+
+
+def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
+    server = Server.start(tmp_path)
+    server.journal("shard", "create", "kept")
+    server.journal("append", "kept", given=b"a\nb\n")
+    server.process.kill()
+    server.process.wait(TIMEOUT_S)
+    again = Server.start(tmp_path)
+    assert again.journal("read", "kept") == "a\nb\n"
+    assert again.stop() == 0
+
+
+def test_a_lost_memory_range_is_told_as_a_gap(tmp_path: Path) -> None:
+    server = Server.start(tmp_path)
+    server.journal("shard", "create", "volatile", "--mode", "memory")
+    server.journal("append", "volatile", given=b"a\nb\n")
+    server.process.kill()
+    server.process.wait(TIMEOUT_S)
+    again = Server.start(tmp_path)
+    again.journal("append", "volatile", given=b"c\n")
+    gap, record = (json.loads(line) for line in again.journal("read", "volatile", "--json").splitlines())
+    assert gap["gap"][0] == 0
+    assert gap["gap"][1] >= 2
+    assert (record["value"], record["offset"]) == ("c", gap["gap"][1])
+    done = run("read", "volatile", "--server", again.address)
+    assert done.stdout == b"c\n"
+    assert b"are lost" in done.stderr
+    assert again.stop() == 0
+
+
+def test_a_directory_in_use_is_one_line_that_names_the_holder(server: Server, tmp_path: Path) -> None:
+    other = configuration(tmp_path)
+    error = run("serve", "--data", str(server.directory / "data"), "--config", str(other), status=1).stderr.decode()
+    assert error.count("\n") == 1
+    assert str(server.process.pid) in error
+
+
+def test_a_port_in_use_is_one_line_that_names_it(server: Server, tmp_path: Path) -> None:
+    error = run(
+        *("serve", "--data", str(tmp_path / "data"), "--config", str(configuration(tmp_path))),
+        *("--listen", server.address),
+        status=1,
+    ).stderr.decode()
+    assert error.count("\n") == 1
+    assert server.address.rpartition(":")[2] in error
+
+
+def test_an_unknown_configuration_key_is_one_line_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.toml"
+    path.write_text("nonsense_key = 1\n")
+    error = run("serve", "--data", str(tmp_path / "data"), "--config", str(path), status=1).stderr.decode()
+    assert error.count("\n") == 1
+    assert "nonsense_key" in error
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_one_line_that_names_it(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    error = run(
+        "serve", "--data", str(locked / "data"), "--config", str(configuration(tmp_path)), status=1
+    ).stderr.decode()
+    assert error.count("\n") == 1
+    assert str(locked) in error

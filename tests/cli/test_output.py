@@ -1,0 +1,29 @@
+"""Data goes to stdout and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+
+from journal.cli.output import progress, write_json, write_lines, write_table
+
+
+def test_lines_are_written_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    write_lines([b"\xff", b"", b"two"])
+    assert capfdbinary.readouterr().out == b"\xff\n\ntwo\n"
+
+
+def test_json_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    write_json({"a": "x\ny", "b": [1]})
+    assert capfd.readouterr().out == '{"a":"x\\ny","b":[1]}\n'
+
+
+def test_a_table_in_a_pipe_cuts_nothing_and_takes_cells_literally(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "[bold]" + "x" * 150
+    write_table(("shard", "size"), [(name, "1 B")], numeric=("size",))
+    assert name in capsys.readouterr().out
+
+
+def test_progress_is_silent_when_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("records") as tick:
+        tick(5)
+    assert capsys.readouterr() == ("", "")
