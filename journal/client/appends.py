@@ -259,7 +259,9 @@ class Appends:
 
     def _encode_next(self, shard: _Shard, window: ProducerWindow) -> bool:
         """Move the next batch from the queue into the window. False if there is none or it is better kept."""
-        # What the window holds back goes first; encoding more now would only forgo joining.
+        if window.has_queued:
+            # It holds these back; encoding more now would only forgo joining.
+            return False
         while not window.has_queued:
             group = shard.queue.take(is_busy=window.in_flight_count > 0)
             if not group:

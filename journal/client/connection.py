@@ -1,7 +1,7 @@
 """One session over one transport: HELLO, calls by correlation id, one writer, one reader. It ends with its transport.
 
-Reconnecting and subscribing again live in `journal.client.client`, appends in `journal.client.appends`. Cancelling a caller never touches the stream: only the writer task sends, and a reply for which
-nobody waits any more is dropped.
+Reconnecting and subscribing again live in `journal.client.client`, appends in `journal.client.appends`. Cancelling a
+caller never touches the stream: only the writer task sends, and a reply for which nobody waits any more is dropped.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ _UNCERTAIN_ERRORS: Final = (InternalError, StorageFailedError, CorruptionError, 
 class ProducerWindow:
     """Appends of one producer to one shard, from `add` until acknowledged or failed.
 
-    The owner calls `take` for what may be sent now, and reports what comes back. An acknowledgement counts for whichever
-    attempt it was; a refusal counts only for the attempt in flight, older ones are ignored.
+    The owner calls `take` for what may be sent now, and reports what comes back. An acknowledgement counts for
+    whichever attempt it was; a refusal counts only for the attempt in flight, older ones are ignored.
     """
 
     def __init__(self, identity: ProducerIdentity, first_sequence: int = 0) -> None:

@@ -1,7 +1,7 @@
 """A small journal server in memory, for tests of the client: real frames over loopback sockets, faults on demand.
 
-It keeps the rules of docs/protocol.md that a client relies on (sequences, acknowledgement in order, credits) and none of
-the storage. Run as a program it serves one port until killed, for measuring the client alone.
+It keeps the rules of docs/protocol.md that a client relies on (sequences, acknowledgement in order, credits) and none
+of the storage. Run as a program it serves one port until killed, for measuring the client alone.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class FakeShard:
         self.batches: list[tuple[int, int, bytes]] = []
         self.next_offset = 0
         self.last_lsn = 0
-        # producer id -> (next sequence, offsets by sequence)
-        self.producers: dict[int, tuple[int, dict[int, int]]] = {}
+        # (producer id, epoch) -> (next sequence, offsets by sequence)
+        self.producers: dict[tuple[int, int], tuple[int, dict[int, int]]] = {}
 
     def info(self) -> ShardInfo:
         return ShardInfo(self.name, self.shard_id, ShardConfig(), 1, 0, self.next_offset, self.last_lsn, 0)
@@ -127,7 +127,9 @@ class Session:
             raise UnknownProducerError(f"producer {header.producer_id}")
         if header.producer_epoch < epoch:
             raise StaleEpochError(f"epoch {header.producer_epoch} of producer {header.producer_id} is over: {epoch}")
-        expected, offsets = shard.producers.get(header.producer_id, (header.sequence, {}))
+        # A newer epoch begins anew: its holder does not know the sequences of the one before.
+        producer = (header.producer_id, header.producer_epoch)
+        expected, offsets = shard.producers.get(producer, (header.sequence, {}))
         behind = (expected - header.sequence) % MAX_SEQUENCE
         if 0 < behind < MAX_SEQUENCE // 2:
             self.acks.append((correlation, 2, frames.ACK_DUPLICATE, offsets.get(header.sequence, -1)))
@@ -148,7 +150,7 @@ class Session:
         if server.keep_batches:
             shard.batches.append((base, shard.next_offset, bytes(stored)))
             offsets[header.sequence] = base
-        shard.producers[header.producer_id] = ((header.sequence + header.record_count) % MAX_SEQUENCE, offsets)
+        shard.producers[producer] = ((header.sequence + header.record_count) % MAX_SEQUENCE, offsets)
         self.acks.append((correlation, head.ack_level or 2, 0, base))
 
     def fetch(self, correlation: int, body: bytes | memoryview) -> None:
