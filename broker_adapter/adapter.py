@@ -202,7 +202,8 @@ class StorageAdapter(abc.ABC):
         """Append a batch made by `shards.batch.encode`; the promises are those of `append`.
 
         A batch that carries a producer id is stored at most once: a repeated sequence is answered with
-        ``duplicate=True``.
+        ``duplicate=True``. The journal engine refuses such batches (`InvalidRequestError`): its client numbers what it
+        sends by itself, so that appends are stored once across reconnects.
 
         Raises:
             BatchError: The bytes are not exactly one intact batch.

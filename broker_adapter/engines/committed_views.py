@@ -3,8 +3,6 @@
 Shards and records have their own way to the reader (an offset that moves when the flush is done), see `key_value`.
 """
 
-# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

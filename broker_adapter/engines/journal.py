@@ -4,8 +4,6 @@ The client keeps the connection, sends appends again exactly once and moves subs
 here is what the adapter promises beyond that: records instead of batches, filtered and cut, and an orderly end.
 """
 
-# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
-
 from __future__ import annotations
 
 import time

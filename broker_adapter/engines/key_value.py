@@ -7,8 +7,6 @@ Decisions take effect in one step between two awaits, so calls never see each ot
 cursors and state only when they are committed, so nothing they have seen disappears in a crash.
 """
 
-# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence

@@ -22,11 +22,13 @@ class Engine:
     Attributes:
         open_in: Opens the store that lives in a directory.
         survives: Whether what it acknowledges as durable is there when the directory is opened again.
+        numbers_appends: Whether it numbers what it sends by itself, and so refuses batches that a producer numbered.
     """
 
     name: str
     open_in: Callable[[Path], AbstractAsyncContextManager[StorageAdapter]]
     survives: bool
+    numbers_appends: bool = False
 
 
 ENGINES = [
