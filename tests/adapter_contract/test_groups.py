@@ -142,6 +142,18 @@ async def test_a_group_on_a_filter_shares_every_matching_shard(adapter: StorageA
         assert sorted(found) == [(shard, b"%d" % number) for shard in ("a/1", "a/2") for number in range(3)]
 
 
+async def test_a_group_has_a_position_in_a_shard_from_the_moment_it_is_created(adapter: StorageAdapter) -> None:
+    await adapter.create_shard("a/1")
+    async with adapter.subscribe("a/#", group="g") as subscription:
+        await fill(adapter, "a/2", 2)
+        await next_delivery(subscription)
+    async with adapter.subscribe("a/#", Start.latest(), group="g") as subscription:
+        found: list[bytes] = []
+        while len(found) < 2:
+            found += values_of((await next_delivery(subscription, acknowledge=True)).records)
+        assert found == [b"0", b"1"]
+
+
 async def test_a_member_with_nothing_left_to_do_waits(adapter: StorageAdapter) -> None:
     await fill(adapter, "s", 1)
     async with adapter.subscribe("s", Start.earliest(), group="g") as subscription:

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from broker_adapter import StorageAdapter
-from shards.errors import InvalidNameError, ShardNotFoundError
+from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
 from shards.model import AckLevel
 from shards.position import Start
 from shards.record import Gap, Record
@@ -90,6 +90,9 @@ async def test_an_unknown_shard_or_bad_filter_cannot_be_subscribed(adapter: Stor
             pass
     with pytest.raises(InvalidNameError):
         async with adapter.subscribe("a/#/b"):
+            pass
+    with pytest.raises(InvalidRequestError):
+        async with adapter.subscribe("a/#", Start.offset(1)):
             pass
 
 

@@ -185,6 +185,24 @@ async def test_after_a_failed_flush_nothing_is_acknowledged_and_reads_go_on() ->
         assert values_of((await adapter.read("s", 0)).records) == [b"kept"]
 
 
+async def test_a_failed_write_is_final_too() -> None:
+    store = ForgetfulStore()
+
+    def fail(mutations: Mutations) -> None:
+        raise StorageFailedError("the disk is gone")
+
+    async with open_store(store, durable=True) as adapter:
+        await adapter.create_shard("s")
+        await adapter.append("s", [b"kept"])
+        healthy, store.write = store.write, fail  # type: ignore[method-assign]
+        with pytest.raises(StorageFailedError, match="disk is gone"):
+            await adapter.append("s", [b"lost"])
+        store.write = healthy  # type: ignore[method-assign]
+        with pytest.raises(StorageFailedError, match="disk is gone"):
+            await adapter.append("s", [b"would leave a hole"])
+        assert values_of((await adapter.read("s", 0)).records) == [b"kept"]
+
+
 async def test_a_deleted_shards_records_are_swept_out_even_after_a_crash() -> None:
     store = ForgetfulStore()
     async with open_store(store, durable=True) as adapter:
