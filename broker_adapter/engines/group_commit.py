@@ -70,7 +70,7 @@ class GroupCommit:
         return self._failure is not None
 
     def require_working(self) -> None:
-        """Raise the error of a failed write or flush: after one, nothing is acknowledged until the store is reopened."""
+        """Raise the error of a failed write or flush: after one, nothing is acknowledged until it is reopened."""
         if self._failure is not None:
             raise self._failure
 
