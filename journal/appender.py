@@ -15,11 +15,13 @@ from crc32c import crc32c
 from journal.commit import AckSink, Committer
 from journal.decisions import LsnsReserved, OffsetsReserved
 from journal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
-from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD_SIZE
-from shards.batch import HEADER_SIZE, verify_body
+from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD
+from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, verify_body
+from shards.batch_header import ALL_COLUMNS, MAX_CODEC
+from shards.columns import MAX_TIME_US
 from shards.errors import (
+    BatchError,
     DurabilityUnavailableError,
-    InvalidRequestError,
     LimitExceededError,
     OffsetConflictError,
     SequenceGapError,
@@ -33,7 +35,7 @@ from shards.shard import Shard
 from shards.word_index import Words
 
 # The producer's part of the batch header, from body_crc on.
-_PRODUCED = struct.Struct("<IIIIHBBIQI4xQQ")
+_PRODUCED = struct.Struct("<IIIIHBBIQIIQQ")
 # Entry header and batch prefix, which lie next to each other.
 _STAMPED = struct.Struct("<IIIHBBIIQQ4sIQQQ")
 _PREFIX = struct.Struct("<4sI24s")
@@ -42,13 +44,11 @@ _CHECKED_PACK = CHECKED_PART.pack
 _ACK_PACK = ACK.pack
 _APPEND = int(Kind.APPEND)
 _BATCH_MAGIC = b"JRB1"
-_KNOWN_COLUMNS = 0x7F
-_HIGHEST_CODEC = 2
 
 OFFSETS_RESERVED_AT_ONCE = 1 << 20
 LSNS_RESERVED_AT_ONCE = 1 << 24
 
-assert APPEND_HEAD_SIZE == ENTRY_HEADER_SIZE, "frames are turned into entries in place"
+assert APPEND_HEAD.size == ENTRY_HEADER_SIZE, "frames are turned into entries in place"
 
 
 class Appender:
@@ -129,20 +129,25 @@ class Appender:
             epoch,
             producer_id,
             sequence,
+            reserved,
             oldest_us,
             newest_us,
         ) = _PRODUCED.unpack_from(view, batch_at + 32)
         if (
             crc32c(view[batch_at + 36 : end]) != body_crc
             or (body_size + HEADER_SIZE + 7) & ~7 != size
-            or not count
+            or body_size & 7
+            or not 0 < count <= MAX_RECORD_COUNT
+            or not count * 4 <= raw_size <= MAX_RAW_BYTES
             or flags
-            or codec > _HIGHEST_CODEC
-            or columns > _KNOWN_COLUMNS
-            or oldest_us > newest_us
+            or reserved
+            or not 0 < columns <= ALL_COLUMNS
+            or codec > MAX_CODEC
+            or (not codec and body_size != raw_size)
+            or not oldest_us <= newest_us <= MAX_TIME_US
             or size > self._max_batch_bytes
         ):
-            self._explain(view[batch_at:end])
+            self._look_closer(view[batch_at:end])
         in_memory = shard.in_memory_mode
         base_offset = shard.next_offset
         refused = self.refuse_memory if in_memory else self.refuse_files
@@ -264,15 +269,17 @@ class Appender:
         self._published_now.clear()
         self._chunk_number += 1
 
-    def _explain(self, batch: memoryview) -> None:
-        """Say what is wrong with a batch that failed a check; does not return."""
-        header = verify_body(batch)
+    def _look_closer(self, batch: memoryview) -> None:
+        """Refuse a batch that the quick checks stopped at, saying why; return if it is right all the same."""
+        verify_body(batch)
         if len(batch) > self._max_batch_bytes:
             raise LimitExceededError(
                 f"record batch of {len(batch)} bytes is over the limit of {self._max_batch_bytes} "
                 f"(limits.max_batch_bytes); split it"
             )
-        raise InvalidRequestError(f"a producer may not send a batch with flags {header.flags} and {header.record_count} records")
+        header = BatchHeader.unpack(batch)
+        if header.size_bytes != len(batch):
+            raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
 
     def _refuse(self, shard: Shard, refused: StorageError | None, expected_offset: int) -> None:
         """Raise the reason why the shard takes no append now; does not return."""

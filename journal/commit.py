@@ -116,6 +116,7 @@ class Committer:
         next_lsn: lsn that the next batch or entry gets.
         group: The group that is being collected.
         failure: Set for ever once a write failed.
+        groups_committed: Groups made durable since the start.
         committed_lsn: Every entry up to this lsn is durable and published.
     """
 
@@ -139,6 +140,7 @@ class Committer:
         self._group_first_lsn = journal_next_lsn
         self.committed_lsn = next_lsn - 1
         self.group = Group(0)
+        self.groups_committed = 0
         self.failure: StorageFailedError | None = None
         self.largest_group_bytes = writer.largest_group_bytes
         self._waiting: list[Group] = []
@@ -204,7 +206,8 @@ class Committer:
             if group.buffers:
                 break
             # Nothing to write: memory-mode batches that had to stay behind an entry which is durable by now.
-            self._settle(group)
+            if not self._settle(group):
+                return
         self._in_flight = group
         self._disk.submit(
             lambda: self._writer.write_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn),
@@ -213,25 +216,40 @@ class Committer:
 
     def _written(self, result: outcome.Outcome[None]) -> None:
         group = self._in_flight
-        assert group is not None  # one is in flight until this call
+        if group is None:
+            # The engine was stopped meanwhile; the group is recovered or cut off at the next start.
+            return
         self._in_flight = None
         if isinstance(result, outcome.Error):
             self._fail(group, result.error)
-            return
-        self._settle(group)
-        self.kick()
+        elif self._settle(group):
+            self.kick()
 
-    def _settle(self, group: Group) -> None:
+    def _settle(self, group: Group) -> bool:
         group.buffers.clear()
+        try:
+            self._publish(group)
+        except Exception as error:  # a view that cannot be folded stops the engine like a disk that cannot be written
+            self._fail(group, error)
+            return False
         self.committed_lsn = group.next_lsn - 1
-        self._publish(group)
+        self.groups_committed += 1
         group.finish()
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """Stop for ever because of an error outside the journal: a log file or the views."""
+        if self.failure is None:
+            group, self._in_flight = self._in_flight or self.group, None
+            self._fail(group, error)
 
     def _fail(self, group: Group, error: BaseException) -> None:
         if not isinstance(error, Exception):
             raise error
+        if self.failure is not None:
+            return
         failure = StorageFailedError(
-            f"writing the journal failed ({error}); nothing more is acknowledged. Restart the server once the disk is "
+            f"the storage failed ({error}); nothing more is acknowledged. Restart the server once the disk is "
             f"sound: what was acknowledged is safe"
         )
         failure.__cause__ = error

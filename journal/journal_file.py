@@ -9,6 +9,7 @@ Runs on the disk thread, through the `FileSystem` seam; not on the event loop.
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -124,7 +125,8 @@ class JournalWriter:
         self._used = used
         self._free = [f"{directory}/{name}" for name in files.listdir(directory) if _FREE.fullmatch(name)]
         numbers = [int(match[1]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
-        self._next_free_number = max(numbers, default=0) + 1
+        # Spares are made in the background while the disk thread may need one: each gets a number of its own.
+        self._free_numbers = itertools.count(max(numbers, default=0) + 1)
         self._next_number = used[-1].header.number + 1 if used else 1
         self._current: File | None = None
         self._position = 0
@@ -133,6 +135,11 @@ class JournalWriter:
     def largest_group_bytes(self) -> int:
         """Entries of one group must fit into a file together with its header."""
         return self._file_bytes - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the next file is ready."""
+        return bool(self._free)
 
     @property
     def used_bytes(self) -> int:
@@ -192,8 +199,7 @@ class JournalWriter:
         """Have at least one zeroed file ready, so that going on to the next one does not wait for it."""
         if self._free:
             return
-        path = f"{self._directory}/free-{self._next_free_number:016}.jnl"
-        self._next_free_number += 1
+        path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
         file = self._files.open(path, create=True)
         try:
             for position in range(0, self._file_bytes, len(_ZEROES)):
@@ -215,8 +221,7 @@ class JournalWriter:
             if file.keep:
                 self._files.rename(file.path, file.path.replace("journal-", "damaged-"))
             elif len(self._free) < spare_count and file.header.size_bytes == self._file_bytes:
-                path = f"{self._directory}/free-{self._next_free_number:016}.jnl"
-                self._next_free_number += 1
+                path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
                 self._files.rename(file.path, path)
                 self._free.append(path)
             else:

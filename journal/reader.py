@@ -6,7 +6,6 @@ bit that flipped on the disk is found by the reader and by `journal check`, and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import trio
@@ -14,7 +13,6 @@ import trio
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards.batch import HEADER_SIZE, BatchHeader, gap_batch
-from shards.clock import Clock
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.extents import (
     Extent,
@@ -43,11 +41,10 @@ class Reader:
     Cancelling a read is safe: nothing changes by reading.
     """
 
-    def __init__(self, files: FileSystem, table: ShardTable, views: Views, clock: Clock) -> None:
+    def __init__(self, files: FileSystem, table: ShardTable, views: Views) -> None:
         self._files = files
         self._table = table
         self._views = views
-        self._clock = clock
         # Disk reads must not use up the threads that everything else shares.
         self._limiter = trio.CapacityLimiter(_DISK_READERS)
 
@@ -268,7 +265,7 @@ class Reader:
 
         shard.add_listener(published)
         try:
-            with trio.move_on_after(min(max_wait_s, math.inf)):
+            with trio.move_on_after(max_wait_s):
                 await ready.wait()
         finally:
             shard.remove_listener(published)

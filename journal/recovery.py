@@ -81,6 +81,7 @@ class Damage:
     path: str
     position: int
     shard_id: int
+    lsn: int
     problem: str
 
     def __str__(self) -> str:
@@ -188,7 +189,7 @@ def _read_groups(
             if isinstance(entry, BadEntryHeader):
                 bad_header = entry
             elif problem := check_payload(entry):
-                damages.append(Damage(path, entry.position, entry.shard_id, problem))
+                damages.append(Damage(path, entry.position, entry.shard_id, entry.lsn, problem))
             else:
                 entries.append(entry)
         if header is not None and (bad_header is not None or damages):

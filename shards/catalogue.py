@@ -10,6 +10,7 @@ Family ``catalogue``: key = shard id (u64, big-endian), value = format version (
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import attrs
 import msgspec
@@ -46,11 +47,9 @@ class Catalogue:
     def __init__(self, store: OrderedStore) -> None:
         self._store = store
         self._ids: dict[str, int] = {}
-        self._names = TopicIndex()
-        for key, value in store.scan(Family.CATALOGUE):
-            name = _decode(_ID.unpack(key)[0], value).name
-            self._ids[name] = _ID.unpack(key)[0]
-            self._names.add(name)
+        for shard_id, record in self.records():
+            self._ids[record.name] = shard_id
+        self._names = TopicIndex(self._ids)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -67,6 +66,12 @@ class Catalogue:
         """The stored record of a shard, None if there is none."""
         value = self._store.get(Family.CATALOGUE, _ID.pack(shard_id))
         return None if value is None else _decode(shard_id, value)
+
+    def records(self) -> Iterator[tuple[int, CatalogueRecord]]:
+        """(shard id, record) of every shard, in the order of their creation."""
+        for key, value in self._store.scan(Family.CATALOGUE):
+            shard_id = _ID.unpack(key)[0]
+            yield shard_id, _decode(shard_id, value)
 
     def fold_put(self, mutations: Mutations, shard_id: int, record: CatalogueRecord) -> None:
         """The shard exists and is kept like this."""

@@ -76,19 +76,21 @@ class LogSegment(Segment):
         path: Its file, which need not be there before the first flush.
         header: Bytes written in front of the first batch.
         flushed: Position up to which the file holds the batches; later ones are in memory only.
+        flushed_offset: Offset after the last record that the file holds.
         saved_entries: Index entries that the index file holds.
 
     Invariant: ``flushed`` never passes what is committed.
     """
 
     kind = SegmentKind.LOG
-    __slots__ = ("flushed", "header", "path", "saved_entries")
+    __slots__ = ("flushed", "flushed_offset", "header", "path", "saved_entries")
 
     def __init__(self, path: str, header: LogHeader, pool: ChunkPool) -> None:
         self.path = path
         self.header = header
         super().__init__(header.base_offset, header.created_us, len(header.encode()), pool)
         self.flushed = self.start_position
+        self.flushed_offset = header.base_offset
         self.saved_entries = 0
 
     @property
@@ -99,7 +101,7 @@ class LogSegment(Segment):
     def restore(self, *, end: int, next_offset: int, newest_append_us: int, last_lsn: int, newest_us: int, entries: int) -> None:
         """Take over what the views recorded at the last checkpoint: the file is known to hold this much."""
         self.chunks.end = self.flushed = end
-        self.next_offset = next_offset
+        self.next_offset = self.flushed_offset = next_offset
         self.newest_append_us = newest_append_us
         self.last_lsn = last_lsn
         self.newest_us = newest_us
@@ -158,8 +160,11 @@ class LogSegment(Segment):
             log.close()
         return index
 
-    def plan_flush(self, end: int) -> FlushPlan:
-        """What has to be written so that the file holds everything up to ``end``; taken on the loop, carried out off it."""
+    def plan_flush(self, end: int, next_offset: int) -> FlushPlan:
+        """What has to be written so that the file holds everything up to a position, and the offset there.
+
+        Taken on the loop, carried out off it.
+        """
         buffers: list[Readable] = []
         position = self.flushed
         if self.flushed == self.start_position:
@@ -175,11 +180,12 @@ class LogSegment(Segment):
             ready = bisect_left(index.positions, end)
             index_bytes = index.encode(entries, ready)
             entries = max(entries, ready)
-        return FlushPlan(self, end, entries, position, buffers, index_bytes)
+        return FlushPlan(self, end, next_offset, entries, position, buffers, index_bytes)
 
     def flushed_to(self, plan: FlushPlan) -> None:
         """Note, on the loop, that the plan was carried out, and drop from memory what the file holds now."""
         self.flushed = plan.end
+        self.flushed_offset = plan.next_offset
         self.saved_entries = plan.entries
         plan.buffers.clear()
         self.chunks.drop_before(plan.end)
@@ -191,6 +197,7 @@ class FlushPlan:
 
     segment: LogSegment
     end: int
+    next_offset: int
     entries: int
     position: int
     buffers: list[Readable]

@@ -38,6 +38,7 @@ class Shard:
         name: Its name.
         config: Its configuration; ``config.mode`` is the mode of the active segment.
         start_offset: First offset not trimmed.
+        trim_decided: The same, counting a trim by retention that is on its way to the disk.
         next_offset: Offset the next record will get; may run ahead of what is published.
         last_lsn: lsn of the newest batch; may run ahead as well.
         reserved_offset: Offsets below it are taken for ever (memory mode: reserved in the journal ahead of use).
@@ -80,6 +81,7 @@ class Shard:
         "segments",
         "shard_id",
         "start_offset",
+        "trim_decided",
     )
 
     def __init__(self, shard_id: int, name: str, config: ShardConfig, created_us: int) -> None:
@@ -88,6 +90,7 @@ class Shard:
         self.config = config
         self.created_us = created_us
         self.start_offset = 0
+        self.trim_decided = 0
         self.next_offset = 0
         self.reserved_offset = 0
         self.asked_offset = 0

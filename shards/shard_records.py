@@ -30,7 +30,7 @@ _VERSION = 1
 
 
 def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
-    """Record a shard as it is published; its log files must be flushed and synced up to there.
+    """Record a shard as far as its log files are flushed, which must be synced as well.
 
     Args:
         mutations: Takes the records.
@@ -40,7 +40,9 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     Returns:
         Base offsets recorded now.
     """
-    head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, shard.published_offset, shard.reserved_offset, shard.published_lsn)
+    head = _HEAD_VALUE.pack(
+        _VERSION, shard.start_offset, safe_offset(shard), shard.reserved_offset, shard.published_lsn
+    )
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
     present = set()
     for segment in shard.segments:
@@ -54,7 +56,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
             segment.saved_entries,
             segment.created_us,
             segment.flushed,
-            shard.visible_next_offset(segment),
+            segment.flushed_offset,
             segment.newest_append_us,
             segment.last_lsn,
             segment.newest_us,
@@ -65,6 +67,16 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     for producer_id, state in (shard.producers or {}).items():
         mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.encode())
     return present
+
+
+def safe_offset(shard: Shard) -> int:
+    """Offset up to which the shard needs no journal: everything below it is in the files, or was in memory only."""
+    for segment in shard.segments:
+        if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
+            return segment.flushed_offset
+        if segment is shard.published_segment:
+            break
+    return shard.published_offset
 
 
 def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool) -> set[int]:
