@@ -43,6 +43,9 @@ _PLACE = struct.Struct("<QQQ")
 _CHECKED_PACK = CHECKED_PART.pack
 _ACK_PACK = ACK.pack
 _APPEND = int(Kind.APPEND)
+# Plain numbers: an enum member costs more to compare and to pack than everything around it.
+_MEMORY = int(AckLevel.MEMORY)
+_DURABLE = int(AckLevel.DURABLE)
 _BATCH_MAGIC = b"JRB1"
 
 OFFSETS_RESERVED_AT_ONCE = 1 << 20
@@ -76,6 +79,7 @@ class Appender:
         fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
     ) -> None:
         self._committer = committer
+        self._largest_group_bytes = committer.largest_group_bytes
         self._max_batch_bytes = max_batch_bytes
         self._producer_epoch = producer_epoch
         self._load_producers = load_producers
@@ -151,9 +155,9 @@ class Appender:
         in_memory = shard.in_memory_mode
         base_offset = shard.next_offset
         refused = self.refuse_memory if in_memory else self.refuse_files
-        if shard.damage or refused is not None or expected_offset not in (-1, base_offset):
+        if shard.damage or refused is not None or (expected_offset != -1 and expected_offset != base_offset):
             self._refuse(shard, refused, expected_offset)
-        if in_memory and ack_level == AckLevel.DURABLE:
+        if in_memory and ack_level == _DURABLE:
             raise DurabilityUnavailableError(
                 f"shard {shard.name!r} is in memory mode, which cannot acknowledge as durable; switch it to file mode "
                 f"or ask for level memory"
@@ -167,10 +171,12 @@ class Appender:
         words = self._words(shard, view[batch_at:end]) if shard.indexed else None
 
         committer = self._committer
-        if not in_memory and not committer.room(self._run_end - self._run_start + size + ENTRY_HEADER_SIZE):
+        group = committer.group
+        if group.size_bytes + self._run_end - self._run_start + end - at > self._largest_group_bytes and not in_memory:
             self.flush_run()
-            committer.make_room(size + ENTRY_HEADER_SIZE)
-        segment = shard.segments[-1] if shard.segments else None
+            committer.make_room(end - at)
+        segments = shard.segments
+        segment = segments[-1] if segments else None
         if segment is None or segment.sealed or segment.chunks.end >= shard.segment_limit_bytes:
             self.flush_run()
             segment = self._open_segment(shard)
@@ -178,7 +184,7 @@ class Appender:
         lsn = committer.next_lsn
         next_offset = base_offset + count
         if in_memory:
-            level = AckLevel.MEMORY
+            level = _MEMORY
             if next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2 or lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2:
                 self._reserve(shard, next_offset)
                 lsn = committer.next_lsn
@@ -223,11 +229,26 @@ class Appender:
                 self._run_end = end
             if shard.group_number != group.number:
                 group.touch(shard)
-            waits = ack_level != AckLevel.MEMORY
-            level = AckLevel.DURABLE if waits else AckLevel.MEMORY
+            waits = ack_level != _MEMORY
+            level = _DURABLE if waits else _MEMORY
 
         committer.next_lsn = lsn + 1
-        segment.append(view[batch_at:end], next_offset, lsn, self.append_time_us, newest_us)
+        # What Segment.append does, without its calls.
+        chunks = segment.chunks
+        if chunks.end >= segment.indexed_end:
+            segment.add_to_index(lsn)
+        fill = chunks.fill
+        if fill + size > chunks.capacity:
+            chunks.add_chunk(size)
+            fill = 0
+        chunks.chunks[-1][fill : fill + size] = view[batch_at:end]
+        chunks.fill = fill + size
+        chunks.end += size
+        segment.next_offset = next_offset
+        segment.last_lsn = lsn
+        segment.newest_append_us = self.append_time_us
+        if newest_us > segment.newest_us:
+            segment.newest_us = newest_us
         shard.next_offset = next_offset
         shard.last_lsn = lsn
         if producer is not None:

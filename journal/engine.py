@@ -220,13 +220,12 @@ class Engine:
         )
 
     def _publish(self, group: Group) -> None:
-        for shard, _ in group.published:
-            shard.pending_groups -= 1
         if group.decisions or group.words:
             self.views.fold(group.decisions, group.words)
             self.appender.lsns_reserved = self.views.lsns_reserved
         dirty = self.maintenance.dirty
         for shard, published in group.published:
+            shard.pending_groups -= 1
             if not shard.deleted:
                 dirty[shard.shard_id] = shard
                 shard.publish(published)

@@ -108,7 +108,7 @@ class LogSegment(Segment):
         self.saved_entries = entries
         if entries:
             self._index = None
-            self._indexed_end = 1 << 62
+            self.indexed_end = 1 << 62
 
     @property
     def needs_index(self) -> bool:
@@ -134,7 +134,7 @@ class LogSegment(Segment):
         """Use this index from now on."""
         self._index = index
         last = index.positions[-1] if len(index) else self.start_position
-        self._indexed_end = last + INTERVAL_BYTES
+        self.indexed_end = last + INTERVAL_BYTES
 
     def rebuild_index(self, files: FileSystem) -> SparseIndex:
         """Make the index anew by walking the batch headers of the flushed part."""

@@ -24,16 +24,17 @@ class Segment:
         newest_append_us: Server time of its newest batch; that of its creation if it is empty.
         last_lsn: lsn of its newest batch, 0 if empty.
         newest_us: Newest record timestamp in it, 0 if empty.
+        indexed_end: A batch that begins here or later gets an entry in the sparse index.
         sealed: No record will be added any more.
     """
 
     kind: SegmentKind
     __slots__ = (
         "_index",
-        "_indexed_end",
         "base_offset",
         "chunks",
         "created_us",
+        "indexed_end",
         "newest_append_us",
         "last_lsn",
         "newest_us",
@@ -54,7 +55,7 @@ class Segment:
         self.chunks = ChunkList(start_position, pool)
         # Most segments of a million quiet topics never reach the first interval: no index object until then.
         self._index: SparseIndex | None = None
-        self._indexed_end = start_position + INTERVAL_BYTES
+        self.indexed_end = start_position + INTERVAL_BYTES
 
     @property
     def end(self) -> int:
@@ -76,8 +77,8 @@ class Segment:
     ) -> None:
         """Copy one stamped batch behind the others."""
         chunks = self.chunks
-        if chunks.end >= self._indexed_end:
-            self._add_to_index(lsn)
+        if chunks.end >= self.indexed_end:
+            self.add_to_index(lsn)
         chunks.append(data)
         self.next_offset = next_offset
         self.last_lsn = lsn
@@ -85,11 +86,12 @@ class Segment:
         if newest_us > self.newest_us:
             self.newest_us = newest_us
 
-    def _add_to_index(self, lsn: int) -> None:
+    def add_to_index(self, lsn: int) -> None:
+        """Give the batch that comes next an index entry."""
         if self._index is None:
             self._index = SparseIndex()
         self._index.add(self.next_offset, self.chunks.end, lsn, self.newest_us)
-        self._indexed_end = self.chunks.end + INTERVAL_BYTES
+        self.indexed_end = self.chunks.end + INTERVAL_BYTES
 
     def info(self, visible_offset: int, visible_position: int) -> SegmentInfo:
         """The segment as far as it is published."""

@@ -17,9 +17,7 @@ def example_frames() -> list[bytes]:
 
 
 def test_worked_example_is_what_the_code_sends() -> None:
-    batch = encode_values(
-        [b"hello"], timestamp_us=1_700_000_000_000_000, producer_id=11, producer_epoch=1, sequence=0
-    )
+    batch = encode_values([b"hello"], timestamp_us=1_700_000_000_000_000, producer_id=11, producer_epoch=1, sequence=0)
     assert example_frames() == [
         frames.build(Op.HELLO, 1, encode({"version": 1, "client": "demo"})),
         frames.build(Op.OPEN_SHARD, 2, encode({"name": "a/b"})),
