@@ -29,6 +29,7 @@ from shards.batch_header import (
     stamp,
     verify,
     verify_body,
+    verify_content,
     verify_magic,
 )
 from shards.checksum import Buffer, crc32c
@@ -345,17 +346,21 @@ def _columns(
     raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
     columns = read_columns(raw, header.record_count, header.columns, wanted)
     if wanted & Column.TIMESTAMP:
-        times_us = columns.get(Column.TIMESTAMP, (header.min_timestamp_us,))
-        if (min(times_us), max(times_us)) != (header.min_timestamp_us, header.max_timestamp_us):
+        # Time indexes rely on the header's bounds, so a batch that lies about them is refused as a whole.
+        times_us = columns.get(Column.TIMESTAMP)
+        found = (min(times_us), max(times_us)) if times_us else (header.min_timestamp_us, header.min_timestamp_us)
+        if found != (header.min_timestamp_us, header.max_timestamp_us):
             raise BatchError(
-                f"record batch at byte {at}: timestamps are from {min(times_us)} to {max(times_us)}, the header says "
+                f"record batch at byte {at}: timestamps are from {found[0]} to {found[1]}, the header says "
                 f"{header.min_timestamp_us} to {header.max_timestamp_us}"
             )
     return columns
 
 
 def _read_column(buffer: Buffer, at: int, column: int, default: Any, max_raw_bytes: int) -> list[Any]:
-    header = verify_body(buffer, at)
+    header = verify_content(buffer, at)
+    if header.is_gap:
+        return []
     found = _columns(header, buffer, at, max_raw_bytes, column)
     return list(found.get(column, repeat(default, header.record_count)))
 

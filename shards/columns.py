@@ -235,10 +235,11 @@ def read_columns(body: bytes, count: int, present: int, wanted: int = ALL_COLUMN
     cursor = _Cursor(body)
     found: dict[int, Sequence[Any]] = {}
     for column, read, skip in _READERS:
-        if present & column & wanted:
-            found[column] = read(cursor, count)
-        elif present & column:
-            skip(cursor, count)
+        if present & column:
+            if wanted & column:
+                found[column] = read(cursor, count)
+            else:
+                skip(cursor, count)
     if cursor.at != len(body):
         raise BatchError(f"body is {len(body)} bytes, its columns take {cursor.at}")
     return found

@@ -1,5 +1,7 @@
-"""The one rule of compare-and-set, for cursors and state alike. What counts as the found version, the caller decides:
-the engine looks at the views and at what is still pending, and takes an expired value for one that is not there.
+"""The one rule of compare-and-set, for cursors and state alike.
+
+What counts as the found version, the caller decides: the engine looks at the views and at what is still pending, and
+takes an expired value for one that is not there.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def decompress(codec: int, stored: Buffer, raw_size: int, *, max_raw_bytes: int)
     """
     if raw_size > max_raw_bytes:
         raise BatchError(f"body is {raw_size} bytes before compression, the reader's limit is {max_raw_bytes}")
-    if codec == Codec.NONE:
+    if not codec:
         raw = bytes(stored)
     elif codec == Codec.ZSTD:
         raw = _decompress_zstd(stored, raw_size)

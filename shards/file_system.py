@@ -297,6 +297,19 @@ class OsFileSystem:
         return DirectoryLock(descriptor)
 
 
+def make_durable_directory(file_system: FileSystem, path: str) -> None:
+    """Make a directory and its missing parents, and return only when their entries are durable.
+
+    It goes from the top and syncs each step, so that starting again after being killed anywhere leaves no gap.
+    """
+    path = os.path.normpath(path)
+    parent = os.path.dirname(path) or "."
+    if not file_system.exists(path):
+        make_durable_directory(file_system, parent)
+        file_system.mkdir(path)
+    file_system.sync_directory(parent)
+
+
 def _without_first(buffers: Sequence[Buffer], size: int) -> list[Buffer]:
     """Return what remains of the buffers after their first `size` bytes; empty buffers go too."""
     remaining: list[Buffer] = []

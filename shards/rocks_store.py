@@ -29,6 +29,7 @@ from rocksdict import (
 )
 
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
+from shards.file_system import OsFileSystem, make_durable_directory
 from shards.store import Family, Mutations, prefix_end
 
 FAMILY_PREFIXES: dict[Family, bytes] = {
@@ -84,7 +85,7 @@ class RocksStore:
         self._failure: str | None = None
         _refuse_lost_directory(path)
         try:
-            os.makedirs(path, exist_ok=True)
+            make_durable_directory(OsFileSystem(), path)
             self._db: Rdict | None = Rdict(path, _options(write_buffer_bytes, cache_bytes, open_files))
         except Exception as error:
             _raise_opening_error(path, error)

@@ -2,17 +2,17 @@
 
 A pure state machine, no I/O and no clock. It makes appends exactly-once together with the server, whose rules are
 (docs/protocol.md, "Exactly once"): a batch whose sequence follows the last accepted one is stored; one that was stored
-before is acknowledged again; one further ahead is refused with sequence_gap and the sequence that is expected; the first
-batch of a producer in a shard where the server knows nothing of it is accepted at any sequence.
+before is acknowledged again; one further ahead is refused with sequence_gap and the sequence that is expected; the
+first batch of a producer in a shard where the server knows nothing of it is accepted at any sequence.
 
 What follows from them, and is kept here:
 
-Invariant: entries are sent, and after any fault sent again, in the order in which they were added. A batch is given a new
-sequence only when the server has told that it is not stored and what it expects in its place.
+Invariant: entries are sent, and after any fault sent again, in the order in which they were added. A batch is given a
+new sequence only when the server has told that it is not stored and what it expects in its place.
 
 Invariant: while it is not known that the server holds this producer's state (a new connection, after a refusal), one
-entry is in flight alone. Otherwise the server could refuse the first batch, accept the second "at any sequence", and take
-the first for a repetition when it comes again: acknowledged and lost.
+entry is in flight alone. Otherwise the server could refuse the first batch, accept the second "at any sequence", and
+take the first for a repetition when it comes again: acknowledged and lost.
 """
 
 from __future__ import annotations
@@ -130,6 +130,11 @@ class ProducerWindow:
         """Entries sent on this connection and not resolved (or waiting for an earlier one to be)."""
         return len(self._in_flight)
 
+    @property
+    def has_queued(self) -> bool:
+        """Entries wait to be sent, for the first time or again."""
+        return bool(self._queue)
+
     def add(self, entry: Entry) -> None:
         """Queue an append behind all others and give it its sequence."""
         entry.sequence = self.next_sequence
@@ -139,7 +144,7 @@ class ProducerWindow:
     def take(self, correlation: int) -> Entry | None:
         """Return the next entry to send, marked as in flight under ``correlation``; None if nothing may be sent now.
 
-        Whether it is None does not depend on ``correlation``. The batch of the entry carries the right producer fields.
+        Whether it is None does not depend on ``correlation``. The entry's batch carries the right producer fields.
         """
         if self.is_blocked or (self._is_alone and self._in_flight):
             return None

@@ -209,16 +209,23 @@ def decode_error(status: int, body: bytes | memoryview) -> StorageError:
         error = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         return RemoteProtocolError(f"error reply with status {status} has no readable body: {fault}")
+    return decode_error_parts(status, error.code, error.message, error.details, retriable=error.retriable)
+
+
+def decode_error_parts(
+    status: int, code: str, message: str, details: dict[str, Any], *, retriable: bool = False
+) -> StorageError:
+    """Rebuild an error from its number and parts, as they travel in error replies and shard events."""
     cls = ERROR_CLASSES.get(status)
     if cls is None:
-        return UnlistedError(f"{error.code} (error {status}): {error.message}", error.code, error.retriable)
+        return UnlistedError(f"{code} (error {status}): {message}", code, retriable)
     rebuild = _REBUILD.get(cls)
     if rebuild is None:
-        return cls(error.message)
+        return cls(message)
     try:
-        return rebuild(error.message, error.details)
+        return rebuild(message, details)
     except KeyError as missing:
-        return RemoteProtocolError(f"error reply {error.code} lacks the detail {missing}: {error.message}")
+        return RemoteProtocolError(f"error {code} lacks the detail {missing}: {message}")
 
 
 def is_retriable(error: BaseException) -> bool:

@@ -187,6 +187,7 @@ class ShardEvent:
             with ``status``, ``code``, ``message``, ``details``; ``progress`` says that all records up to ``lsn`` were
             pushed. Others are to be ignored.
         offset: With ``added``: offset at which the subscription starts in this shard; -1 if the group decides.
+        shard_id: With ``added``: number of the shard, which tells a new shard from a deleted one of the same name.
     """
 
     subscription: U32
@@ -194,6 +195,7 @@ class ShardEvent:
     shard_ref: U32 = 0
     name: str = ""
     offset: int = NO_OFFSET
+    shard_id: Count = 0
     lsn: Count = 0
     code: str = ""
     status: U32 = 0

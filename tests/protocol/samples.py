@@ -75,7 +75,7 @@ REPLIES: dict[Op, object] = {
     Op.FIND_OFFSET: messages.FindOffsetReply(33),
     Op.SUBSCRIBE: messages.SubscribeReply(77),
     Op.UNSUBSCRIBE: messages.Empty(),
-    Op.SHARD_EVENT: messages.ShardEvent(9, "added", 4, "plant/line-1", 33),
+    Op.SHARD_EVENT: messages.ShardEvent(9, "added", 4, "plant/line-1", 33, 7),
     Op.CURSOR_GET: messages.CursorReply(CURSOR),
     Op.CURSOR_LIST: messages.CursorListReply([CURSOR]),
     Op.CURSOR_COMMIT: CURSOR,

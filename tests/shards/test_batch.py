@@ -28,7 +28,7 @@ from shards.batch import (
     with_sequence,
 )
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError
-from shards.record import Gap, Record
+from shards.record import Gap, Record, StoredRecord
 from tests.shards.batches import NOW_US, codecs, encode_stamped, payloads, record_lists, stamped, stored
 
 offsets = st.integers(min_value=0, max_value=2**62)
@@ -122,6 +122,8 @@ def test_a_gap_batch_is_good_to_read_but_not_to_append() -> None:
     header = verify(gap)
     assert (header.is_gap, header.record_count, header.next_offset, header.last_offset) == (True, 0, 2**40, 2**40 - 1)
     assert decode(gap) == []
+    assert batch.keys(gap) == []
+    assert batch.timestamps(gap) == []
     with pytest.raises(BatchError, match="flags: expected 0"):
         verify_body(gap)
 
@@ -136,7 +138,8 @@ def test_an_empty_gap_is_refused(first: int, end: int) -> None:
 def test_readers_see_batches_back_to_back_from_their_offset_on(
     parts: list[tuple[list[Record], Codec]], start_offset: int
 ) -> None:
-    buffer, expected, offset = b"", [], 3
+    buffer, offset = b"", 3
+    expected: list[StoredRecord | Gap] = []
     for records, codec in parts:
         gap_end = offset + 5
         buffer += gap_batch(offset, gap_end, lsn=1, append_time_us=1)

@@ -7,6 +7,7 @@ only decoded, since a newer compressor may find other bytes for the same content
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,14 @@ def test_golden_gap_stands_for_the_known_offsets() -> None:
     stored = (GOLDEN / "batch_gap.bin").read_bytes()
     assert read_records(stored) == [Gap(BASE_OFFSET, BASE_OFFSET + 4096)]
     assert gap_batch(BASE_OFFSET, BASE_OFFSET + 4096, LSN, APPEND_TIME_US) == stored
+
+
+def test_the_worked_example_of_the_documentation_is_the_golden_file() -> None:
+    text = (GOLDEN.parents[2] / "docs" / "formats.md").read_text()
+    example = text.split("### Worked example")[1].split("```")[1]
+    lines = [re.fullmatch(r"([0-9a-f]{2})  ((?:[0-9a-f]{2,} )+) *\S.*", line) for line in example.split("\n")[1:-1]]
+    assert all(lines)
+    shown = [(int(line[1], 16), bytes.fromhex(line[2])) for line in lines if line]
+    stored = (GOLDEN / "batch_values.bin").read_bytes()
+    assert b"".join(part for _, part in shown) == stored
+    assert all(stored[at : at + len(part)] == part for at, part in shown)

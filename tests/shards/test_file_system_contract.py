@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from shards.errors import DataDirectoryError
 from shards.file_system import FileSystem, OsFileSystem
+from tests.simulation.file_system import SimulatedFileSystem
 
 
-@pytest.fixture(params=["os"])
+@pytest.fixture(params=["os", "simulated"])
 def file_system(request: pytest.FixtureRequest) -> FileSystem:
-    return OsFileSystem()
+    return OsFileSystem() if request.param == "os" else SimulatedFileSystem()
 
 
 @pytest.fixture

@@ -13,20 +13,25 @@ from shards.errors import StorageFailedError
 from shards.memory_store import MemoryStore
 from shards.rocks_store import RocksStore
 from shards.store import Family, Mutations, OrderedStore, prefix_end
+from tests.simulation.file_system import SimulatedFileSystem
+from tests.simulation.store import SimulatedStore
 
 OpenStore = Callable[[], OrderedStore]
 
-LASTING = ("rocks", "rocks with wal")
+LASTING = ("rocks", "rocks with wal", "simulated")
 
 
 @pytest.fixture(params=["memory", *LASTING])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
     """A function that opens the store; of those that last, the same one each time."""
     opened: list[OrderedStore] = []
+    file_system = SimulatedFileSystem()
 
     def open_it() -> OrderedStore:
         if request.param == "memory":
             store: OrderedStore = MemoryStore()
+        elif request.param == "simulated":
+            store = SimulatedStore(file_system, "/data/store")
         else:
             store = RocksStore(str(tmp_path / "store"), wal=request.param == "rocks with wal")
         opened.append(store)

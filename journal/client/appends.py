@@ -1,0 +1,396 @@
+"""The appends of one client: queued, sent, sent again, acknowledged. No sockets, no encoding, no reconnecting.
+
+What is sent again and under which sequence is decided by `journal.client.producer_window`, one per shard; here is what
+lies around it: the queue in front of each window, shard handles, back-off, and the bound on unacknowledged bytes.
+Everything runs on the loop without awaiting, called by the connection's reader and writer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import attrs
+import trio
+
+from journal.client.batching import AppendQueue, BatchEncoder
+from journal.client.connection import Connection
+from journal.client.pending import PendingAppend
+from journal.client.producer_window import Action, Entry, ProducerWindow
+from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
+from journal.protocol.errors import ConnectionLostError, is_retriable
+from journal.protocol.frames import APPEND_HEAD, build_append_head
+from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
+from shards.errors import OverloadedError, ShardNotFoundError, StorageError
+from shards.model import ProducerIdentity
+
+
+@attrs.frozen(slots=True)
+class Backoff:
+    """Delays between attempts: doubling from ``min_s`` to ``max_s``, each shortened at random by up to a half."""
+
+    min_s: float = 0.05
+    max_s: float = 5.0
+
+    def delay_s(self, attempt: int) -> float:
+        """Seconds to wait before attempt ``attempt`` (from 0)."""
+        return min(self.max_s, self.min_s * 2.0 ** min(attempt, 30)) * random.uniform(0.5, 1.0)
+
+
+class _Shard:
+    """The way into one shard: a queue of appends not encoded yet, then the window."""
+
+    __slots__ = ("attempts", "handle", "is_opening", "is_waiting", "name", "queue", "window")
+
+    def __init__(self, name: str, queue: AppendQueue) -> None:
+        self.name = name
+        self.queue = queue
+        self.window: ProducerWindow | None = None
+        self.handle: int | None = None
+        self.is_opening = False
+        self.is_waiting = False
+        self.attempts = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Something waits to be sent, now or when the window permits."""
+        return bool(self.queue) or (self.window is not None and self.window.has_queued)
+
+
+class Appends:
+    """All unacknowledged appends of a client, over any number of shards and across connections.
+
+    Args:
+        producer_name: Registered with the first append; opening the same name elsewhere fences this client.
+        after: Calls a function after some seconds, unless the client is closed first.
+        encoder: Makes batches of records.
+        window_bytes: Bound on unacknowledged payload bytes.
+        max_batch_bytes: A joined batch is sent once it has this many payload bytes...
+        max_batch_records: ...or this many records, even while another is in flight.
+    """
+
+    def __init__(
+        self,
+        producer_name: str,
+        *,
+        after: Callable[[float, Callable[[], None]], None],
+        encoder: BatchEncoder,
+        window_bytes: int = 32 << 20,
+        max_batch_bytes: int = 128 << 10,
+        max_batch_records: int = 8192,
+        backoff: Backoff = Backoff(),
+    ) -> None:
+        self.identity: ProducerIdentity | None = None
+        self.unacknowledged_bytes = 0
+        self._producer_name = producer_name
+        self._after = after
+        self._encoder = encoder
+        self._window_bytes = window_bytes
+        self._max_batch_bytes = max_batch_bytes
+        self._max_batch_records = max_batch_records
+        self._backoff = backoff
+        self._shards: dict[str, _Shard] = {}
+        self._ready: dict[str, _Shard] = {}
+        self._in_flight: dict[int, tuple[_Shard, Entry]] = {}
+        self._connection: Connection | None = None
+        self._is_registering = False
+        self._register_attempts = 0
+        self._room: trio.Event | None = None
+        self._stopped: StorageError | None = None
+
+    # What callers do.
+
+    def append_nowait(self, name: str, pending: PendingAppend) -> None:
+        """Queue an append to the shard ``name``.
+
+        Raises:
+            OverloadedError: The window is full: `wait_for_room`, or wait for an earlier append.
+            StorageError: The client is stopped, fenced or closed.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        if not self._has_room(pending.size_bytes):
+            raise OverloadedError(
+                f"{self.unacknowledged_bytes} bytes of appends wait for the server and the window is "
+                f"{self._window_bytes} bytes: wait for room, or raise window_bytes"
+            )
+        self.unacknowledged_bytes += pending.size_bytes
+        shard = self._shards.get(name)
+        if shard is None:
+            shard = self._shards[name] = _Shard(name, AppendQueue(self._max_batch_bytes, self._max_batch_records))
+        shard.queue.add(pending)
+        if self._connection is not None:
+            self._ready[name] = shard
+            self._connection.wake()
+
+    async def wait_for_room(self, size_bytes: int = 1) -> None:
+        """Wait until the window has room for ``size_bytes`` more, or is empty; others may be quicker to fill it."""
+        await trio.lowlevel.checkpoint()
+        while not self._has_room(size_bytes) and self._stopped is None:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until every append is acknowledged or has failed."""
+        await trio.lowlevel.checkpoint()
+        while self.unacknowledged_bytes:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    # What the connection and the client do.
+
+    def connected(self, connection: Connection, server_batch_bytes: int) -> None:
+        """A session stands: everything unacknowledged is sent again on it."""
+        self._connection = connection
+        self._encoder.max_batch_bytes = server_batch_bytes
+        for shard in self._shards.values():
+            if shard.has_work:
+                self._ready[shard.name] = shard
+        connection.wake()
+
+    def disconnected(self) -> None:
+        """The session is over: handles are gone, what was in flight is undecided."""
+        self._connection = None
+        self._in_flight.clear()
+        self._ready.clear()
+        self._is_registering = False
+        for shard in self._shards.values():
+            shard.handle = None
+            shard.is_opening = False
+            shard.is_waiting = False
+            if shard.window is not None:
+                shard.window.connection_lost()
+
+    def stop(self, error: StorageError) -> None:
+        """Fail everything that waits and everything that will be asked."""
+        if self._stopped is None:
+            self._stopped = error
+            self._in_flight.clear()
+            self._ready.clear()
+            for shard in self._shards.values():
+                self._fail_shard(shard, error)
+            self._wake_waiters(force=True)
+
+    def fill(self, parts: list[bytes], limit_bytes: int) -> None:
+        """Add APPEND frames, shard by shard in turn, up to about ``limit_bytes``."""
+        connection = self._connection
+        if connection is None or not self._ready:
+            return
+        if self.identity is None:
+            self._register(connection)
+            return
+        size_bytes = 0
+        while self._ready and size_bytes < limit_bytes:
+            shard = self._ready.pop(next(iter(self._ready)))
+            if shard.handle is None:
+                self._open(connection, shard)
+                continue
+            size_bytes += self._fill_from(connection, shard, parts, limit_bytes - size_bytes)
+
+    def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
+        """Resolve the appends that one APPENDED frame acknowledges."""
+        take = self._in_flight.pop
+        freed = 0
+        ready = self._ready
+        for correlation, level, flags, _, base_offset in acks:
+            found = take(correlation, None)
+            if found is None:
+                continue
+            shard, entry = found
+            if not shard.window.acknowledged(entry):  # type: ignore[union-attr]
+                continue
+            shard.attempts = 0
+            for pending in entry.token:
+                pending.resolve(base_offset, level, flags)
+                freed += pending.size_bytes
+                if base_offset >= 0:
+                    base_offset += pending.record_count
+            if shard.has_work:
+                ready[shard.name] = shard
+        self._free(freed)
+        if ready and self._connection is not None:
+            self._connection.wake()
+
+    def append_refused(self, correlation: int, error: StorageError) -> None:
+        """Act on the refusal of one append as its window decides."""
+        found = self._in_flight.pop(correlation, None)
+        if found is None:
+            return
+        shard, entry = found
+        window = shard.window
+        if window is None:
+            return
+        decision = window.refused(entry, correlation, error)
+        if decision.action is Action.FENCED:
+            self.stop(error)
+        elif decision.action is Action.BACK_OFF:
+            self._wait(shard)
+        elif decision.action is Action.REOPEN:
+            shard.handle = None
+            self._wait(shard)
+        elif decision.action is Action.REGISTER:
+            self.identity = None
+        elif decision.action is Action.FAIL and isinstance(error, ShardNotFoundError):
+            shard.handle = None
+        self._reject(decision.failed, error)
+        self._make_ready(shard)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        # One that is larger than the whole window goes alone, rather than never.
+        return not self.unacknowledged_bytes or self.unacknowledged_bytes + size_bytes <= self._window_bytes
+
+    def _make_ready(self, shard: _Shard) -> None:
+        if self._connection is not None and not shard.is_waiting and shard.has_work:
+            self._ready[shard.name] = shard
+            self._connection.wake()
+
+    def _fill_from(self, connection: Connection, shard: _Shard, parts: list[bytes], limit_bytes: int) -> int:
+        window = shard.window
+        if window is None:
+            window = shard.window = ProducerWindow(self.identity)  # type: ignore[arg-type]
+        size_bytes = 0
+        handle = shard.handle
+        in_flight = self._in_flight
+        while size_bytes < limit_bytes:
+            correlation = connection.next_correlation()
+            entry = window.take(correlation)
+            if entry is None:
+                if window.is_blocked or not self._encode_next(shard, window):
+                    return size_bytes
+                continue
+            batch = entry.batch
+            in_flight[correlation] = (shard, entry)
+            parts.append(
+                build_append_head(correlation, handle, entry.ack_level, entry.expected_offset, len(batch))  # type: ignore[arg-type]
+            )
+            parts.append(batch)
+            size_bytes += APPEND_HEAD.size + len(batch)
+        self._ready[shard.name] = shard
+        return size_bytes
+
+    def _encode_next(self, shard: _Shard, window: ProducerWindow) -> bool:
+        """Move the next batch from the queue into the window. False if there is none or it is better kept."""
+        # What the window holds back goes first; encoding more now would only forgo joining.
+        while not window.has_queued:
+            group = shard.queue.take(is_busy=window.in_flight_count > 0)
+            if not group:
+                return False
+            for made in self._encoder.encode(group, window.identity, window.next_sequence):
+                if isinstance(made, Entry):
+                    window.add(made)
+                else:
+                    pending, error = made
+                    pending.reject(error)
+                    self._free(pending.size_bytes)
+        return True
+
+    def _register(self, connection: Connection) -> None:
+        if self._is_registering:
+            return
+        self._is_registering = True
+
+        def done(error: StorageError | None, body: bytes | memoryview) -> None:
+            self._is_registering = False
+            if error is None:
+                try:
+                    self._registered(decode_reply(Op.PRODUCER_OPEN, body))
+                except RemoteProtocolError as fault:
+                    self.stop(fault)
+            elif isinstance(error, ConnectionLostError):
+                return
+            elif is_retriable(error):
+                self._is_registering = True
+                self._after(self._backoff.delay_s(self._register_attempts), self._try_register_again)
+                self._register_attempts += 1
+            else:
+                self.stop(error)
+
+        connection.call_nowait(Op.PRODUCER_OPEN, encode(ProducerOpenRequest(self._producer_name)), done)
+
+    def _try_register_again(self) -> None:
+        self._is_registering = False
+        if self._connection is not None:
+            self._connection.wake()
+
+    def _registered(self, identity: ProducerIdentity) -> None:
+        self.identity = identity
+        self._register_attempts = 0
+        for shard in self._shards.values():
+            if shard.window is not None:
+                shard.window.rebind(identity)
+        if self._connection is not None:
+            self._connection.wake()
+
+    def _open(self, connection: Connection, shard: _Shard) -> None:
+        if shard.is_opening or shard.is_waiting:
+            return
+        shard.is_opening = True
+
+        def done(error: StorageError | None, body: bytes | memoryview) -> None:
+            if self._connection is not connection:
+                return
+            shard.is_opening = False
+            if error is None:
+                try:
+                    shard.handle = decode_reply(Op.OPEN_SHARD, body).handle
+                except RemoteProtocolError as fault:
+                    error = fault
+            if error is None:
+                if shard.window is not None:
+                    shard.window.resume()
+                self._make_ready(shard)
+            elif is_retriable(error):
+                self._wait(shard)
+            else:
+                self._fail_shard(shard, error)
+
+        connection.call_nowait(Op.OPEN_SHARD, encode(OpenShardRequest(shard.name)), done)
+
+    def _wait(self, shard: _Shard) -> None:
+        """Let the shard rest for a while, longer each time."""
+        connection = self._connection
+        if shard.is_waiting or connection is None:
+            return
+        shard.is_waiting = True
+        delay_s = self._backoff.delay_s(shard.attempts)
+        shard.attempts += 1
+
+        def again() -> None:
+            if self._connection is connection:
+                shard.is_waiting = False
+                if shard.window is not None:
+                    shard.window.resume()
+                self._make_ready(shard)
+
+        self._after(delay_s, again)
+
+    def _fail_shard(self, shard: _Shard, error: StorageError) -> None:
+        entries: tuple[Entry, ...] = ()
+        if shard.window is not None:
+            entries = shard.window.fail_all(is_certain=isinstance(error, ShardNotFoundError))
+        queued = shard.queue.clear()
+        self._reject(entries, error)
+        for pending in queued:
+            pending.reject(error)
+        self._free(sum([pending.size_bytes for pending in queued]))
+
+    def _reject(self, entries: tuple[Entry, ...], error: StorageError) -> None:
+        freed = 0
+        for entry in entries:
+            for pending in entry.token:
+                pending.reject(error)
+                freed += pending.size_bytes
+        self._free(freed)
+
+    def _free(self, size_bytes: int) -> None:
+        self.unacknowledged_bytes -= size_bytes
+        if self._room is not None:
+            self._wake_waiters()
+
+    def _wake_waiters(self, *, force: bool = False) -> None:
+        # Waking at half keeps a steady producer from being woken for every single acknowledgement.
+        if self._room is not None and (force or self.unacknowledged_bytes <= self._window_bytes // 2):
+            self._room.set()
+            self._room = None

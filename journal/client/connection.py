@@ -1,0 +1,259 @@
+"""One session over one transport: HELLO, calls by correlation id, one writer, one reader. It ends with its transport.
+
+Reconnecting and subscribing again live in `journal.client.client`; appends, and sending them again, in
+`journal.client.appends`. Cancelling a caller never touches the stream: only the writer task sends, and a reply for which
+nobody waits any more is dropped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+import trio
+
+from journal.client.transport import Transport
+from journal.protocol import Frame, FrameParser, Op, RemoteProtocolError, decode_error, decode_reply, encode, frames
+from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import HelloReply, HelloRequest, ShardEvent
+from shards.errors import FormatVersionError, StorageError
+
+RECEIVE_BYTES: Final = 256 * 1024
+SEND_BYTES: Final = 1 << 20
+MAX_FRAME_BYTES: Final = 256 << 20
+
+# Called with the error, or with None and the body of the reply.
+Done = Callable[[StorageError | None, bytes | memoryview], None]
+
+
+class Listener(Protocol):
+    """Who hears what the server sends by itself, and who has appends to send. No method may block or raise."""
+
+    def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
+        """A group of appends is acknowledged: (correlation, level, flags, reserved, base_offset) each."""
+
+    def append_refused(self, correlation: int, error: StorageError) -> None:
+        """One append was refused."""
+
+    def pushed(self, push: frames.Push) -> None:
+        """Batches of a subscription."""
+
+    def shard_event(self, event: ShardEvent) -> None:
+        """Something happened to the set of shards behind a subscription."""
+
+    def fill(self, parts: list[bytes], limit_bytes: int) -> None:
+        """Add frames to send, up to about ``limit_bytes``; called whenever the writer has nothing else to wait for."""
+
+
+class Connection:
+    """A session. `run` it in a task; `hello` first, then anything else.
+
+    Args:
+        transport: Connected, and owned from now on.
+        listener: Gets what is not a reply to a call.
+        max_outgoing_bytes: Bound on frames of calls waiting to be sent; callers wait for room.
+    """
+
+    def __init__(self, transport: Transport, listener: Listener, *, max_outgoing_bytes: int = 8 << 20) -> None:
+        self.hello_reply: HelloReply | None = None
+        self._transport = transport
+        self._listener = listener
+        self._parser = FrameParser(frames.HELLO_MAX_FRAME_BYTES)
+        self._calls: dict[int, tuple[int, Done]] = {}
+        self._correlation = 0
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._max_outgoing_bytes = max_outgoing_bytes
+        self._room = trio.Event()
+        self._work = trio.Event()
+        self._reason: StorageError | None = None
+        self._scope = trio.CancelScope()
+        self._heard = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """The session is over; every call fails at once."""
+        return self._reason is not None
+
+    async def run(self, *, ping_interval_s: float = 15.0) -> StorageError:
+        """Carry the session until it ends, close the transport, fail what waits. Returns why it ended."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._read)
+                    nursery.start_soon(self._guard, self._write)
+                    nursery.start_soon(self._guard, self._watch, ping_interval_s)
+        finally:
+            reason = self._end(ConnectionLostError("the connection was closed by this side"))
+            with trio.CancelScope(shield=True):
+                await self._transport.aclose()
+        return reason
+
+    def close(self) -> None:
+        """End the session: `run` returns soon, calls fail at once."""
+        self._end(ConnectionLostError("the connection was closed by this side"))
+        self._scope.cancel()
+
+    async def hello(self, client: str, credentials: dict[str, str] | None = None) -> HelloReply:
+        """Introduce ourselves and learn the server's limits.
+
+        Raises:
+            AuthenticationError, FormatVersionError: Trying again will not help.
+            ConnectionLostError, ProtocolError: No journal server answered.
+        """
+        reply: HelloReply = await self.call(Op.HELLO, HelloRequest(frames.PROTOCOL_VERSION, client, credentials))
+        if reply.version != frames.PROTOCOL_VERSION:
+            raise FormatVersionError(
+                f"server {reply.server} chose protocol version {reply.version}; "
+                f"this client speaks {frames.PROTOCOL_VERSION}: update it"
+            )
+        self._parser.max_frame_bytes = min(reply.max_frame_bytes, MAX_FRAME_BYTES)
+        self.hello_reply = reply
+        return reply
+
+    async def call(self, op: Op, message: object) -> Any:
+        """Send a MessagePack request and return its decoded reply. Cancelling leaves its outcome unknown."""
+        return decode_reply(op, await self.exchange(op, encode(message)))
+
+    async def exchange(self, op: Op, body: bytes) -> bytes | memoryview:
+        """Send a request with an encoded body and return the reply's body; see `call`."""
+        while self._outgoing_bytes > self._max_outgoing_bytes and self._reason is None:
+            await self._room.wait()
+        replied = trio.Event()
+        outcome: list[tuple[StorageError | None, bytes | memoryview]] = []
+
+        def done(error: StorageError | None, reply: bytes | memoryview) -> None:
+            outcome.append((error, reply))
+            replied.set()
+
+        correlation = self.call_nowait(op, body, done)
+        try:
+            await replied.wait()
+        finally:
+            self._calls.pop(correlation, None)
+        error, reply = outcome[0]
+        if error is not None:
+            raise error
+        return reply
+
+    def call_nowait(self, op: Op, body: bytes, done: Done) -> int:
+        """Queue a request; ``done`` is called with its error or reply body, at once if the session is over."""
+        if self._reason is not None:
+            done(self._lost(), b"")
+            return 0
+        correlation = self.next_correlation()
+        self._calls[correlation] = (op, done)
+        self.send_nowait(frames.build(op, correlation, body))
+        return correlation
+
+    def send_nowait(self, frame: bytes) -> None:
+        """Queue a frame that has no reply. The caller bounds how many."""
+        self._outgoing.append(frame)
+        self._outgoing_bytes += len(frame)
+        self._work.set()
+
+    def wake(self) -> None:
+        """Tell the writer that the listener may have something to send."""
+        self._work.set()
+
+    def next_correlation(self) -> int:
+        """Give a correlation id, from 1 to 2^32-1 and round again."""
+        self._correlation = self._correlation % frames.MAX_CORRELATION + 1
+        return self._correlation
+
+    async def _write(self) -> None:
+        send = self._transport.send
+        fill = self._listener.fill
+        while True:
+            parts, self._outgoing = self._outgoing, []
+            fill(parts, SEND_BYTES)
+            if parts:
+                await send(b"".join(parts))
+                self._outgoing_bytes = sum(map(len, self._outgoing))
+                self._room.set()
+                self._room = trio.Event()
+            else:
+                await self._work.wait()
+                self._work = trio.Event()
+
+    async def _read(self) -> None:
+        parser = self._parser
+        receive_into = self._transport.receive_into
+        buffer = memoryview(bytearray(RECEIVE_BYTES))
+        while True:
+            direct = parser.missing()
+            size_bytes = await receive_into(buffer if direct is None else direct)
+            if not size_bytes:
+                raise ConnectionLostError("the server closed the connection")
+            self._heard += 1
+            if direct is None:
+                parser.feed(buffer[:size_bytes])
+            else:
+                parser.filled(size_bytes)
+            for frame in parser:
+                self._dispatch(frame)
+
+    def _dispatch(self, frame: Frame) -> None:
+        op, status, correlation, body = frame
+        try:
+            if op == Op.APPENDED:
+                self._listener.appended(frames.read_acks(body))
+            elif op == Op.PUSH:
+                self._listener.pushed(frames.read_push(body))
+            elif op == Op.APPEND:
+                if not status:
+                    raise RemoteProtocolError("an append is acknowledged in APPENDED frames, not by a reply")
+                self._listener.append_refused(correlation, decode_error(status, body))
+            elif op == Op.SHARD_EVENT:
+                self._listener.shard_event(decode_reply(Op.SHARD_EVENT, body))
+            else:
+                self._reply(op, status, correlation, body)
+        except struct.error as fault:
+            raise RemoteProtocolError(f"frame of operation {op} is malformed: {fault}") from fault
+
+    def _reply(self, op: int, status: int, correlation: int, body: bytes | memoryview) -> None:
+        if correlation == 0 and status:
+            # The server says why it is about to close.
+            raise decode_error(status, body)
+        call = self._calls.pop(correlation, None)
+        if call is None:
+            return
+        expected, done = call
+        if expected != op:
+            done(self._lost(), b"")
+            raise RemoteProtocolError(f"reply {correlation} is of operation {op}, its request was of {expected}")
+        done(decode_error(status, body) if status else None, body)
+
+    async def _watch(self, interval_s: float) -> None:
+        """Notice a dead peer: whoever has been silent for a while must answer a PING within as long again."""
+        while True:
+            heard = self._heard
+            await trio.sleep(interval_s)
+            if heard == self._heard and self.hello_reply is not None:
+                with trio.move_on_after(interval_s):
+                    await self.exchange(Op.PING, b"")
+                if heard == self._heard:
+                    raise ConnectionLostError(f"the server was silent for {2 * interval_s:g} s and answered no PING")
+
+    async def _guard(self, task: Callable[..., Any], *args: object) -> None:
+        try:
+            await task(*args)
+        except StorageError as reason:
+            self._end(reason)
+            self._scope.cancel()
+
+    def _end(self, reason: StorageError) -> StorageError:
+        if self._reason is None:
+            self._reason = reason
+            calls, self._calls = self._calls, {}
+            for _, done in calls.values():
+                done(self._lost(), b"")
+            self._room.set()
+        return self._reason
+
+    def _lost(self) -> StorageError:
+        reason = self._reason
+        error = ConnectionLostError(f"the connection ended before the reply came: {reason}")
+        error.__cause__ = reason
+        return error

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.config import (
+    SECTIONS,
+    ConfigurationError,
+    ListenConfig,
+    LogFormat,
+    ServerConfig,
+    StorageConfig,
+    allowed,
+    format_size,
+    load_config,
+    parse_address,
+    parse_size,
+)
+from shards.model import Mode
+
+SHIPPED = Path(__file__).parents[2] / "conf" / "journal.toml"
+
+
+def load(tmp_path: Path, text: str, **overrides: object) -> ServerConfig:
+    path = tmp_path / "journal.toml"
+    path.write_text(text)
+    return load_config(path, overrides)
+
+
+def problem(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, text)
+    return str(caught.value)
+
+
+def test_the_shipped_file_names_every_setting_at_its_default() -> None:
+    assert load_config(SHIPPED) == ServerConfig() == load_config(None)
+    shipped = tomllib.loads(SHIPPED.read_text())
+    assert {section: list(settings) for section, settings in shipped.items()} == {
+        section: list(attributes) for section, attributes in SECTIONS.items()
+    }
+
+
+def comment_above(key: str) -> str:
+    lines = SHIPPED.read_text().splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.startswith(f"{key} = "))
+    comment: list[str] = []
+    while lines[at - 1].startswith("#"):
+        at -= 1
+        comment.insert(0, lines[at].removeprefix("# "))
+    return "\n".join(comment)
+
+
+@pytest.mark.parametrize(
+    ("key", "attribute"), [(key, attribute) for settings in SECTIONS.values() for key, attribute in settings.items()]
+)
+def test_the_comment_of_each_shipped_setting_names_its_default_unit_and_bounds(
+    key: str, attribute: attrs.Attribute[Any]
+) -> None:
+    comment = comment_above(key)
+    assert f"Allowed: {allowed(attribute)}." in comment
+    assert "Default: " in comment
+    if "unit" in attribute.metadata:
+        assert f"Unit: {attribute.metadata['unit']}." in comment
+    value = next(line for line in SHIPPED.read_text().splitlines() if line.startswith(f"{key} = ")).partition(" = ")[2]
+    assert f"Default: {value}." in comment
+    assert len(comment.splitlines()) >= 2, "it says what the setting is for, too"
+
+
+def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
+    attributes = [attribute for settings in SECTIONS.values() for attribute in settings.values()]
+    assert len(attributes) <= 40
+    for attribute in attributes:
+        low, high = attribute.metadata.get("bounds", (attribute.default, attribute.default))
+        assert low <= attribute.default <= high
+        if attribute.type is int or attribute.name.endswith("_bytes"):
+            assert attribute.metadata["unit"], attribute.name
+
+
+def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        '[listen]\nhttp = ""\n[storage]\nsegment_bytes = "1.5 GiB"\nopen_files = 100\n'
+        '[shards]\ndefault_mode = "memory"\n[log]\nformat = "json"\n',
+    )
+    assert config.listen == ListenConfig(http="")
+    assert config.storage == StorageConfig(segment_bytes=3 << 29, open_files=100)
+    assert config.shards.default_mode is Mode.MEMORY
+    assert config.log.format is LogFormat.JSON
+
+
+def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
+    overrides = {"listen.tcp": "[::1]:0", "limits.max_wait_ms": 5}
+    config = load(tmp_path, "[limits]\nmax_wait_ms = 6\nhello_timeout_s = 7\n", **overrides)
+    assert (config.listen.tcp, config.limits.max_wait_ms, config.limits.hello_timeout_s) == ("[::1]:0", 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[storage]\nsegment_byte = 1", "[storage] segment_byte = 1 is unknown; did you mean segment_bytes?"),
+        ("[log]\nzebra = 1", "[log] zebra = 1 is unknown; known: format, level"),
+        ("[storge]\nopen_files = 20", "[storge] is unknown; did you mean storage?"),
+        ("open_files = 20", "open_files is unknown; known: limits, listen, log, shards, storage"),
+        ("storage = 20", "storage = 20 must be a section: [storage]"),
+        ("[storage]\nopen_files = 2", "[storage] open_files = 2 is out of bounds; allowed: 16 to 1000000"),
+        ("[storage]\nopen_files = true", "[storage] open_files = True is no whole number; allowed: 16 to 1000000"),
+        ("[storage]\nopen_files = 20.5", "[storage] open_files = 20.5 is no whole number; allowed: 16 to 1000000"),
+        ('[storage]\nopen_files = "20"', "[storage] open_files = '20' is no whole number; allowed: 16 to 1000000"),
+        (
+            '[storage]\nsegment_bytes = "1 KiB"',
+            "[storage] segment_bytes = '1 KiB' is out of bounds; allowed: 64 KiB to 64 GiB",
+        ),
+        (
+            '[storage]\nsegment_bytes = "1 MB"',
+            "[storage] segment_bytes = '1 MB' is no size; write a whole number of bytes or a text like \"256 MiB\"",
+        ),
+        ("[listen]\ntcp = 7420", '[listen] tcp = 7420 is no text; allowed: "host:port", or "" for off'),
+        ('[listen]\ntcp = "a:b"', '[listen] tcp = \'a:b\' is no address; allowed: "host:port", or "" for off'),
+        (
+            '[shards]\ndefault_mode = "disk"',
+            '[shards] default_mode = \'disk\' is not one of the choices; allowed: "memory" or "file"',
+        ),
+        ("[log]\nlevel = 3", '[log] level = 3 is not one of the choices; allowed: "debug" or "info" or'),
+        (
+            '[storage]\njournal_budget_bytes = "200 MiB"',
+            (
+                "storage.journal_budget_bytes = 200 MiB is too small, as one file is written while one is recycled: "
+                "with storage.journal_file_bytes = 128 MiB it must be at least 256 MiB; raise it or lower the other"
+            ),
+        ),
+    ],
+)
+def test_a_wrong_setting_is_an_error_that_names_file_key_value_and_what_is_allowed(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    message = problem(tmp_path, text)
+    assert message.startswith(f"{tmp_path / 'journal.toml'}: {expected}")
+    assert "\n" not in message
+
+
+def test_every_wrong_setting_gets_a_line(tmp_path: Path) -> None:
+    message = problem(
+        tmp_path, "x = 1\n[log]\nlevl = 'info'\nformat = 'xml'\n[nowhere]\na = 1\n[storage]\nopen_files = ''"
+    )
+    assert len(message.splitlines()) == 5
+
+
+def test_a_wrong_override_is_named_as_one(tmp_path: Path) -> None:
+    for name, value, expected in (
+        ("log.level", "loud", "override log.level: [log] level = 'loud' is not one of the choices"),
+        ("log.levle", "info", "override log.levle: [log] levle = 'info' is unknown; did you mean level?"),
+        ("lag.level", "info", "override lag.level: [lag] is unknown; did you mean log?"),
+        ("level", "info", "override level: level is no dotted name"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"^override") as caught:
+            load(tmp_path, "", **{name: value})
+        assert str(caught.value).startswith(expected)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}/none cannot be read: No such file"):
+        load_config(tmp_path / "none")
+    assert "is not valid TOML: " in problem(tmp_path, "[storage\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="is not valid TOML"):
+        load_config(tmp_path / "binary")
+
+
+@given(st.integers(0, 1 << 60))
+def test_a_size_is_read_back_as_it_was_written(size_bytes: int) -> None:
+    assert parse_size(format_size(size_bytes)) == size_bytes
+    assert parse_size(size_bytes) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "12", "1KB", "-1 MiB", "1 mib", "0.3 B", "MiB", "1e3 KiB", True, 1.5, None])
+def test_what_is_no_size_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        parse_size(text)
+
+
+def test_addresses() -> None:
+    assert parse_address("") is None
+    assert parse_address("localhost:7420") == ("localhost", 7420)
+    assert parse_address("0.0.0.0:0") == ("0.0.0.0", 0)
+    assert parse_address("[::1]:65535") == ("::1", 65535)
+    for wrong in ("localhost", ":7420", "::1:7420", "a:65536", "a:-1", "a b:1", "[x]y:1"):
+        with pytest.raises(ValueError, match="is no address"):
+            parse_address(wrong)
+
+
+def test_a_broker_does_not_need_the_settings() -> None:
+    """cattrs belongs to the server's installation; the shared packages must import without it."""
+    assert not any("cattrs" in path.read_text() for path in (SHIPPED.parents[1] / "shards").glob("*.py"))

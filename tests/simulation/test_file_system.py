@@ -1,0 +1,228 @@
+"""What the simulated file system leaves after a crash. What it does before, the file system contract judges."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shards.file_system import make_durable_directory
+from tests.simulation.file_system import (
+    SECTOR_BYTES,
+    Choose,
+    CrashNow,
+    SimulatedFileSystem,
+    everything_lost,
+    everything_survived,
+)
+
+
+def disk_with(path: str, content: bytes) -> SimulatedFileSystem:
+    """A file system on which one file is durable."""
+    disk = SimulatedFileSystem()
+    disk.mkdir("/d")
+    disk.open(path, create=True).pwritev([content], 0)
+    disk.sync_all("/")
+    return disk
+
+
+def content(disk: SimulatedFileSystem, path: str) -> bytes:
+    return disk.open(path, write=False).pread(1 << 20, 0)
+
+
+def test_an_unsynced_write_is_lost_or_there() -> None:
+    for choose, expected in ((everything_lost, b"old"), (everything_survived, b"newer")):
+        disk = disk_with("/d/a", b"old")
+        disk.open("/d/a").pwritev([b"newer"], 0)
+        assert content(disk.crash(choose), "/d/a") == expected
+
+
+def test_a_synced_write_is_there_whatever_happens() -> None:
+    disk = disk_with("/d/a", b"old")
+    file = disk.open("/d/a")
+    file.pwritev([b"newer"], 0)
+    file.fdatasync()
+    assert content(disk.crash(everything_lost), "/d/a") == b"newer"
+
+
+def test_a_write_is_torn_at_sectors_only() -> None:
+    size = 4 * SECTOR_BYTES
+    seen = set()
+    for seed in range(60):
+        disk = disk_with("/d/a", b"o" * size)
+        disk.open("/d/a").pwritev([b"n" * 1_300], 300)
+        found = content(disk.crash(random.Random(seed).randrange), "/d/a")
+        pieces = (found[:300], found[300:512], found[512:1024], found[1024:1536], found[1536:1600], found[1600:])
+        assert all(len(set(piece)) == 1 for piece in pieces)
+        assert found[:300] == b"o" * 300
+        assert found[1600:] == b"o" * (size - 1600)
+        seen.add(bytes(piece[0] for piece in pieces[1:5]))
+    assert {b"oooo", b"nnnn"} < seen
+
+
+def test_a_file_whose_directory_was_not_synced_may_be_gone() -> None:
+    disk = disk_with("/d/a", b"")
+    file = disk.open("/d/b", create=True)
+    file.pwritev([b"content"], 0)
+    file.fsync()
+    assert disk.crash(everything_lost).listdir("/d") == ["a"]
+    disk = disk_with("/d/a", b"")
+    disk.open("/d/b", create=True)
+    disk.sync_directory("/d")
+    disk.open("/d/b").pwritev([b"content"], 0)
+    assert content(disk.crash(everything_lost), "/d/b") == b""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_unsynced_rename_happened_or_did_not(seed: int) -> None:
+    disk = disk_with("/d/a", b"old")
+    disk.open("/d/new", create=True).pwritev([b"new"], 0)
+    disk.sync_all("/")
+    disk.rename("/d/new", "/d/a")
+    found = disk.crash(random.Random(seed).randrange)
+    if found.listdir("/d") == ["a"]:
+        assert content(found, "/d/a") == b"new"
+    else:
+        assert found.listdir("/d") == ["a", "new"]
+        assert (content(found, "/d/a"), content(found, "/d/new")) == (b"old", b"new")
+
+
+def test_a_synced_rename_or_remove_is_there_whatever_happens() -> None:
+    disk = disk_with("/d/a", b"x")
+    disk.rename("/d/a", "/d/b")
+    disk.sync_directory("/d")
+    assert disk.crash(everything_lost).listdir("/d") == ["b"]
+    disk = disk_with("/d/a", b"x")
+    disk.remove("/d/a")
+    assert disk.crash(everything_survived).listdir("/d") == []
+    disk = disk_with("/d/a", b"x")
+    disk.remove("/d/a")
+    assert disk.crash(everything_lost).listdir("/d") == ["a"]
+
+
+def test_a_directory_whose_parent_was_not_synced_may_be_gone_with_all_in_it() -> None:
+    disk = disk_with("/d/a", b"")
+    disk.mkdir("/d/e")
+    disk.open("/d/e/f", create=True).fsync()
+    disk.sync_directory("/d/e")
+    assert disk.crash(everything_lost).listdir("/d") == ["a"]
+
+
+def test_a_directory_made_durably_is_there_whatever_happens() -> None:
+    disk = SimulatedFileSystem()
+    make_durable_directory(disk, "/a/b/c")
+    assert disk.crash(everything_lost).exists("/a/b/c")
+    disk = SimulatedFileSystem()
+    disk.mkdir("/a")
+    make_durable_directory(disk, "/a/b")
+    make_durable_directory(disk, "/a/b")
+    assert disk.crash(everything_lost).exists("/a/b")
+
+
+def test_a_move_between_directories_brings_along_what_it_builds_on() -> None:
+    disk = disk_with("/d/a", b"x")
+    disk.mkdir("/e")
+    disk.sync_directory("/")
+    disk.open("/e/a", create=True)
+    disk.rename("/d/a", "/e/a")
+    disk.sync_directory("/d")
+    found = disk.crash(everything_lost)
+    assert (found.listdir("/d"), found.listdir("/e")) == ([], ["a"])
+    assert content(found, "/e/a") == b"x"
+
+
+def test_a_crash_at_an_operation_stops_everything() -> None:
+    disk = disk_with("/d/a", b"old")
+    disk.crash_at(len(disk.operations) + 2)
+    file = disk.open("/d/a")
+    file.pwritev([b"new"], 0)
+    with pytest.raises(CrashNow, match="fdatasync /d/a"):
+        file.fdatasync()
+    with pytest.raises(CrashNow):
+        file.pwritev([b"later"], 0)
+    with pytest.raises(CrashNow):
+        disk.listdir("/d")
+    file.close()
+    assert content(disk.crash(everything_lost), "/d/a") == b"old"
+
+
+def test_a_lock_ends_with_a_crash() -> None:
+    disk = disk_with("/d/a", b"")
+    disk.lock("/d")
+    disk.crash(everything_survived).lock("/d").release()
+
+
+@pytest.mark.parametrize("reached_disk", [False, True])
+def test_syncing_again_after_a_failed_sync_proves_nothing(reached_disk: bool) -> None:
+    disk = disk_with("/d/a", b"old")
+    disk.fail_at(len(disk.operations) + 2, errno.EIO, reached_disk=reached_disk)
+    file = disk.open("/d/a")
+    file.pwritev([b"new"], 0)
+    with pytest.raises(OSError, match="Input/output error"):
+        file.fdatasync()
+    file.fdatasync()
+    assert file.pread(3, 0) == b"new"
+    assert content(disk.crash(everything_survived), "/d/a") == (b"new" if reached_disk else b"old")
+
+
+def test_a_failing_write_leaves_a_part() -> None:
+    disk = disk_with("/d/a", b"old")
+    disk.fail_at(len(disk.operations) + 1, errno.ENOSPC)
+    file = disk.open("/d/a")
+    with pytest.raises(OSError, match="No space left"):
+        file.pwritev([b"newest"], 0)
+    assert file.pread(9, 0) == b"new"
+
+
+def test_a_full_disk_refuses_growth_only() -> None:
+    disk = SimulatedFileSystem(capacity_bytes=1_000)
+    file = disk.open("/a", create=True)
+    file.pwritev([bytes(900)], 0)
+    assert disk.free_bytes("/") == 100
+    with pytest.raises(OSError, match="No space left"):
+        file.pwritev([bytes(300)], 800)
+    file.pwritev([bytes(900)], 0)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "write", "write", "truncate", "sync", "sync all"]),
+        st.integers(0, 2_000),
+        st.integers(1, 1_500),
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=steps, seed=st.integers(0, 1_000))
+def test_every_sector_after_a_crash_holds_what_it_held_at_or_after_the_last_sync(
+    steps: list[tuple[str, int, int]], seed: int
+) -> None:
+    disk = disk_with("/d/a", b"")
+    file = disk.open("/d/a")
+    versions = [b""]
+    for number, (what, position, size) in enumerate(steps, 1):
+        if what == "write":
+            # Whole sectors, so that a sector's content is one of its versions and no mixture within.
+            file.pwritev([bytes([number]) * (size // SECTOR_BYTES + 1) * SECTOR_BYTES], position // 512 * 512)
+        elif what == "truncate":
+            file.truncate(position // 512 * 512)
+        elif what == "sync":
+            file.fdatasync()
+        else:
+            disk.sync_all("/")
+        if what.startswith("sync"):
+            versions.clear()
+        versions.append(file.pread(1 << 20, 0))
+    choose: Choose = random.Random(seed).randrange
+    found = content(disk.crash(choose), "/d/a")
+    for at in range(0, len(found), SECTOR_BYTES):
+        sector = found[at : at + SECTOR_BYTES]
+        hole = bytes(SECTOR_BYTES)
+        assert sector in {version[at : at + SECTOR_BYTES] for version in versions} | {hole}
+    if len(versions) == 1:
+        assert found == versions[0]
