@@ -182,9 +182,7 @@ class Subscription:
                 return
             first_offset = max(first_offset, position)
             self._positions[name] = (shard_id, push.next_offset)
-        self._queue.append(
-            Delivery(name, first_offset, push.next_offset, push.batches, push.shard_ref, self._epoch)
-        )
+        self._queue.append(Delivery(name, first_offset, push.next_offset, push.batches, push.shard_ref, self._epoch))
         self._queued_bytes += size_bytes
         self._event.set()
 
@@ -220,8 +218,10 @@ class Subscription:
 
     def _give_back(self, size_bytes: int) -> None:
         self._owed_bytes += size_bytes
-        if self._send is not None and self._owed_bytes and (
-            not self._queue or self._owed_bytes * 2 >= self._credit_bytes
+        if (
+            self._send is not None
+            and self._owed_bytes
+            and (not self._queue or self._owed_bytes * 2 >= self._credit_bytes)
         ):
             self._send(frames.build_credit(self.number, self._owed_bytes))
             self._owed_bytes = 0
