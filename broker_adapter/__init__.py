@@ -1,0 +1,20 @@
+"""What a broker imports: one storage interface over several engines.
+
+``async with open_adapter("journal://127.0.0.1:7420") as adapter`` gives a `StorageAdapter`. An engine's own
+dependencies are imported only when its URL is opened, so a broker installs what it uses.
+"""
+
+from broker_adapter.adapter import Delivery, ReadResult, StorageAdapter, Subscription
+from broker_adapter.opening import open_adapter
+from broker_adapter.topic_mapping import MappedStorage, MappingRule, TopicMapping
+
+__all__ = [
+    "Delivery",
+    "MappedStorage",
+    "MappingRule",
+    "ReadResult",
+    "StorageAdapter",
+    "Subscription",
+    "TopicMapping",
+    "open_adapter",
+]

@@ -24,9 +24,10 @@ def serve(
     """
     import trio
 
-    from journal.server import load_config, run_server
+    from journal.config import load_config
+    from journal.server import run_server
 
-    settings = load_config(config, listen=listen)
+    settings = load_config(config, {"listen.tcp": listen} if listen is not None else {})
 
     async def serving() -> None:
         async with trio.open_nursery() as nursery:

@@ -110,8 +110,8 @@ _UNCERTAIN_ERRORS: Final = (InternalError, StorageFailedError, CorruptionError, 
 class ProducerWindow:
     """Appends of one producer to one shard, from `add` until acknowledged or failed.
 
-    The owner calls `take` for what may be sent now, and reports what comes back. An acknowledgement counts for whichever
-    attempt it was; a refusal counts only for the attempt in flight, older ones are ignored.
+    The owner calls `take` for what may be sent now, and reports what comes back. An acknowledgement counts for
+    whichever attempt it was; a refusal counts only for the attempt in flight, older ones are ignored.
     """
 
     def __init__(self, identity: ProducerIdentity, first_sequence: int = 0) -> None:
@@ -144,7 +144,7 @@ class ProducerWindow:
     def take(self, correlation: int) -> Entry | None:
         """Return the next entry to send, marked as in flight under ``correlation``; None if nothing may be sent now.
 
-        Whether it is None does not depend on ``correlation``. The entry's batch carries the right producer fields.
+        Whether it is None does not depend on ``correlation``. The batch carries the right producer fields.
         """
         if self.is_blocked or (self._is_alone and self._in_flight):
             return None

@@ -53,7 +53,7 @@ class Address:
         kind = _SCHEMES.get(scheme if separator else "journal")
         place, slash, path = rest.partition("/")
         host, _, port = place.rpartition(":")
-        if not host or place.endswith("]"):
+        if ":" not in place or place.endswith("]"):
             host, port = place, ""
         host = host.strip("[]")
         if kind is None or not host or not (port.isdigit() or not port) or int(port or 1) > 65535:

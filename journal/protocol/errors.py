@@ -183,13 +183,18 @@ def error_number(error: BaseException) -> int:
     return ERROR_NUMBERS[InternalError]
 
 
-def encode_error_body(error: BaseException) -> tuple[int, bytes]:
-    """Make (status, body) of an error reply; see `encode_error` for the whole frame."""
+def describe_error(error: BaseException) -> ErrorBody:
+    """Body of an error reply. An exception that is no `StorageError` is not described."""
     if not isinstance(error, StorageError):
         error = InternalError("the server met an unexpected error; its log has the details")
     names = next((DETAILS[cls] for cls in type(error).__mro__ if cls in DETAILS), ())
     details = {name: getattr(error, name) for name in names}
-    return error_number(error), _encoder.encode(ErrorBody(error.code, str(error), error.retriable, details))
+    return ErrorBody(error.code, str(error), error.retriable, details)
+
+
+def encode_error_body(error: BaseException) -> tuple[int, bytes]:
+    """Make (status, body) of an error reply; see `encode_error` for the whole frame."""
+    return error_number(error), _encoder.encode(describe_error(error))
 
 
 def encode_error(correlation: int, op: int, error: BaseException) -> bytes:

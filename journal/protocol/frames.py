@@ -203,7 +203,7 @@ def build_acknowledge(subscription: int, shard_ref: int, first_offset: int, next
 # Readers of bodies: `body` is what follows the 12-byte header, as the parser gives it. The structs above start at the
 # frame, so the body forms are derived from them here, once.
 _APPEND_BODY = struct.Struct("<IB3xq12x")
-_FETCH_BODY = struct.Struct("<IIqI4x")
+FETCH_BODY: Final = struct.Struct("<IIqI4x")
 _FETCH_REPLY_BODY = struct.Struct("<qq")
 _CREDIT_BODY = struct.Struct("<II")
 _RANGE_BODY = struct.Struct("<IIqq")
@@ -211,7 +211,7 @@ APPENDED_ENTRIES_AT: Final = APPENDED_HEAD.size - HEADER.size
 
 if (
     _APPEND_BODY.size != APPEND_HEAD.size - HEADER.size
-    or _FETCH_BODY.size != FETCH.size - HEADER.size
+    or FETCH_BODY.size != FETCH.size - HEADER.size
     or _FETCH_REPLY_BODY.size != FETCH_REPLY.size - HEADER.size
     or _CREDIT_BODY.size != CREDIT.size - HEADER.size
     or _RANGE_BODY.size != PUSH.size - HEADER.size
@@ -238,7 +238,7 @@ def read_acks(body: bytes | memoryview) -> Iterator[tuple[int, int, int, int, in
 
 def read_fetch(body: bytes | memoryview) -> FetchRequest:
     """Read the body of a FETCH request."""
-    return FetchRequest(*_FETCH_BODY.unpack(body))
+    return FetchRequest(*FETCH_BODY.unpack(body))
 
 
 def read_fetch_reply(body: bytes | memoryview) -> FetchReply:

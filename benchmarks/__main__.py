@@ -1,0 +1,187 @@
+"""``python -m benchmarks``: make the runs, show the table.
+
+Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load` and `idle_shards`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import adapter_load, client_load, contenders, idle_shards, ours, runs, table
+from benchmarks.load import LoadError, Timing
+from benchmarks.processes import ProcessError
+from benchmarks.rows import rows
+from benchmarks.stage import Stage, file_system_of
+from shards.errors import StorageError
+
+QUICK = Timing(warm_up_s=0.1, measured_s=0.5)
+FULL = Timing(warm_up_s=0.3, measured_s=1.3)
+QUICK_RUNS = 3
+FULL_RUNS = 5
+# Time in which rounds may still begin a run; the first round and the idle shards are made whatever they take.
+QUICK_BUDGET_S = 48.0
+FULL_BUDGET_S = 330.0
+QUICK_SHARDS = 10_000
+FULL_SHARDS = 100_000
+TABLE_WIDTH = 165
+EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup, trio.TooSlowError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Returns 0 unless a measurement failed: missing a goal is a result, not a failure."""
+    arguments = _parser().parse_args(argv)
+    quick: bool = arguments.quick
+    shards = QUICK_SHARDS if quick else FULL_SHARDS
+    wanted = runs.select(rows(shards=shards, many=ours.MANY_SHARDS), arguments.rows)
+    if not wanted:
+        Console(stderr=True).print(f"no row matches {arguments.rows!r}; try --list")
+        return 2
+    if arguments.list:
+        for row in wanted:
+            print(f"{row.key:24} {row.title} [{row.unit}]")
+        return 0
+    console = Console()
+    console = Console(width=max(console.width if console.is_terminal else 0, TABLE_WIDTH))
+    directory = Path(arguments.data)
+    directory.mkdir(parents=True, exist_ok=True)
+    begun_at = time.monotonic()
+    timing = QUICK if quick else FULL
+    rounds: int = arguments.runs or (QUICK_RUNS if quick else FULL_RUNS)
+    with Stage(Path(tempfile.mkdtemp(prefix="run-", dir=directory)), keep=arguments.keep) as stage:
+        samples = _measure(stage, wanted, shards, timing, rounds, quick)
+    lines = runs.evaluate(wanted, samples)
+    machine = _machine(directory)
+    form = "quick" if quick else "full"
+    shown = ", ".join(f"{name} {value}" for name, value in machine.items())
+    caption = (
+        f"{shown}. Median of up to {rounds} interleaved runs of "
+        f"{timing.measured_s} s; ratios compare runs of the same round. "
+        + (f"Quick form: idle rows use {shards:,} shards, their goals are for {FULL_SHARDS:,}. " if quick else "")
+        + f"Took {time.monotonic() - begun_at:.0f} s."
+    )
+    console.print(table.render(lines, title=f"Benchmark, {form} form", caption=caption))
+    for problem in table.problems(lines):
+        console.print(problem, markup=False, soft_wrap=True)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(table.document(lines, machine=machine, form=form), indent=2) + "\n")
+    return 1 if any(line.problem.startswith("failed") for line in lines) else 0
+
+
+def _measure(
+    stage: Stage, wanted: Sequence[runs.Row], shards: int, timing: Timing, rounds: int, quick: bool
+) -> dict[str, runs.Samples]:
+    """Make all runs, with a progress bar on stderr."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        refresh_per_second=2,
+    )
+    with bar:
+        task = bar.add_task("starting")
+        creating = bar.add_task("creating shards", visible=False)
+        measurements = [
+            *_interleaved(stage),
+            idle_shards.measurement(
+                stage,
+                shards,
+                lambda done, total: bar.update(creating, completed=done, total=total, visible=done < total),
+            ),
+        ]
+        plan = runs.schedule(measurements, {row.key for row in wanted}, rounds)
+        return runs.collect(
+            plan,
+            timing,
+            now_s=time.monotonic,
+            deadline_s=time.monotonic() + (QUICK_BUDGET_S if quick else FULL_BUDGET_S),
+            progress=lambda number, measurement: bar.update(
+                task, completed=number, total=len(plan), description=measurement.keys[0]
+            ),
+            expected_errors=EXPECTED_ERRORS,
+        )
+
+
+def _interleaved(stage: Stage) -> list[runs.Measurement]:
+    """All repeated measurements, ordered so that each of ours runs close to its peer and its limit."""
+    order = (
+        "limit.sync-1m",
+        "jetstream.file",
+        "batches.file",
+        "singles.one",
+        "redis.plain",
+        "redis.synced",
+        "singles.many",
+        "jetstream.memory",
+        "batches.memory",
+        "limit.copy",
+        "read",
+        "jetstream.file-16k",
+        "limit.sync-128k",
+        "large",
+        "limit.sync-one",
+        "one",
+        "redis.synced-one",
+        "jetstream.file-one",
+        "jetstream.push",
+        "tail",
+    )
+    found = [
+        *contenders.limit_measurements(stage),
+        *contenders.peer_measurements(stage),
+        *ours.measurements(stage),
+        *client_load.measurements(stage),
+        *adapter_load.measurements(stage),
+    ]
+
+    def place(measurement: runs.Measurement) -> int:
+        key = measurement.keys[0].split("-p50")[0]
+        for suffix in (".encoded", ".client", ".adapter"):
+            key = key.removesuffix(suffix)
+        return order.index(key)
+
+    return sorted(found, key=place)
+
+
+def _machine(directory: Path) -> dict[str, Any]:
+    """What a reader must know of the machine to compare figures."""
+    return {
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "file system": file_system_of(directory),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure against peers and limits.")
+    parser.add_argument(
+        "--quick", action="store_true", help="under a minute: shorter and fewer runs, fewer idle shards"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--rows", metavar="PATTERN", default="*", help="only matching rows (a,b*), and what they need")
+    parser.add_argument("--runs", metavar="N", type=int, default=0, help="rounds (default 3 quick, 5 full)")
+    parser.add_argument(
+        "--data", metavar="DIR", default=".bench", help="where to put data; a real disk (default .bench)"
+    )
+    parser.add_argument("--keep", action="store_true", help="leave data and server logs in DIR")
+    parser.add_argument("--list", action="store_true", help="name the rows and stop")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

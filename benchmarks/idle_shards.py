@@ -1,0 +1,104 @@
+"""What many idle shards cost: time to create them, time to start with them, resident memory for each.
+
+Made once per benchmark on a server of its own, because writing the shards takes longer than all runs of another row.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.ours import FILE, batch_of, fill
+from benchmarks.runs import Measurement
+from benchmarks.stage import Stage, start_journal
+from benchmarks.wire import AckCounter, Wire
+from journal.protocol import frames
+from journal.protocol.frames import Op
+
+GROUP_SHARDS = 1000
+# Half as much again as the journal's budget: what was written before has left the journal, and so the memory.
+CHECKPOINT_FILLING_BYTES = 768 << 20
+SETTLE_TIMEOUT_S = 20.0
+SETTLED_BYTES = 256 << 10
+
+Progress = Callable[[int, int], None]
+
+
+def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
+    """The one measurement of this module; ``progress`` is told shards done and shards in all."""
+    keys = ("idle.create", "idle.ready", "idle.ready-killed", "idle.bytes", "idle.bytes-written")
+    return Measurement(keys, lambda _timing: _measure(stage.directory / "idle", shards, progress), repeated=False)
+
+
+def _measure(directory: Path, shards: int, progress: Progress) -> Mapping[str, float]:
+    data = directory / "data"
+    with _running(data, directory / "log-first") as server:
+        started_bytes = _settled_resident_bytes(server)
+        # The same filling before and after: what buffers and allocator keep from it is then no cost of the shards, and
+        # it makes the journal pass its budget, so that a checkpoint has taken the shards' records out of memory.
+        with Wire(server.address) as wire:
+            fill(wire, "filling", CHECKPOINT_FILLING_BYTES)
+        worked_bytes = _settled_resident_bytes(server)
+        begun_at = time.perf_counter()
+        _create(server.address, shards, progress)
+        created_s = time.perf_counter() - begun_at
+        with Wire(server.address) as wire:
+            fill(wire, "filling", CHECKPOINT_FILLING_BYTES)
+        written_bytes = _settled_resident_bytes(server)
+    with _running(data, directory / "log-restarted", kill=True) as server:
+        ready_s = server.ready_s
+        restarted_bytes = _settled_resident_bytes(server)
+    with _running(data, directory / "log-killed") as server:
+        killed_ready_s = server.ready_s
+    return {
+        "idle.create": shards / created_s,
+        "idle.ready": ready_s,
+        "idle.ready-killed": killed_ready_s,
+        "idle.bytes": (restarted_bytes - started_bytes) / shards,
+        "idle.bytes-written": (written_bytes - worked_bytes) / shards,
+    }
+
+
+@contextmanager
+def _running(data: Path, log_path: Path, *, kill: bool = False) -> Iterator[processes.Server]:
+    """A server for the time of a block, stopped by SIGTERM (drain and checkpoint) or killed at its end."""
+    server = start_journal(data, log_path)
+    try:
+        yield server
+    finally:
+        server.stop(kill=kill)
+
+
+def _create(address: tuple[str, int], shards: int, progress: Progress) -> None:
+    """Create the shards and append one record to each, a group at a time, both pipelined."""
+    batch = batch_of(1)
+    buffer = bytearray(1 << 20)
+    with Wire(address) as wire:
+        wire.socket.settimeout(120.0)
+        for start in range(0, shards, GROUP_SHARDS):
+            names = [f"idle/{number}" for number in range(start, min(start + GROUP_SHARDS, shards))]
+            handles = wire.open(names, FILE)
+            wire.socket.sendall(b"".join(frames.build_append(n, h, batch) for n, h in enumerate(handles)))
+            counter = AckCounter()
+            acknowledged = 0
+            while acknowledged < len(handles):
+                acknowledged += counter(buffer, wire.socket.recv_into(buffer))
+            wire.requests(Op.CLOSE_SHARD, [{"handle": handle} for handle in handles])
+            progress(start + len(names), shards)
+
+
+def _settled_resident_bytes(server: processes.Server) -> int:
+    """Resident memory once it has stopped moving: the median of five looks that lie close together."""
+    give_up_at = time.monotonic() + SETTLE_TIMEOUT_S
+    looks: list[int] = []
+    while True:
+        looks = [*looks[-4:], server.resident_bytes()]
+        if len(looks) == 5 and max(looks) - min(looks) < SETTLED_BYTES:
+            return int(statistics.median(looks))
+        if time.monotonic() > give_up_at:
+            return looks[-1]
+        time.sleep(0.2)

@@ -1,0 +1,215 @@
+"""Load generators on plain sockets: a deep pipeline for rates, a paced sender for latencies.
+
+One thread and one poll loop per generator, because on a small machine whatever the generator burns is missing to the
+server under test. Commands are built ahead and repeated; replies are only counted. No wire format here: see
+`benchmarks.peers` and `benchmarks.wire`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+import attrs
+
+RECEIVE_BUFFER_BYTES = 1 << 20
+DRAIN_TIMEOUT_S = 10.0
+PAUSE_S = 0.0003
+
+CountReplies = Callable[[bytearray, int], int]
+
+
+class LoadError(Exception):
+    """The server under test refused, closed the connection or did not answer in time."""
+
+
+@attrs.frozen(slots=True)
+class Timing:
+    """How long one run of a measurement takes.
+
+    Attributes:
+        warm_up_s: Load that is not counted.
+        measured_s: Load that is counted.
+    """
+
+    warm_up_s: float
+    measured_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Time that load is put on the server."""
+        return self.warm_up_s + self.measured_s
+
+    @property
+    def bound_s(self) -> float:
+        """Time after which a run has failed: what is left to connect, to prepare and to wait for replies is bounded."""
+        return self.total_s + DRAIN_TIMEOUT_S
+
+
+@attrs.define(slots=True)
+class RateClock:
+    """Turns a running total into a rate between the end of the warm-up and the end of the run."""
+
+    timing: Timing
+    begun_at: float = attrs.field(factory=time.perf_counter)
+    first: tuple[float, float] | None = None
+    last: tuple[float, float] | None = None
+
+    def ended(self, total: float) -> bool:
+        """Note the total reached by now; whether the run is over."""
+        now = time.perf_counter()
+        if self.first is None and now >= self.begun_at + self.timing.warm_up_s:
+            self.first = (now, total)
+        if self.last is None and now >= self.begun_at + self.timing.total_s:
+            self.last = (now, total)
+        return self.last is not None
+
+    def rate(self) -> float:
+        """The total's growth per second. Raises `LoadError` if the run was too slow to measure anything."""
+        if self.first is None or self.last is None or self.last[0] <= self.first[0]:
+            raise LoadError("the run ended before anything was measured")
+        return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
+
+
+@attrs.frozen(slots=True)
+class Chunk:
+    """Ready-made commands, sent as they are, and the number of replies that they will cause."""
+
+    data: bytes
+    replies: int
+
+
+def connect(address: tuple[str, int], *, timeout_s: float = 10.0) -> socket.socket:
+    """Open a blocking TCP connection without Nagle delay."""
+    connection = socket.create_connection(address, timeout=timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def pipelined_rate(
+    connection: socket.socket, chunks: Sequence[Chunk], count_replies: CountReplies, *, window: int, timing: Timing
+) -> float:
+    """Send chunks over and over, as fast as replies come back, and return replies per second.
+
+    The clock starts after the warm-up and stops with the reply that passes the end; what is still on its way is
+    waited for afterwards, so that the server is quiet again and a lost reply is noticed.
+
+    Args:
+        connection: Ready for commands; non-blocking while this runs, blocking again afterwards.
+        chunks: Sent in turn. Each holds fewer replies than the window.
+        count_replies: Called with the receive buffer and the number of valid bytes in it; counts the
+            replies in any piece of the stream, raises `LoadError` on an error reply.
+        window: Most replies outstanding.
+        timing: Warm-up and measured time.
+
+    Raises:
+        LoadError: The server closed the connection, or some replies never came.
+    """
+    connection.setblocking(False)
+    poller = select.poll()
+    descriptor = connection.fileno()
+    buffer = bytearray(RECEIVE_BUFFER_BYTES)
+    pending = memoryview(b"")
+    sent = answered = turn = 0
+    clock = RateClock(timing)
+    give_up_at = clock.begun_at + timing.bound_s
+    ended = False
+    while True:
+        idle = True
+        if not pending and not ended and sent + chunks[turn].replies - answered <= window:
+            pending = memoryview(chunks[turn].data)
+            sent += chunks[turn].replies
+            turn = (turn + 1) % len(chunks)
+        if pending:
+            try:
+                pending = pending[connection.send(pending) :]
+                idle = False
+            except BlockingIOError:
+                pass
+        try:
+            received = connection.recv_into(buffer)
+        except BlockingIOError:
+            received = -1
+        if received == 0:
+            raise LoadError("the server closed the connection under load")
+        if received > 0:
+            idle = False
+            answered += count_replies(buffer, received)
+        ended = clock.ended(answered)
+        if ended and not pending and answered >= sent:
+            break
+        if ended and time.perf_counter() > give_up_at:
+            raise LoadError(f"{sent - answered} of {sent} replies did not come within {DRAIN_TIMEOUT_S} s")
+        if idle:
+            poller.register(descriptor, select.POLLIN | (select.POLLOUT if pending else 0))
+            poller.poll(100)
+            # A short pause lets replies gather: fewer system calls here are more processor time for the server.
+            time.sleep(PAUSE_S)
+    connection.setblocking(True)
+    return clock.rate()
+
+
+def one_at_a_time(send: Callable[[], None], await_reply: Callable[[], None], timing: Timing) -> list[float]:
+    """Send, wait for the reply, send again; return the round trips in microseconds, sorted."""
+    latencies_us: list[float] = []
+    begun_at = time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        if before >= begun_at + timing.total_s:
+            return sorted(latencies_us)
+        send()
+        await_reply()
+        if before >= begun_at + timing.warm_up_s:
+            latencies_us.append((time.perf_counter() - before) * 1e6)
+
+
+def paced_deliveries(
+    publish: Callable[[], None],
+    readable: Sequence[socket.socket],
+    drain: Callable[[socket.socket], int],
+    *,
+    rate_per_s: int,
+    timing: Timing,
+) -> list[float]:
+    """Publish at a steady rate and time each delivery; return latencies in microseconds, sorted.
+
+    Deliveries come in the order of publishing, so the n-th delivery belongs to the n-th publish and payloads need no
+    time in them.
+
+    Args:
+        publish: Sends one message.
+        readable: Sockets to watch.
+        drain: Reads what is there on one of them and returns the number of messages delivered.
+        rate_per_s: Messages per second.
+        timing: Warm-up and measured time.
+    """
+    total = int(timing.total_s * rate_per_s)
+    skipped = int(timing.warm_up_s * rate_per_s)
+    published_at: list[float] = []
+    latencies_us: list[float] = []
+    begun_at = time.perf_counter()
+    while len(latencies_us) < total:
+        now = time.perf_counter()
+        if now > begun_at + timing.bound_s:
+            raise LoadError(f"only {len(latencies_us)} of {total} messages were delivered")
+        due_at = begun_at + len(published_at) / rate_per_s if len(published_at) < total else now + 0.1
+        if now >= due_at:
+            published_at.append(now)
+            publish()
+            continue
+        ready, _, _ = select.select(readable, (), (), due_at - now)
+        for connection in ready:
+            delivered = drain(connection)
+            now = time.perf_counter()
+            for _ in range(delivered):
+                latencies_us.append((now - published_at[len(latencies_us)]) * 1e6)
+    return sorted(latencies_us[skipped:])
+
+
+def percentile(sorted_values: Sequence[float], fraction: float) -> float:
+    """Nearest-rank percentile of sorted values."""
+    if not sorted_values:
+        raise LoadError("nothing was measured")
+    return sorted_values[min(len(sorted_values) - 1, int(fraction * len(sorted_values)))]

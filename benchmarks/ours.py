@@ -1,0 +1,240 @@
+"""The product's server under the cheapest generator there can be: frames built ahead on a raw socket.
+
+The same work through the product's own client is in `benchmarks.adapter_load`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import attrs
+
+from benchmarks import load
+from benchmarks.load import Chunk, Timing
+from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
+from benchmarks.runs import Measurement
+from benchmarks.stage import Stage
+from benchmarks.wire import AckCounter, FrameCutter, Wire, fetch_bytes_per_s
+from journal.protocol import frames
+from journal.protocol.frames import Op
+from shards.batch import encode_values
+from shards.model import Mode, Retention, ShardConfig
+
+WINDOW_APPENDS = 16_384
+WINDOW_BYTES = 8 << 20
+CHUNK_BYTES = 128 << 10
+READ_BYTES = 256 << 20
+FETCH_BYTES = 1 << 20
+MESSAGES_PER_S = 1000
+MANY_SHARDS = 4000
+
+FILE = ShardConfig(mode=Mode.FILE)
+# A memory-mode shard must be bounded by somebody; whole segments go when this is passed.
+MEMORY = ShardConfig(mode=Mode.MEMORY, retention=Retention(max_bytes=256 << 20), segment_bytes=16 << 20)
+
+_names = itertools.count()
+
+
+def fresh_name(kind: str) -> str:
+    """Name of a shard that was never used in this benchmark."""
+    return f"bench/{kind}/{next(_names)}"
+
+
+def batch_of(records: int) -> bytes:
+    """An encoded batch of 100-byte values."""
+    return encode_values([b"x" * VALUE_BYTES] * records, timestamp_us=1_700_000_000_000_000)
+
+
+def measurements(stage: Stage) -> list[Measurement]:
+    """All measurements of pre-encoded batches."""
+    generator = _Generator(stage)
+    return [
+        Measurement(("batches.file.encoded",), lambda t: {"batches.file.encoded": generator.batches(FILE, t)}),
+        Measurement(("batches.memory.encoded",), lambda t: {"batches.memory.encoded": generator.batches(MEMORY, t)}),
+        Measurement(("singles.one.encoded",), lambda t: {"singles.one.encoded": generator.singles(t)}),
+        Measurement(("singles.many.encoded",), lambda t: {"singles.many.encoded": generator.singles_over_many(t)}),
+        Measurement(("large.encoded",), lambda t: {"large.encoded": generator.large(t)}),
+        Measurement(("one.encoded",), lambda t: {"one.encoded": generator.one_at_a_time(t)}),
+        Measurement(("tail.encoded-p50", "tail.encoded-p99"), generator.tail),
+        Measurement(("read.encoded",), lambda t: {"read.encoded": generator.read(t)}),
+    ]
+
+
+@attrs.frozen(slots=True)
+class ReadShard:
+    """A sealed shard to read back: all its offsets lie in closed log segments."""
+
+    name: str
+    next_offset: int
+
+
+def shard_to_read(stage: Stage) -> ReadShard:
+    """Fill a shard once with 16 KiB batches and close its last segment."""
+
+    def make() -> ReadShard:
+        name = fresh_name("read")
+        with Wire(stage.journal().address) as wire:
+            fill(wire, name, READ_BYTES)
+            info = wire.request(Op.SEAL, {"name": name})
+        return ReadShard(name, int(info["next_offset"]))
+
+    return stage.once("shard to read", make)
+
+
+def fill(wire: Wire, name: str, size_bytes: int) -> None:
+    """Append 16 KiB batches to a file-mode shard until it has grown by about so many bytes, all acknowledged."""
+    [handle] = wire.open([name], FILE)
+    batch = batch_of(BATCH_RECORDS)
+    chunk = _chunk([(handle, batch)] * (CHUNK_BYTES // len(batch)))
+    window = window_of(len(batch)) // 2
+    counter = AckCounter()
+    buffer = bytearray(1 << 20)
+    total = size_bytes // len(batch)
+    sent = acknowledged = 0
+    while acknowledged < sent or sent < total:
+        if sent < total and sent - acknowledged < window:
+            wire.socket.sendall(chunk.data)
+            sent += chunk.replies
+        else:
+            received = wire.socket.recv_into(buffer)
+            if not received:
+                raise load.LoadError("the server closed the connection")
+            acknowledged += counter(buffer, received)
+
+
+def many_shards(stage: Stage) -> list[str]:
+    """Names of the shards that the spread row appends to; they are created once."""
+
+    def create() -> list[str]:
+        names = [f"bench/many/{number}" for number in range(MANY_SHARDS)]
+        with Wire(stage.journal().address) as wire:
+            wire.open(names, FILE)
+        return names
+
+    return stage.once("many shards", create)
+
+
+def window_of(batch_bytes: int) -> int:
+    """Unacknowledged appends that both the byte and the count bound allow."""
+    return max(2, min(WINDOW_APPENDS, WINDOW_BYTES // batch_bytes))
+
+
+class _Generator:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def batches(self, config: ShardConfig, timing: Timing) -> float:
+        """Records per second in 16 KiB batches."""
+        return self._append_rate(config, batch_of(BATCH_RECORDS), timing) * BATCH_RECORDS
+
+    def large(self, timing: Timing) -> float:
+        """Megabytes per second of 128 KiB batches."""
+        batch = batch_of(LARGE_BATCH_RECORDS)
+        return self._append_rate(FILE, batch, timing) * len(batch) / 1e6
+
+    def singles(self, timing: Timing) -> float:
+        """Single-record appends per second to one shard."""
+        return self._append_rate(FILE, batch_of(1), timing)
+
+    def singles_over_many(self, timing: Timing) -> float:
+        """Single-record appends per second, in random order over many shards."""
+        names = many_shards(self._stage)
+        batch = batch_of(1)
+        with Wire(self._stage.journal().address) as wire:
+            handles = wire.open(names, None) * 4
+            random.Random(1).shuffle(handles)
+            per_chunk = CHUNK_BYTES // len(batch)
+            chunks = [
+                _chunk([(handle, batch) for handle in handles[start : start + per_chunk]])
+                for start in range(0, len(handles), per_chunk)
+            ]
+            return load.pipelined_rate(wire.socket, chunks, AckCounter(), window=window_of(len(batch)), timing=timing)
+
+    def one_at_a_time(self, timing: Timing) -> float:
+        """p50 of one synced append after the other, in microseconds."""
+        with self._fresh_shard(FILE) as (wire, name, handle):
+            wire.socket.settimeout(60.0)
+            frame = frames.build_append(0, handle, batch_of(1))
+            counter = AckCounter()
+            buffer = bytearray(4096)
+
+            def await_reply() -> None:
+                acknowledged = 0
+                while not acknowledged:
+                    received = wire.socket.recv_into(buffer)
+                    if not received:
+                        raise load.LoadError(f"the server closed the connection that appends to {name}")
+                    acknowledged = counter(buffer, received)
+
+            latencies_us = load.one_at_a_time(lambda: wire.socket.sendall(frame), await_reply, timing)
+        return load.percentile(latencies_us, 0.5)
+
+    def tail(self, timing: Timing) -> Mapping[str, float]:
+        """p50 and p99 from append on one connection to push on another, in microseconds."""
+        with self._fresh_shard(MEMORY) as (writer, name, handle), Wire(self._stage.journal().address) as reader:
+            reader.request(Op.SUBSCRIBE, {"subscription": 1, "shard": name, "start": "latest", "credit_bytes": 8 << 20})
+            frame = frames.build_append(0, handle, batch_of(1))
+            pushes, acknowledgements = FrameCutter(), FrameCutter()
+
+            def drain(connection: socket.socket) -> int:
+                data = connection.recv(65_536)
+                if not data:
+                    raise load.LoadError("the server closed the connection")
+                if connection is writer.socket:
+                    for _ in acknowledgements.feed(data):
+                        pass
+                    return 0
+                delivered = 0
+                for op, whole in pushes.feed(data):
+                    if op == Op.PUSH:
+                        *_, first_offset, next_offset = frames.PUSH.unpack_from(whole)
+                        delivered += next_offset - first_offset
+                return delivered
+
+            latencies_us = load.paced_deliveries(
+                lambda: writer.socket.sendall(frame),
+                [writer.socket, reader.socket],
+                drain,
+                rate_per_s=MESSAGES_PER_S,
+                timing=timing,
+            )
+        return {
+            "tail.encoded-p50": load.percentile(latencies_us, 0.5),
+            "tail.encoded-p99": load.percentile(latencies_us, 0.99),
+        }
+
+    def read(self, timing: Timing) -> float:
+        """Gigabytes per second of batches read back by offset."""
+        shard = shard_to_read(self._stage)
+        with Wire(self._stage.journal().address) as wire:
+            [handle] = wire.open([shard.name], None)
+            rate = fetch_bytes_per_s(
+                wire.socket, handle, first_offset=0, end_offset=shard.next_offset, max_bytes=FETCH_BYTES, timing=timing
+            )
+        return rate / 1e9
+
+    def _append_rate(self, config: ShardConfig, batch: bytes, timing: Timing) -> float:
+        """Acknowledged appends per second of one batch over and over to a fresh shard."""
+        with self._fresh_shard(config) as (wire, _, handle):
+            chunk = _chunk([(handle, batch)] * max(1, CHUNK_BYTES // len(batch)))
+            return load.pipelined_rate(wire.socket, [chunk], AckCounter(), window=window_of(len(batch)), timing=timing)
+
+    @contextmanager
+    def _fresh_shard(self, config: ShardConfig) -> Iterator[tuple[Wire, str, int]]:
+        """A connection and a shard of its own that is deleted afterwards, on a connection that was not under load."""
+        name = fresh_name(config.mode)
+        with Wire(self._stage.journal().address) as wire:
+            [handle] = wire.open([name], config)
+            yield wire, name, handle
+        with Wire(self._stage.journal().address) as wire:
+            wire.delete(name)
+
+
+def _chunk(appends: list[tuple[int, bytes]]) -> Chunk:
+    """APPEND frames, one after the other; correlation ids repeat from chunk to chunk, acks are only counted."""
+    data = b"".join(frames.build_append(number, handle, batch) for number, (handle, batch) in enumerate(appends))
+    return Chunk(data, len(appends))

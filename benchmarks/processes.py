@@ -1,0 +1,161 @@
+"""Real servers as child processes: started on free loopback ports, stopped by the handle that started them.
+
+No measurement here, and nothing is ever looked up or stopped by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+READY_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
+
+
+class NotInstalledError(Exception):
+    """A program that a row needs is not on this machine."""
+
+
+class ProcessError(Exception):
+    """A server did not start or ended on its own."""
+
+
+@attrs.define(slots=True)
+class Server:
+    """A running server that this program started.
+
+    Attributes:
+        process: The child process.
+        address: Where it listens.
+        ready_s: Time from exec to accepting.
+        log_path: What it printed.
+    """
+
+    process: subprocess.Popen[bytes]
+    address: tuple[str, int]
+    ready_s: float
+    log_path: Path
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process and its children (a server may keep workers)."""
+        return sum(resident_bytes(pid) for pid in [self.process.pid, *children(self.process.pid)])
+
+    def stop(self, *, kill: bool = False) -> float:
+        """Stop the process (SIGTERM, or SIGKILL if asked or if it does not end) and return the seconds that took."""
+        begun_at = time.perf_counter()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        return time.perf_counter() - begun_at
+
+
+def resident_bytes(pid: int) -> int:
+    """VmRSS of one process, 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    match = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return int(match.group(1)) * 1024 if match else 0
+
+
+def children(pid: int) -> list[int]:
+    """Direct and indirect children of a process."""
+    found: list[int] = []
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return found
+    for thread in threads:
+        try:
+            words = (thread / "children").read_text().split()
+        except FileNotFoundError:
+            continue
+        for word in words:
+            found += [int(word), *children(int(word))]
+    return found
+
+
+def free_port() -> int:
+    """A loopback port that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+def installed(program: str) -> str:
+    """Path of a program, also where system daemons live; raises `NotInstalledError`."""
+    path = shutil.which(program, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin:/usr/local/bin")
+    if path is None:
+        raise NotInstalledError("not installed")
+    return path
+
+
+def start_listening(argv: Sequence[str], port: int, log_path: Path) -> Server:
+    """Start a server that listens on the given port and wait until it accepts."""
+    begun_at = time.perf_counter()
+    process = _spawn(argv, log_path)
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            return Server(process, ("127.0.0.1", port), time.perf_counter() - begun_at, log_path)
+        except OSError as error:
+            _check_starting(process, begun_at, log_path, error)
+            time.sleep(0.01)
+
+
+def start_announcing(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> Server:
+    """Start a server that prints ``ready`` and its addresses in a line; the first loopback address is taken."""
+    begun_at = time.perf_counter()
+    process = _spawn(argv, log_path, cwd=cwd)
+    while True:
+        for line in log_path.read_text(errors="replace").splitlines(keepends=True):
+            match = READY_ADDRESS.search(line)
+            if line.startswith("ready") and line.endswith("\n") and match:
+                return Server(process, ("127.0.0.1", int(match.group(1))), time.perf_counter() - begun_at, log_path)
+        _check_starting(process, begun_at, log_path, None)
+        time.sleep(0.005)
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """Command line that runs a module of this repository with this interpreter."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def _spawn(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with log_path.open("wb") as log:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=cwd, env=environment
+        )
+
+
+def _check_starting(
+    process: subprocess.Popen[bytes], begun_at: float, log_path: Path, cause: BaseException | None
+) -> None:
+    """Raise if the process has ended or has taken too long to start."""
+    if process.poll() is not None:
+        tail = log_path.read_text(errors="replace").strip().splitlines()[-1:]
+        raise ProcessError(f"server ended with status {process.returncode}: {' '.join(tail)[:200]}") from cause
+    if time.perf_counter() - begun_at > START_TIMEOUT_S:
+        process.kill()
+        process.wait()
+        raise ProcessError(f"server did not accept within {START_TIMEOUT_S:.0f} s; see {log_path}") from cause

@@ -1,0 +1,173 @@
+"""The rows of the table: what each is called, what it is compared to, and what it must reach. No measuring here."""
+
+from __future__ import annotations
+
+from benchmarks.runs import Goal, Row
+
+VALUE_BYTES = 100
+SMALL_BATCH_BYTES = 16 << 10
+LARGE_BATCH_BYTES = 128 << 10
+HEADER_BYTES = 88
+SYNCED = "fsync"
+NOT_SYNCED = "no fsync"
+IN_MEMORY = "memory"
+
+# 88 bytes of header; 8 bytes of offsets and 104 of padded value for one record, 4 + 100 a record for many.
+BATCH_RECORDS = (SMALL_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)
+LARGE_BATCH_RECORDS = (LARGE_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)
+SINGLE_STORED_MB = (HEADER_BYTES + 8 + 104 + 40) / 1e6
+BATCHED_STORED_MB = (SMALL_BATCH_BYTES + 40) / BATCH_RECORDS / 1e6
+
+
+def rows(*, shards: int, many: int) -> list[Row]:
+    """All rows.
+
+    Args:
+        shards: Idle shards of the last section; its goals are for 100,000.
+        many: Shards that the spread row appends to.
+    """
+    return [*_limits(), *_peers(), *_appends(many), *_latency(), *_reading(), *_idle(shards)]
+
+
+def _limits() -> list[Row]:
+    return [
+        Row("limit.copy", "loopback copy, process to process", "GB/s"),
+        Row("limit.sync-1m", "pwritev + fdatasync of 1 MiB, pre-zeroed file", "MB/s", SYNCED),
+        Row("limit.sync-128k", "pwritev + fdatasync of 128 KiB, pre-zeroed file", "MB/s", SYNCED),
+        Row("limit.sync-one", "pwritev + fdatasync of 256 B, p50", "us", SYNCED),
+    ]
+
+
+def _peers() -> list[Row]:
+    return [
+        Row("jetstream.file", "NATS JetStream file, 100 B publishes", "records/s", NOT_SYNCED),
+        Row("jetstream.memory", "NATS JetStream memory, 100 B publishes", "records/s", IN_MEMORY),
+        Row("jetstream.file-16k", "NATS JetStream file, 16 KiB publishes", "MB/s", NOT_SYNCED),
+        Row("jetstream.file-one", "NATS JetStream file, 100 B one at a time, p50", "us", NOT_SYNCED),
+        Row("jetstream.push-p50", "NATS JetStream memory, publish to push delivery, p50", "us", IN_MEMORY),
+        Row("jetstream.push-p99", "the same, p99", "us", IN_MEMORY),
+        Row("redis.plain", "Redis XADD 100 B, no append-only file", "records/s", IN_MEMORY),
+        Row("redis.synced", "Redis XADD 100 B, appendfsync always", "records/s", SYNCED),
+        Row("redis.synced-one", "Redis XADD 100 B one at a time, appendfsync always, p50", "us", SYNCED),
+    ]
+
+
+def _appends(many: int) -> list[Row]:
+    clients = (("encoded", "pre-encoded"), ("client", "client, pipelined"), ("adapter", "through the adapter"))
+    by_client = [_appends_of(client, words, many) for client, words in clients]
+    return [row for same_work in zip(*by_client, strict=True) for row in same_work]
+
+
+def _appends_of(client: str, words: str, many: int) -> list[Row]:
+    return [
+        Row(
+            f"batches.file.{client}",
+            f"100 B records in 16 KiB batches, {words}",
+            "records/s",
+            SYNCED,
+            peer="jetstream.file",
+            limit="limit.sync-1m",
+            limit_scale=BATCHED_STORED_MB,
+            goal=Goal(5.0, of="jetstream.file"),
+        ),
+        Row(
+            f"batches.memory.{client}",
+            f"100 B records in 16 KiB batches, {words}",
+            "records/s",
+            IN_MEMORY,
+            peer="jetstream.memory",
+            limit="limit.copy",
+            limit_scale=BATCHED_STORED_MB / 1e3,
+            goal=Goal(5.0, of="jetstream.memory"),
+        ),
+        Row(
+            f"singles.one.{client}",
+            f"100 B records one by one, pipelined, one shard, {words}",
+            "records/s",
+            SYNCED,
+            peer="jetstream.file",
+            limit="limit.sync-1m",
+            limit_scale=SINGLE_STORED_MB,
+            goal=Goal(1.2, of="jetstream.file"),
+        ),
+        Row(
+            f"singles.many.{client}",
+            f"the same over {many:,} shards, {words}",
+            "records/s",
+            SYNCED,
+            peer="jetstream.file",
+            limit="limit.sync-1m",
+            limit_scale=SINGLE_STORED_MB,
+            goal=Goal(0.8, of=f"singles.one.{client}"),
+        ),
+        Row(
+            f"large.{client}",
+            f"128 KiB batches, {words}",
+            "MB/s",
+            SYNCED,
+            peer="jetstream.file-16k",
+            limit="limit.sync-128k",
+            goal=Goal(0.7, of="limit.sync-128k"),
+        ),
+    ]
+
+
+def _latency() -> list[Row]:
+    found: list[Row] = []
+    for client, words in (("encoded", "pre-encoded"), ("adapter", "through the adapter")):
+        found.append(
+            Row(
+                f"one.{client}",
+                f"100 B one at a time, {words}, p50",
+                "us",
+                SYNCED,
+                peer="redis.synced-one",
+                limit="limit.sync-one",
+                goal=Goal(3.0, of="limit.sync-one", at_most=True),
+            )
+        )
+    for client, words in (("encoded", "pre-encoded"), ("adapter", "through the adapter")):
+        found += [
+            Row(
+                f"tail.{client}-p50",
+                f"append to push, 1,000 messages/s, {words}, p50",
+                "us",
+                IN_MEMORY,
+                peer="jetstream.push-p50",
+                goal=Goal(1000.0, at_most=True),
+            ),
+            Row(f"tail.{client}-p99", "the same, p99", "us", IN_MEMORY, peer="jetstream.push-p99"),
+        ]
+    return found
+
+
+def _reading() -> list[Row]:
+    return [
+        Row(
+            "read.encoded",
+            "log segments through the socket, 1 MiB a request, 2 deep",
+            "GB/s",
+            "file",
+            limit="limit.copy",
+            goal=Goal(1.0),
+        ),
+        Row("read.adapter", "the same through the adapter, decoded to records", "records/s", "file"),
+    ]
+
+
+def _idle(shards: int) -> list[Row]:
+    return [
+        Row("idle.create", f"create {shards:,} shards with one record each", "shards/s", SYNCED),
+        Row("idle.ready", "exec to ready after SIGTERM", "s", f"{shards:,} shards", goal=Goal(10.0, at_most=True)),
+        Row(
+            "idle.ready-killed", "exec to ready after SIGKILL", "s", f"{shards:,} shards", goal=Goal(10.0, at_most=True)
+        ),
+        Row("idle.bytes", "memory an idle shard costs, after restart", "B", "RSS", goal=Goal(2048.0, at_most=True)),
+        Row(
+            "idle.bytes-written",
+            "memory an idle shard costs, after writing and a checkpoint",
+            "B",
+            "RSS",
+            goal=Goal(2048.0, at_most=True),
+        ),
+    ]

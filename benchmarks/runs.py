@@ -1,0 +1,251 @@
+"""The arithmetic of a benchmark: rows, samples, ratios, goals, and in which order runs take place.
+
+Pure apart from calling the measurements it is given. What is measured lives in `limits`, `peers`, `ours`; how it is
+shown in `table`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from benchmarks.load import Timing
+
+
+class UnavailableError(Exception):
+    """A row cannot be measured here; the message is shown in its place."""
+
+
+@attrs.frozen(slots=True)
+class Goal:
+    """What a row must reach.
+
+    Attributes:
+        bound: The figure, or the factor if ``of`` is given.
+        of: Key of the row that the bound is a factor of; empty for an absolute bound.
+        at_most: The figure must not be above the bound, instead of not below it.
+    """
+
+    bound: float
+    of: str = ""
+    at_most: bool = False
+
+    def met_by(self, figure: float) -> bool:
+        """Whether a figure (or a ratio) satisfies the bound."""
+        return figure <= self.bound if self.at_most else figure >= self.bound
+
+    def describe(self, unit: str) -> str:
+        """The goal in a few words."""
+        sign = "<=" if self.at_most else ">="
+        return f"{sign} {self.bound:g} x {self.of}" if self.of else f"{sign} {format_figure(self.bound)} {unit}"
+
+
+@attrs.frozen(slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        key: Dotted name, matched by ``--rows``.
+        title: What is measured.
+        unit: Unit of the figures.
+        promise: What must have happened before an acknowledgement (or what else must be known to read the figure).
+        peer: Key of the row to compare with; empty for none.
+        limit: Key of the row that bounds this one; empty for none.
+        limit_scale: Turns this row's figure into the limit's unit (for example stored megabytes per record).
+        goal: What must be reached; None for rows that are there for comparison.
+    """
+
+    key: str
+    title: str
+    unit: str
+    promise: str = ""
+    peer: str = ""
+    limit: str = ""
+    limit_scale: float = 1.0
+    goal: Goal | None = None
+
+
+@attrs.frozen(slots=True)
+class Measurement:
+    """Something that can be run again and again, and fills one row or several.
+
+    Attributes:
+        keys: Rows it fills.
+        run: One run; returns a figure per key. Raises `UnavailableError` where it cannot be done on this machine.
+        repeated: False for a long measurement that is made once, in the first round.
+    """
+
+    keys: tuple[str, ...]
+    run: Callable[[Timing], Mapping[str, float]]
+    repeated: bool = True
+
+
+@attrs.define(slots=True)
+class Samples:
+    """Figures of one row in the order of the rounds, and why there are no (more) of them."""
+
+    figures: list[float] = attrs.field(factory=list)
+    problem: str = ""
+
+
+@attrs.frozen(slots=True)
+class Line:
+    """A row with its results, ready to be shown.
+
+    Attributes:
+        figure: Median of the runs; None if there is none.
+        lowest: Smallest run.
+        highest: Largest run.
+        runs: Number of runs.
+        peer_ratio: This row over its peer; None if either is missing.
+        limit_ratio: This row (scaled) over its limit; None if either is missing.
+        goal: The goal in words, or empty.
+        reached: Whether the goal is met; None without a goal or without the figures to judge it.
+        problem: Why the row has no figure, or empty.
+    """
+
+    row: Row
+    figure: float | None
+    lowest: float | None
+    highest: float | None
+    runs: int
+    peer_ratio: float | None
+    limit_ratio: float | None
+    goal: str
+    reached: bool | None
+    problem: str
+
+
+def select(rows: Sequence[Row], pattern: str) -> list[Row]:
+    """Rows whose key matches a shell pattern (or one of several, apart by commas), and all they are compared to."""
+    by_key = {row.key: row for row in rows}
+    wanted: set[str] = set()
+    patterns = pattern.split(",")
+    waiting = [row.key for row in rows if any(fnmatch.fnmatchcase(row.key, each) for each in patterns)]
+    while waiting:
+        key = waiting.pop()
+        if key in wanted:
+            continue
+        wanted.add(key)
+        row = by_key[key]
+        waiting += [other for other in (row.peer, row.limit, row.goal.of if row.goal else "") if other]
+    return [row for row in rows if row.key in wanted]
+
+
+def schedule(measurements: Iterable[Measurement], wanted: set[str], rounds: int) -> list[tuple[int, Measurement]]:
+    """Order of the runs: every measurement once per round (A B C A B C), so that slow drifts hit all alike."""
+    needed = [measurement for measurement in measurements if wanted & set(measurement.keys)]
+    return [
+        (number, measurement)
+        for number in range(rounds)
+        for measurement in needed
+        if measurement.repeated or number == 0
+    ]
+
+
+def collect(
+    plan: Sequence[tuple[int, Measurement]],
+    timing: Timing,
+    *,
+    now_s: Callable[[], float],
+    deadline_s: float,
+    progress: Callable[[int, Measurement], None],
+    expected_errors: tuple[type[Exception], ...],
+) -> dict[str, Samples]:
+    """Make the runs of a plan and gather their figures per row.
+
+    A measurement that fails is not tried again; its rows show why. The first round is always made whole; a later run
+    is made only if it is likely to end before the deadline (judged by how long the same one took before), so the whole
+    stays within its time.
+
+    Args:
+        plan: From `schedule`.
+        timing: Passed to each run.
+        now_s: A clock that never goes backwards.
+        deadline_s: Time on that clock after which no further round goes on.
+        progress: Called before each run with its number in the plan.
+        expected_errors: Failures of a server or a generator that end one measurement and not the benchmark.
+    """
+    samples: dict[str, Samples] = {}
+    longest_s: dict[tuple[str, ...], float] = {}
+    for number, (round_number, measurement) in enumerate(plan):
+        mine = [samples.setdefault(key, Samples()) for key in measurement.keys]
+        if any(sample.problem for sample in mine):
+            continue
+        begun_at = now_s()
+        if round_number > 0 and begun_at + longest_s[measurement.keys] > deadline_s:
+            break
+        progress(number, measurement)
+        try:
+            figures = measurement.run(timing)
+        except UnavailableError as error:
+            for sample in mine:
+                sample.problem = str(error)
+            continue
+        except expected_errors as error:
+            for sample in mine:
+                sample.problem = f"failed: {type(error).__name__}: {error}"
+            continue
+        longest_s[measurement.keys] = max(longest_s.get(measurement.keys, 0.0), now_s() - begun_at)
+        for key, figure in figures.items():
+            samples.setdefault(key, Samples()).figures.append(figure)
+    return samples
+
+
+def ratio(own: Sequence[float], other: Sequence[float], scale: float = 1.0) -> float | None:
+    """Median over the rounds of own/other.
+
+    Figures of the same round are compared with each other, because they met the same noise. None if there is no round
+    with both, or the other figure is 0.
+    """
+    pairs = [(mine * scale, theirs) for mine, theirs in zip(own, other, strict=False) if theirs]
+    return statistics.median(mine / theirs for mine, theirs in pairs) if pairs else None
+
+
+def evaluate(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
+    """Turn samples into lines: medians, spans, ratios, and whether goals are met."""
+
+    def figures_of(key: str) -> list[float]:
+        return samples[key].figures if key in samples else []
+
+    lines = []
+    for row in rows:
+        figures = figures_of(row.key)
+        problem = samples[row.key].problem if row.key in samples else "not measured"
+        reached: bool | None = None
+        if row.goal is not None and figures:
+            judged = ratio(figures, figures_of(row.goal.of)) if row.goal.of else statistics.median(figures)
+            reached = None if judged is None else row.goal.met_by(judged)
+        lines.append(
+            Line(
+                row=row,
+                figure=statistics.median(figures) if figures else None,
+                lowest=min(figures, default=None),
+                highest=max(figures, default=None),
+                runs=len(figures),
+                peer_ratio=ratio(figures, figures_of(row.peer)) if row.peer else None,
+                limit_ratio=ratio(figures, figures_of(row.limit), row.limit_scale) if row.limit else None,
+                goal=row.goal.describe(row.unit) if row.goal else "",
+                reached=reached,
+                problem=problem,
+            )
+        )
+    return lines
+
+
+def format_figure(value: float) -> str:
+    """A figure with three or so significant digits; k and M stand for thousands and millions."""
+    if abs(value) >= 999_500:
+        return f"{value / 1e6:.2f} M"
+    if abs(value) >= 10_000:
+        return f"{value / 1e3:.0f} k"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"

@@ -1,0 +1,370 @@
+"""The storage adapter: the one interface through which a broker stores and reads, whatever engine lies behind.
+
+Here are the interface, its promises and the values that only it needs. Engines live in `broker_adapter.engines`; they
+all pass the contract suite in ``tests/adapter_contract``. Errors are those of `shards.errors`, on every engine.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+import attrs
+
+from shards.model import (
+    AckLevel,
+    Appended,
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
+from shards.position import Start
+from shards.record import Gap, Record, StoredRecord
+
+LATEST = Start.latest()
+DEFAULT_CONFIG = ShardConfig()
+
+DEFAULT_READ_BYTES = 1 << 20
+"""Batch bytes that a read returns at most, unless told otherwise; one whole batch always fits."""
+
+DEFAULT_CREDIT_BYTES = 1 << 20
+"""Batch bytes that a subscription may hold ready for a consumer that has not asked for them yet."""
+
+
+@attrs.frozen(slots=True)
+class ReadResult:
+    """What a read found.
+
+    Attributes:
+        records: Records and gaps in offset order. Expired records are left out.
+        next_offset: Where to read on. It moves past records that were left out, so it may move although there are none.
+    """
+
+    records: list[StoredRecord | Gap]
+    next_offset: int
+
+
+async def _nothing_to_acknowledge() -> None:
+    """Acknowledge a delivery that belongs to no group."""
+
+
+@attrs.frozen(slots=True)
+class Delivery:
+    """Records that a subscription received: some of one shard, in offset order.
+
+    Attributes:
+        shard: Name of the shard.
+        records: Records and gaps. It may be empty for a group: records in the range had expired.
+        next_offset: Offset after the delivered range.
+    """
+
+    shard: str
+    records: list[StoredRecord | Gap]
+    next_offset: int
+    _acknowledge: Callable[[], Awaitable[None]] = attrs.field(default=_nothing_to_acknowledge, repr=False, eq=False)
+
+    async def acknowledge(self) -> None:
+        """Say that the group is done with this range, so that no other member gets it. Without a group it does nothing.
+
+        The group's position (cursor ``group/<name>`` of the shard) moves when all lower offsets are acknowledged too.
+        It is stored soon, not necessarily before this returns: after a crash the last ranges may come again.
+        """
+        await self._acknowledge()
+
+
+class Subscription(abc.ABC):
+    """An endless async iterator of deliveries. One task iterates it at a time.
+
+    It ends cleanly (the loop is left) when the adapter or the subscription is closed. It raises `ShardNotFoundError`
+    when its one shard is deleted. A shard that a filter matched and that is deleted just delivers no more. Where a trim
+    or retention took records before they were delivered, a `Gap` stands in their place.
+    """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abc.abstractmethod
+    async def __anext__(self) -> Delivery:
+        """Wait for the next delivery."""
+
+
+class StorageAdapter(abc.ABC):
+    """Shards, cursors, state and producers of one store.
+
+    Use it as ``async with open_adapter(url) as adapter``. All methods may be called from any number of trio tasks at
+    once. A shard's name is like a topic, without ``+`` and ``#``; a *target* with one of them is a filter.
+    """
+
+    # Shards
+
+    @abc.abstractmethod
+    async def create_shard(
+        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
+        """Create an empty shard.
+
+        Must not return until the shard would survive a crash of the node (engines that keep anything).
+
+        Raises:
+            ShardExistsError: It exists and ``exist_ok`` is false; with ``exist_ok`` the existing one is returned as it
+                is.
+            InvalidNameError: The name breaks the naming rules.
+        """
+
+    @abc.abstractmethod
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
+        """All shards whose name matches the topic filter, sorted by name.
+
+        A filter that begins with a wildcard leaves out names that begin with ``$``.
+        """
+
+    @abc.abstractmethod
+    async def describe_shard(self, name: str) -> ShardInfo:
+        """One shard with its segments. Raises `ShardNotFoundError`."""
+
+    @abc.abstractmethod
+    async def delete_shard(self, name: str) -> None:
+        """Drop a shard with its records and cursors.
+
+        Must not return until the shard would stay deleted after a crash. A shard created later under the same name
+        starts at offset 0 and has another ``shard_id``.
+        """
+
+    @abc.abstractmethod
+    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
+        """Choose where the next records lie, while writers and readers go on; offsets and order are unbroken.
+
+        Must not return until the new mode would survive a crash.
+        """
+
+    @abc.abstractmethod
+    async def configure_shard(
+        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
+    ) -> ShardInfo:
+        """Change settings of a shard; None leaves one as it is. Must not return until they would survive a crash."""
+
+    @abc.abstractmethod
+    async def seal(self, name: str) -> ShardInfo:
+        """Close the active segment, so that the next append opens a new one. Engines without segments do nothing."""
+
+    @abc.abstractmethod
+    async def trim(self, name: str, before_offset: int) -> ShardInfo:
+        """Drop all records below an offset.
+
+        Must not return until the dropped records would stay gone after a crash.
+
+        Raises:
+            OffsetOutOfRangeError: ``before_offset`` lies past the shard's end. One below its start does nothing.
+        """
+
+    # Records
+
+    @abc.abstractmethod
+    async def append(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append records (or bare values) as one batch: all of them, next to each other, or none.
+
+        Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at once. What is
+        acknowledged is readable, but for a file-mode batch acknowledged as `MEMORY`: it is readable once it is durable.
+        Calls that one task makes one after the other are stored in that order. When the call is cancelled the records
+        may or may not be stored.
+
+        Args:
+            shard: Name of an existing shard; an append never creates one.
+            records: At least one.
+            ack: `DEFAULT` is durable in file mode, memory in memory mode. The engine may reach more than was asked.
+            expected_offset: Append only if this is the shard's next offset.
+
+        Raises:
+            ShardNotFoundError: There is no such shard.
+            OffsetConflictError: ``expected_offset`` is not the next offset.
+            DurabilityUnavailableError: `DURABLE` was asked of a memory-mode shard or of an engine that keeps nothing.
+            LimitExceededError: The batch is larger than the engine's limit.
+        """
+
+    @abc.abstractmethod
+    async def append_batch(
+        self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
+    ) -> Appended:
+        """Append a batch made by `shards.batch.encode`; the promises are those of `append`.
+
+        A batch that carries a producer id is stored at most once: a repeated sequence is answered with
+        ``duplicate=True``. The journal engine refuses such batches (`InvalidRequestError`): its client numbers what it
+        sends by itself, so that appends are stored once across reconnects.
+
+        Raises:
+            BatchError: The bytes are not exactly one intact batch.
+            UnknownProducerError, StaleEpochError, SequenceGapError: See `shards.errors`.
+        """
+
+    @abc.abstractmethod
+    async def read(
+        self,
+        shard: str,
+        start: Start | int,
+        *,
+        max_bytes: int = DEFAULT_READ_BYTES,
+        max_records: int | None = None,
+        max_wait_s: float = 0.0,
+    ) -> ReadResult:
+        """Read records from a position on, in offset order.
+
+        Only committed records are seen: what a read of a file-mode shard returned is there after any crash.
+
+        Args:
+            shard: Name of an existing shard.
+            start: A position, or simply an offset. The end of the shard is a valid offset with nothing to read yet.
+            max_bytes: Stop after about so many batch bytes; at least one batch is read.
+            max_records: Stop after so many records and gaps.
+            max_wait_s: If there is nothing to read yet, wait so long for an append.
+
+        Raises:
+            OffsetOutOfRangeError: The offset was trimmed or lies past the end; the error says the valid range.
+        """
+
+    @abc.abstractmethod
+    async def read_by_key(
+        self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        """Records with that key, in offset order. ``next_offset`` is the shard's end when there are no more.
+
+        Raises:
+            IndexMissingError: The shard was created without ``index_keys``.
+        """
+
+    @abc.abstractmethod
+    async def read_by_tag(
+        self, shard: str, tag: str, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        """Records with that tag, like `read_by_key`; needs ``index_tags``."""
+
+    @abc.abstractmethod
+    async def read_latest(self, shard: str, key: bytes) -> StoredRecord | None:
+        """The newest record with that key that has not expired; needs ``index_keys``."""
+
+    @abc.abstractmethod
+    def subscribe(
+        self,
+        target: str,
+        start: Start = LATEST,
+        *,
+        group: str | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Receive the records of a shard, or of all shards that match a filter, as they are committed.
+
+        The start position is taken before the context is entered, so that nothing appended inside it is missed. A
+        shard that is created later is delivered from its first record. Order holds within a shard.
+
+        A consumer that is slow holds up nobody: it costs at most ``credit_bytes`` and one batch, whatever is appended.
+
+        Args:
+            target: Shard name or topic filter.
+            start: Where to begin in each shard; a group that has a position goes on from there.
+            group: Share the records with the other members of this group. Each delivery goes to one member, which
+                acknowledges it; what a lost member has not acknowledged goes to the others.
+            credit_bytes: Batch bytes that may be under way.
+        """
+
+    async def tail(self, target: str, start: Start = LATEST) -> AsyncGenerator[Delivery, None]:
+        """Iterate over deliveries; a short form of `subscribe`. Close it (`contextlib.aclosing`) when left early."""
+        async with self.subscribe(target, start) as subscription:
+            async for delivery in subscription:
+                yield delivery
+
+    # Cursors
+
+    @abc.abstractmethod
+    async def get_cursor(self, shard: str, name: str) -> Cursor | None:
+        """A cursor of a shard, or None."""
+
+    @abc.abstractmethod
+    async def list_cursors(self, shard: str) -> list[Cursor]:
+        """All cursors of a shard, sorted by name."""
+
+    @abc.abstractmethod
+    async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
+        """Set a cursor. Must not return until it would survive a crash (engines that keep anything).
+
+        Args:
+            shard: Name of an existing shard.
+            name: Name of the cursor.
+            offset: From 0 to the shard's end.
+            expected_version: Set it only if it has this version now; 0: only if it is not there.
+
+        Raises:
+            VersionConflictError: It has another version.
+            OffsetOutOfRangeError: The offset lies past the shard's end.
+        """
+
+    @abc.abstractmethod
+    async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
+        """Delete a cursor; deleting one that is not there does nothing. Durable like `commit_cursor`."""
+
+    # State
+
+    @abc.abstractmethod
+    async def get_state(self, key: bytes) -> StateValue | None:
+        """The value of a key, or None when there is none or it has expired."""
+
+    @abc.abstractmethod
+    async def put_state(
+        self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
+    ) -> StateValue:
+        """Set a key. Must not return until it would survive a crash (engines that keep anything).
+
+        Args:
+            key: At least one byte.
+            value: Any bytes.
+            expected_version: Set it only if it has this version now; 0: only if it is not there (or has expired).
+            expires_at_us: Time from which it is gone; 0 means never.
+
+        Raises:
+            VersionConflictError: It has another version.
+        """
+
+    @abc.abstractmethod
+    async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
+        """Delete a key; deleting one that is not there does nothing. Durable like `put_state`."""
+
+    @abc.abstractmethod
+    def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+        """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot."""
+
+    # Producers and life cycle
+
+    @abc.abstractmethod
+    async def open_producer(self, name: str) -> ProducerIdentity:
+        """Register a producer, or take its name over: the epoch rises and every older holder is refused from then on.
+
+        Must not return until the new epoch would survive a crash.
+        """
+
+    @abc.abstractmethod
+    async def aclose(self) -> None:
+        """End all subscriptions and release everything.
+
+        Calls still waiting raise `trio.ClosedResourceError`, and so does every call afterwards. Closing twice does
+        nothing.
+        """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,27 @@
+"""Tasks that live as long as an ``async with`` block, for whoever must not show that there is a nursery inside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery whose tasks are cancelled at the end of the block.
+
+    A nursery raises groups of exceptions, even for a single one. Here the block's own error, or that of the one task
+    that failed, is raised as it is, so that ``except ShardNotFoundError`` around the block works.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                yield nursery
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        raise group.exceptions[0] from None

@@ -1,0 +1,459 @@
+"""The engine of a broker on its own: one `OrderedStore`, in memory or in RocksDB, behind the storage adapter.
+
+This module puts the parts together: it decides, writes, waits for the commit and wakes readers. How shards lie in the
+store, group commit, producers and subscriptions have modules of their own beside it.
+
+Decisions take effect in one step between two awaits, so calls never see each other half done. Readers see records,
+cursors and state only when they are committed, so nothing they have seen disappears in a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+import trio
+
+from broker_adapter.adapter import (
+    DEFAULT_CONFIG,
+    DEFAULT_CREDIT_BYTES,
+    DEFAULT_READ_BYTES,
+    LATEST,
+    ReadResult,
+    StorageAdapter,
+    Subscription,
+)
+from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
+from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
+from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX, LocalSubscription, Watchers
+from broker_adapter.engines.producer_table import ProducerTable
+from broker_adapter.engines.shard_table import ShardTable
+from broker_adapter.engines.stored_shard import StoredShard
+from shards import batch as batches
+from shards.clock import Clock
+from shards.errors import (
+    BatchError,
+    CorruptionError,
+    DurabilityUnavailableError,
+    InvalidRequestError,
+    LimitExceededError,
+    OffsetConflictError,
+    OffsetOutOfRangeError,
+    ShardExistsError,
+    StorageFailedError,
+)
+from shards.model import (
+    AckLevel,
+    Appended,
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    SegmentKind,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
+from shards.names import validate_name, validate_shard_name
+from shards.position import Start
+from shards.record import Record, StoredRecord
+from shards.store import Mutations, OrderedStore
+from shards.topic_filters import is_filter, matches, validate_filter
+
+_log = logging.getLogger(__name__)
+
+_DROP_STEP_BATCHES = 200
+_SCAN_PAGE_VALUES = 200
+_EXPIRY_STEP_KEYS = 500
+
+
+class KeyValueAdapter(StorageAdapter):
+    """A `StorageAdapter` over an `OrderedStore`; made by `open_store`, which runs its tasks."""
+
+    def __init__(self, store: OrderedStore, *, durable: bool, clock: Clock, max_batch_bytes: int) -> None:
+        self._durable = durable
+        self._clock = clock
+        self._max_batch_bytes = max_batch_bytes
+        self._kind = SegmentKind.LOG if durable else SegmentKind.MEMORY
+        self._table = ShardTable(store)
+        self._commit = GroupCommit(store, durable=durable)
+        self._writes = CommittedWrites(self._commit)
+        self._cursors = CommittedCursors(store, self._writes, self._table)
+        self._state = CommittedState(store, self._writes, self._table, clock)
+        self._producers = ProducerTable(store)
+        self._watchers = Watchers(self._commit_group_position)
+        self._moved: dict[StoredShard, trio.Event] = {}
+        self._closed = False
+
+    # Tasks
+
+    async def run_commits(self) -> None:
+        """The committer; runs until cancelled."""
+        await self._commit.run()
+
+    async def run_upkeep(self, interval_s: float) -> None:
+        """Retention by age, expired state and leftovers of deleted shards; runs until cancelled."""
+        try:
+            while True:
+                for shard_id in self._table.garbage():
+                    await self._sweep(shard_id)
+                for shard in list(self._table):
+                    if shard.config.retention.max_age_s and not shard.deleted:
+                        await self._retain(shard)
+                await self._state.drop_expired()
+                await trio.sleep(interval_s)
+        except StorageFailedError:
+            # Every caller that wants to write meets the same error; those that read go on.
+            _log.exception("upkeep stopped: the store failed")
+
+    # Shards
+
+    async def create_shard(
+        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
+        self._require_open()
+        validate_shard_name(name)
+        if name in self._table:
+            if not exist_ok:
+                raise ShardExistsError(f"shard {name!r} exists already; use it, or delete it first")
+            await self._writes.settled()
+            return self._shard(name).info()
+        mutations = Mutations()
+        shard = self._table.create(mutations, name, config, self._clock.now_us())
+        self._watchers.shard_created(shard, lambda group: self._first_offset(shard, Start.earliest(), group))
+        await self._writes.write(mutations)
+        return shard.info()
+
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
+        self._require_open()
+        validate_filter(topic_filter)
+        await trio.lowlevel.checkpoint()
+        return [shard.info() for shard in self._table if matches(topic_filter, shard.name)]
+
+    async def describe_shard(self, name: str) -> ShardInfo:
+        shard = self._shard(name)
+        await trio.lowlevel.checkpoint()
+        return shard.info(kind=self._kind)
+
+    async def delete_shard(self, name: str) -> None:
+        shard = self._shard(name)
+        mutations = Mutations()
+        self._table.delete(mutations, shard)
+        self._cursors.delete_all(mutations, shard)
+        self._watchers.shard_deleted(shard)
+        self._wake_readers(shard)
+        await self._writes.write(mutations)
+        await self._sweep(shard.shard_id)
+
+    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
+        shard = self._shard(name)
+        mutations = Mutations()
+        if mode is Mode.FILE:
+            shard.release_reservation(mutations)
+        return await self._configure(shard, mutations, mode=mode)
+
+    async def configure_shard(
+        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
+    ) -> ShardInfo:
+        shard = self._shard(name)
+        changes: dict[str, object] = {"retention": retention, "segment_bytes": segment_bytes}
+        info = await self._configure(
+            shard, Mutations(), **{setting: value for setting, value in changes.items() if value is not None}
+        )
+        if retention is not None and not shard.deleted:
+            await self._retain(shard)
+            return shard.info(kind=self._kind)
+        return info
+
+    async def seal(self, name: str) -> ShardInfo:
+        return await self.describe_shard(name)
+
+    async def trim(self, name: str, before_offset: int) -> ShardInfo:
+        shard = self._shard(name)
+        if before_offset > shard.visible_offset:
+            raise OffsetOutOfRangeError(name, before_offset, shard.start_offset, shard.visible_offset)
+        await self._drop_below(shard, before_offset)
+        await self._commit.request().wait()
+        return shard.info(kind=self._kind)
+
+    # Records
+
+    async def append(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        now_us = self._clock.now_us()
+        if records and isinstance(records[0], bytes):
+            batch = batches.encode_values(cast("Sequence[bytes]", records), timestamp_us=now_us)
+        else:
+            batch = batches.encode(cast("Sequence[Record]", records), now_us=now_us)
+        return await self._append(shard, batch, ack, expected_offset)
+
+    async def append_batch(
+        self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
+    ) -> Appended:
+        header = batches.verify_body(batch)
+        if header.is_gap or header.size_bytes != len(batch):
+            raise BatchError(
+                f"an append takes exactly one batch with records: {len(batch)} bytes were given, "
+                f"the batch has {header.size_bytes} bytes and {header.record_count} records"
+            )
+        return await self._append(shard, batch, ack, expected_offset)
+
+    async def _append(self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None) -> Appended:
+        shard = self._shard(name)
+        self._commit.require_working()
+        in_memory = not self._durable or shard.config.mode is Mode.MEMORY
+        if ack is AckLevel.DURABLE and in_memory:
+            raise DurabilityUnavailableError(
+                f"shard {name!r} cannot acknowledge durably: it is in memory mode or its engine keeps nothing; "
+                f"switch it to file mode, or ask for the acknowledgement level 'memory'"
+            )
+        if len(batch) > self._max_batch_bytes:
+            raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
+        # In file mode MEMORY may be asked for but is not given: an offset told before the flush could, after a crash,
+        # be told again for another record.
+        level = AckLevel.MEMORY if in_memory else AckLevel.DURABLE
+        header = batches.BatchHeader.unpack(batch)
+        if header.producer_id:
+            stored_at = self._producers.find_duplicate(name, shard.shard_id, header)
+            if stored_at is not None:
+                # The first sending may still wait for its flush: the repetition must promise no more than is true.
+                await self._writes.settled()
+                return Appended(stored_at, level, duplicate=True)
+        if expected_offset is not None and expected_offset != shard.next_offset:
+            raise OffsetConflictError(name, expected_offset, shard.next_offset)
+        mutations = Mutations()
+        base_offset = self._place(shard, mutations, batch, header)
+        must_flush = in_memory and self._durable and shard.reserve(mutations)
+        self._commit.write(mutations)
+        group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
+        await trio.lowlevel.checkpoint()
+        if group is not None:
+            await group.wait()
+        if shard.passes_bound() and not shard.deleted:
+            await self._retain(shard)
+        return Appended(base_offset, level)
+
+    def _place(self, shard: StoredShard, mutations: Mutations, batch: bytes, header: batches.BatchHeader) -> int:
+        lsn = self._table.next_lsn(mutations)
+        base_offset = shard.append(mutations, batch, lsn, self._table.append_time_us(self._clock.now_us()))
+        if header.producer_id:
+            self._producers.fold_append(mutations, shard.shard_id, header, base_offset)
+        return base_offset
+
+    def _make_visible(self, shard: StoredShard, base_offset: int, *, in_memory: bool) -> CommitGroup | None:
+        """Show a batch to readers: in memory mode at once unless an earlier one waits, else when it is flushed."""
+        next_offset = shard.next_offset
+        if in_memory and shard.visible_offset == base_offset:
+            self._advance(shard, next_offset)
+            return None
+        return self._commit.request(lambda: self._advance(shard, next_offset))
+
+    async def read(
+        self,
+        shard: str,
+        start: Start | int,
+        *,
+        max_bytes: int = DEFAULT_READ_BYTES,
+        max_records: int | None = None,
+        max_wait_s: float = 0.0,
+    ) -> ReadResult:
+        found = self._shard(shard)
+        offset = found.offset_of(start)
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(max_wait_s):
+            while offset >= found.visible_offset and max_wait_s > 0:
+                await self._moved.setdefault(found, trio.Event()).wait()
+                found = self._shard(shard)
+        offset = self._shard(shard).offset_of(offset)
+        return found.read(offset, max_bytes=max_bytes, max_records=max_records, now_us=self._clock.now_us())
+
+    async def read_by_key(
+        self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        return await self._read_word(shard, b"k", key, from_offset, max_bytes)
+
+    async def read_by_tag(
+        self, shard: str, tag: str, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        return await self._read_word(shard, b"t", tag.encode(), from_offset, max_bytes)
+
+    async def _read_word(self, name: str, kind: bytes, word: bytes, from_offset: int, max_bytes: int) -> ReadResult:
+        shard = self._shard(name)
+        await trio.lowlevel.checkpoint()
+        return shard.read_word(kind, word, from_offset, max_bytes=max_bytes, now_us=self._clock.now_us())
+
+    async def read_latest(self, shard: str, key: bytes) -> StoredRecord | None:
+        found = self._shard(shard)
+        await trio.lowlevel.checkpoint()
+        return found.latest_with_key(key, now_us=self._clock.now_us())
+
+    @asynccontextmanager
+    async def subscribe(
+        self,
+        target: str,
+        start: Start = LATEST,
+        *,
+        group: str | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AsyncIterator[Subscription]:
+        self._require_open()
+        subscription = LocalSubscription(self._watchers, self._clock.now_us, group, credit_bytes)
+        if group is not None:
+            validate_name("cursor name of the group", GROUP_CURSOR_PREFIX + group)
+        if is_filter(target):
+            validate_filter(target)
+            if start.kind == "offset":
+                raise InvalidRequestError(
+                    f"an offset counts within one shard and says nothing for the filter {target!r}: "
+                    f"begin at 'earliest', 'latest', a time or an lsn"
+                )
+            shards = [shard for shard in self._table if matches(target, shard.name)]
+        else:
+            shards = [self._shard(target)]
+        offsets = [self._first_offset(shard, start, group) for shard in shards]
+        if is_filter(target):
+            self._watchers.watch_filter(subscription, target)
+        for shard, offset in zip(shards, offsets, strict=True):
+            self._watchers.watch(subscription, shard, offset)
+        try:
+            yield subscription
+        finally:
+            subscription.end()
+            self._watchers.leave(subscription)
+
+    def _first_offset(self, shard: StoredShard, start: Start, group: str | None) -> int:
+        if group is None:
+            return shard.offset_of(start)
+        offset = self._cursors.offset_nowait(shard, GROUP_CURSOR_PREFIX + group)
+        if offset is None:
+            offset = shard.offset_of(start)
+            self._commit_group_position(shard, GROUP_CURSOR_PREFIX + group, offset)
+        return max(offset, shard.start_offset)
+
+    def _commit_group_position(self, shard: StoredShard, name: str, offset: int) -> None:
+        """Store a group's position; it becomes durable with whatever is committed next."""
+        if not shard.deleted and not self._closed:
+            self._cursors.set_nowait(shard, name, offset)
+            self._commit.request()
+
+    # Cursors and state
+
+    async def get_cursor(self, shard: str, name: str) -> Cursor | None:
+        return await self._cursors.get(self._shard(shard), name)
+
+    async def list_cursors(self, shard: str) -> list[Cursor]:
+        return await self._cursors.list(self._shard(shard))
+
+    async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
+        validate_name("cursor name", name)
+        return await self._cursors.commit(self._shard(shard), name, offset, expected_version)
+
+    async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
+        await self._cursors.delete(self._shard(shard), name, expected_version)
+
+    async def get_state(self, key: bytes) -> StateValue | None:
+        self._require_open()
+        return await self._state.get(key)
+
+    async def put_state(
+        self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
+    ) -> StateValue:
+        self._require_open()
+        return await self._state.put(key, value, expected_version, expires_at_us)
+
+    async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
+        self._require_open()
+        await self._state.delete(key, expected_version)
+
+    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+        self._require_open()
+        async for value in self._state.scan(prefix):
+            yield value
+            self._require_open()
+
+    # Producers and life cycle
+
+    async def open_producer(self, name: str) -> ProducerIdentity:
+        self._require_open()
+        validate_name("producer name", name)
+        mutations = Mutations()
+        identity = self._producers.open(mutations, name)
+        await self._writes.write(mutations)
+        return identity
+
+    async def aclose(self) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        self._watchers.close()
+        for moved in self._moved.values():
+            moved.set()
+        if self._commit.has_failed:
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.CancelScope(shield=True):
+            mutations = Mutations()
+            self._table.close(mutations)
+            # Reservations may be forgotten only when what they cover is durable, which one flush makes of both.
+            await self._writes.write(mutations)
+
+    # Steps that several of the above share
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("the storage adapter is closed")
+
+    def _shard(self, name: str) -> StoredShard:
+        self._require_open()
+        return self._table[name]
+
+    async def _configure(self, shard: StoredShard, mutations: Mutations, **changes: object) -> ShardInfo:
+        shard.configure(mutations, **changes)
+        await self._writes.write(mutations)
+        return shard.info(kind=self._kind)
+
+    def _advance(self, shard: StoredShard, visible_offset: int) -> None:
+        shard.visible_offset = max(shard.visible_offset, visible_offset)
+        self._watchers.shard_advanced(shard)
+        self._wake_readers(shard)
+
+    async def _retain(self, shard: StoredShard) -> None:
+        """Apply retention; a damaged shard keeps its records and troubles no other one."""
+        try:
+            await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
+        except (CorruptionError, BatchError):
+            _log.exception("retention of shard %r stopped", shard.name)
+
+    def _wake_readers(self, shard: StoredShard) -> None:
+        moved = self._moved.pop(shard, None)
+        if moved is not None:
+            moved.set()
+
+    async def _drop_below(self, shard: StoredShard, before_offset: int) -> None:
+        """Drop records in steps; the start moves first, so being cut short leaves nothing that a reader could see."""
+        while True:
+            mutations = Mutations()
+            more = shard.drop_below(mutations, before_offset, limit=_DROP_STEP_BATCHES)
+            self._commit.write(mutations)
+            self._watchers.shard_advanced(shard)
+            if not more or shard.deleted:
+                return
+            await trio.lowlevel.checkpoint()
+
+    async def _sweep(self, shard_id: int) -> None:
+        more = True
+        while more:
+            mutations = Mutations()
+            self._producers.sweep(mutations, shard_id)
+            more = self._table.sweep(mutations, shard_id)
+            self._commit.write(mutations)
+            await trio.lowlevel.checkpoint()

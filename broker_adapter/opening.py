@@ -1,0 +1,66 @@
+"""From a URL to an open adapter. Which engines there are is said here; what they do is in `broker_adapter.engines`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import unquote, urlsplit
+
+from broker_adapter.adapter import StorageAdapter
+from shards.errors import InvalidRequestError
+
+_Opener = Callable[[str], AbstractAsyncContextManager[StorageAdapter]]
+
+ENGINES = {
+    "memory": "broker_adapter.engines.local:open_memory",
+    "rocksdb": "broker_adapter.engines.rocksdb:open_rocksdb",
+    "journal": "broker_adapter.engines.journal:open_journal",
+    "journal+ws": "broker_adapter.engines.journal:open_journal",
+}
+"""URL scheme -> module and function that opens it. The function takes the URL."""
+
+
+@asynccontextmanager
+async def open_adapter(url: str) -> AsyncIterator[StorageAdapter]:
+    """Open a store for the time of an ``async with`` block; its background tasks live in that block.
+
+    Args:
+        url: ``memory:``, ``rocksdb:/directory``, ``journal://host:port`` or ``journal+ws://host:port``.
+
+    Raises:
+        InvalidRequestError: No engine has that scheme, or what the engine needs is not installed.
+    """
+    async with _opener(url)(url) as adapter:
+        yield adapter
+
+
+def directory_of(url: str) -> str:
+    """The directory that a URL like ``rocksdb:/var/lib/broker`` names.
+
+    Raises:
+        InvalidRequestError: It names none, or a host too.
+    """
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path:
+        raise InvalidRequestError(
+            f"{url!r} must name a directory and nothing else, like {parts.scheme}:/var/lib/broker"
+        )
+    return unquote(parts.path)
+
+
+def _opener(url: str) -> _Opener:
+    scheme = url.partition(":")[0]
+    if scheme not in ENGINES or ":" not in url:
+        raise InvalidRequestError(
+            f"no storage engine for {url!r}: the URL must begin with one of {', '.join(f'{name}:' for name in ENGINES)}"
+        )
+    module, _, function = ENGINES[scheme].partition(":")
+    try:
+        opener: _Opener = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            f"{url!r} needs the Python package {error.name!r}, which is not installed: "
+            f"install journal-engine with the extra for this engine"
+        ) from error
+    return opener

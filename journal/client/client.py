@@ -1,0 +1,432 @@
+"""The client of the journal service: one connection, kept alive, and every operation as a method.
+
+Appends are carried out exactly once across reconnects (`journal.client.appends`), subscriptions go on where they were
+(`journal.client.subscription`), reads are repeated. Other requests are not: if the connection is lost while one is on
+its way, it raises `ConnectionLostError` and its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from journal.client.appends import Appends
+from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
+from journal.client.connection import Connection
+from journal.client.operations import Operations
+from journal.client.pending import PendingAppend
+from journal.client.session_keeper import Backoff, keep_session
+from journal.client.subscription import Subscription
+from journal.client.transport import Address, Transport, open_transport
+from journal.protocol import Op, RemoteProtocolError, decode_reply, encode, frames
+from journal.protocol.errors import ConnectionLostError, ShuttingDownError, UnknownHandleError, is_retriable
+from journal.protocol.messages import (
+    HelloReply,
+    OpenShardReply,
+    OpenShardRequest,
+    ShardEvent,
+    UnsubscribeRequest,
+)
+from shards.compression import Codec
+from shards.errors import InvalidRequestError, StorageError
+from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
+from shards.position import Start
+from shards.record import Record
+
+_LATEST: Final = Start.latest()
+
+
+@asynccontextmanager
+async def open_client(
+    address: str,
+    *,
+    name: str | None = None,
+    producer_name: str | None = None,
+    credentials: dict[str, str] | None = None,
+    window_bytes: int = 32 << 20,
+    join_appends: bool = True,
+    max_batch_bytes: int = 128 << 10,
+    max_batch_records: int = 8192,
+    codec: Codec = Codec.NONE,
+    backoff_min_s: float = 0.05,
+    backoff_max_s: float = 5.0,
+    connect_timeout_s: float = 10.0,
+    give_up_after_s: float | None = None,
+    ping_interval_s: float = 15.0,
+    flush_timeout_s: float = 5.0,
+    connect: Callable[[trio.Nursery], Awaitable[Transport]] | None = None,
+) -> AsyncIterator[Client]:
+    """Open a client for the length of the block; it stands connected when the block begins.
+
+    Args:
+        address: ``host:port``, ``journal://host:port`` or ``journal+ws://host:port``.
+        name: For the server's logs and statistics.
+        producer_name: Name under which appends are made exactly once; a unique one unless given. Giving a name fences
+            whoever used it before.
+        credentials: What the server asks for.
+        window_bytes: Bound on unacknowledged payload bytes of appends.
+        join_appends: Let small appends to one shard share batches.
+        max_batch_bytes: Bound on the payload of a joined batch.
+        max_batch_records: Bound on the records of a joined batch.
+        codec: Compression of batches encoded here.
+        backoff_min_s: First delay before connecting or sending again; it doubles up to ``backoff_max_s``.
+        backoff_max_s: Longest delay.
+        connect_timeout_s: Bound on one attempt to connect.
+        give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
+        ping_interval_s: Silence after which the server must answer.
+        flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
+        connect: Makes the transport, instead of connecting to ``address``.
+
+    Raises:
+        ConnectionLostError: ``give_up_after_s`` passed without a connection.
+        AuthenticationError, FormatVersionError: The server refuses this client.
+    """
+    place = Address.parse(address)
+    identity = name or f"client-{uuid.uuid4().hex[:12]}"
+    backoff = Backoff(backoff_min_s, backoff_max_s)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        scope = nursery.cancel_scope
+
+        def after(delay_s: float, call: Callable[[], None]) -> None:
+            nursery.start_soon(_call_after, delay_s, call)
+
+        appends = Appends(
+            producer_name or f"{identity}-{uuid.uuid4().hex}",
+            after=after,
+            encoder=BatchEncoder(_now_us, codec),
+            window_bytes=window_bytes,
+            max_batch_bytes=max_batch_bytes,
+            max_batch_records=max_batch_records,
+            backoff=backoff,
+        )
+        client = Client(appends, after=after, backoff=backoff, join_appends=join_appends)
+
+        async def keep() -> None:
+            await keep_session(
+                client,
+                connect or (lambda inner: open_transport(place, inner)),
+                name=identity,
+                credentials=credentials,
+                backoff=backoff,
+                connect_timeout_s=connect_timeout_s,
+                give_up_after_s=give_up_after_s,
+                ping_interval_s=ping_interval_s,
+            )
+
+        nursery.start_soon(keep)
+        try:
+            await client.wait_connected()
+            yield client
+            with trio.move_on_after(flush_timeout_s):
+                await client.flush()
+        except Exception as error:
+            # Raised below: the nursery would wrap it in a group.
+            failure = error
+        finally:
+            client.session_refused(ConnectionLostError("the client is closed"))
+            scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class Client(Operations):
+    """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order."""
+
+    def __init__(
+        self,
+        appends: Appends,
+        *,
+        after: Callable[[float, Callable[[], None]], None],
+        backoff: Backoff,
+        join_appends: bool,
+    ) -> None:
+        self._appends = appends
+        self._after = after
+        self._backoff = backoff
+        self._join_appends = join_appends
+        self._connection: Connection | None = None
+        self._hello: HelloReply | None = None
+        self._changed = trio.Event()
+        self._refused: StorageError | None = None
+        self._handles: dict[str, int] = {}
+        self._subscriptions: dict[int, Subscription] = {}
+        self._subscription_number = 0
+
+    @property
+    def server(self) -> HelloReply | None:
+        """What the server last said of itself."""
+        return self._hello
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Payload bytes of appends under way, as the window counts them."""
+        return self._appends.unacknowledged_bytes
+
+    async def append(
+        self,
+        shard: str,
+        records: Sequence[bytes] | Sequence[Record],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append records (or plain values) and wait for the acknowledgement; waits for room in the window first.
+
+        The records get consecutive offsets from ``base_offset``. A caller that gives up waiting (cancelled, timed out)
+        does not take the append back.
+
+        Raises:
+            ShardNotFoundError: Append never creates a shard.
+            OffsetConflictError: ``expected_offset`` is not the shard's next offset.
+            StaleEpochError: Another client has taken over the producer's name.
+            StorageError: See docs/protocol.md.
+        """
+        pending = pending_of(records, ack_level=ack, expected_offset=expected_offset, may_join=self._join_appends)
+        await self._appends.wait_for_room(pending.size_bytes)
+        self._appends.append_nowait(shard, pending)
+        return await pending.wait()
+
+    async def append_batch(
+        self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
+    ) -> Appended:
+        """Append an encoded batch as it is, but for its producer fields; see `append`."""
+        pending = pending_of_batch(batch, ack_level=ack, expected_offset=expected_offset)
+        await self._appends.wait_for_room(pending.size_bytes)
+        self._appends.append_nowait(shard, pending)
+        return await pending.wait()
+
+    def append_nowait(
+        self,
+        shard: str,
+        records: Sequence[bytes] | Sequence[Record],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> PendingAppend:
+        """Start an append and return at once, for deep pipelines.
+
+        Raises:
+            OverloadedError: The window is full: `wait_for_room`, or wait for an earlier append.
+        """
+        pending = pending_of(records, ack_level=ack, expected_offset=expected_offset, may_join=self._join_appends)
+        self._appends.append_nowait(shard, pending)
+        return pending
+
+    def append_batch_nowait(
+        self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
+    ) -> PendingAppend:
+        """Start an append of an encoded batch; see `append_nowait`."""
+        pending = pending_of_batch(batch, ack_level=ack, expected_offset=expected_offset)
+        self._appends.append_nowait(shard, pending)
+        return pending
+
+    async def wait_for_room(self, size_bytes: int = 1) -> None:
+        """Wait until the window has room for ``size_bytes`` more."""
+        await self._appends.wait_for_room(size_bytes)
+
+    async def flush(self) -> None:
+        """Wait until every append is acknowledged or has failed; what failed is told to its own waiter."""
+        await self._appends.wait_until_idle()
+
+    @asynccontextmanager
+    async def subscribe(
+        self,
+        *,
+        shard: str | None = None,
+        topic_filter: str | None = None,
+        start: Start = _LATEST,
+        group: str | None = None,
+        credit_bytes: int = 1 << 20,
+    ) -> AsyncIterator[Subscription]:
+        """Subscribe to one shard or to all that match a filter, for the length of the block.
+
+        Args:
+            shard: Name of a shard; or else
+            topic_filter: Filter with ``+`` and ``#``; shards created later are included from their beginning.
+            start: Where to begin. ``offset`` only with ``shard``.
+            group: Share the records with the other members of this group.
+            credit_bytes: Bound on what is pushed and not yet read.
+        """
+        if (shard is None) == (topic_filter is None):
+            raise InvalidRequestError("subscribe to a shard or to a topic filter: give exactly one of them")
+        self._subscription_number += 1
+        subscription = Subscription(
+            self._subscription_number,
+            start,
+            shard=shard,
+            topic_filter=topic_filter,
+            group=group,
+            credit_bytes=credit_bytes,
+        )
+        if self._refused is not None:
+            raise self._refused
+        self._subscriptions[subscription.number] = subscription
+        try:
+            if self._connection is not None:
+                self._begin(self._connection, subscription, 0)
+            await subscription.wait_established()
+            yield subscription
+        finally:
+            del self._subscriptions[subscription.number]
+            if self._connection is not None:
+                request = encode(UnsubscribeRequest(subscription.number))
+                self._connection.call_nowait(Op.UNSUBSCRIBE, request, _ignore)
+
+    async def open_shard(self, name: str, *, create: ShardConfig | None = None) -> ShardInfo:
+        """Describe a shard, and with ``create`` make it first if it is not there."""
+        _, reply = await self._open(name, create)
+        return reply.info
+
+    async def wait_connected(self) -> Connection:
+        """Wait for a session.
+
+        Raises:
+            StorageError: There will be none.
+        """
+        while True:
+            if self._refused is not None:
+                raise self._refused
+            if self._connection is not None:
+                return self._connection
+            await self._changed.wait()
+
+    # What the session keeper and the connection call.
+
+    def session_began(self, connection: Connection, hello: HelloReply) -> None:
+        self._connection = connection
+        self._hello = hello
+        self._handles.clear()
+        self._appends.connected(connection, hello.max_batch_bytes)
+        for subscription in list(self._subscriptions.values()):
+            self._begin(connection, subscription, 0)
+        self._notify()
+
+    def session_ended(self, reason: StorageError) -> None:
+        self._connection = None
+        self._appends.disconnected()
+        for subscription in self._subscriptions.values():
+            subscription.disconnected()
+
+    def session_refused(self, error: StorageError) -> None:
+        if self._refused is None:
+            self._refused = error
+            self._appends.stop(error)
+            for subscription in self._subscriptions.values():
+                subscription.fail(error)
+            self._notify()
+
+    def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
+        self._appends.appended(acks)
+
+    def append_refused(self, correlation: int, error: StorageError) -> None:
+        self._appends.append_refused(correlation, error)
+
+    def fill(self, parts: list[bytes], limit_bytes: int) -> None:
+        self._appends.fill(parts, limit_bytes)
+
+    def pushed(self, push: frames.Push) -> None:
+        subscription = self._subscriptions.get(push.subscription)
+        if subscription is not None:
+            subscription.pushed(push)
+
+    def shard_event(self, event: ShardEvent) -> None:
+        subscription = self._subscriptions.get(event.subscription)
+        if subscription is not None:
+            subscription.shard_event(event)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _begin(self, connection: Connection, subscription: Subscription, attempt: int) -> None:
+        """Subscribe on this connection; a refusal that may pass is tried again after a delay."""
+
+        def done(error: StorageError | None, body: bytes | memoryview) -> None:
+            if error is None:
+                try:
+                    subscription.established(decode_reply(Op.SUBSCRIBE, body))
+                except RemoteProtocolError as fault:
+                    subscription.fail(fault)
+            elif isinstance(error, ConnectionLostError):
+                return
+            elif is_retriable(error):
+                self._after(self._backoff.delay_s(attempt), again)
+            else:
+                subscription.fail(error)
+
+        def again() -> None:
+            if self._connection is connection and subscription.number in self._subscriptions:
+                self._begin(connection, subscription, attempt + 1)
+
+        request = subscription.request(connection.send_nowait)
+        connection.call_nowait(Op.SUBSCRIBE, encode(request), done)
+
+    async def _call(self, op: Op, message: object, *, repeat: bool = False) -> Any:
+        return decode_reply(op, await self._exchange(op, lambda _: encode(message), repeat=repeat))
+
+    async def _exchange(self, op: Op, make_body: Callable[[Connection], bytes], *, repeat: bool) -> bytes | memoryview:
+        """Send a request when there is a session; ``repeat`` it on the next one if this one is lost."""
+        attempt = 0
+        while True:
+            connection = await self.wait_connected()
+            try:
+                return await connection.exchange(op, make_body(connection))
+            except (ConnectionLostError, ShuttingDownError):
+                if not repeat:
+                    raise
+            await trio.sleep(self._backoff.delay_s(attempt))
+            attempt += 1
+
+    async def _with_handle(self, name: str, op: Op, make_body: Callable[[int], bytes]) -> bytes | memoryview:
+        """Repeatable request on an open shard; opens it on this connection if need be, and once more if it was lost."""
+        is_second = False
+        while True:
+            connection, handle = await self._handle(name)
+            try:
+                return await connection.exchange(op, make_body(handle))
+            except UnknownHandleError:
+                self._handles.pop(name, None)
+                if is_second:
+                    raise
+                is_second = True
+            except (ConnectionLostError, ShuttingDownError):
+                await trio.sleep(self._backoff.delay_s(0))
+
+    async def _handle(self, name: str) -> tuple[Connection, int]:
+        connection = await self.wait_connected()
+        handle = self._handles.get(name)
+        if handle is None:
+            connection, reply = await self._open(name, None)
+            handle = reply.handle
+        return connection, handle
+
+    async def _open(self, name: str, create: ShardConfig | None) -> tuple[Connection, OpenShardReply]:
+        while True:
+            connection = await self.wait_connected()
+            try:
+                reply: OpenShardReply = await connection.call(Op.OPEN_SHARD, OpenShardRequest(name, create))
+            except (ConnectionLostError, ShuttingDownError):
+                await trio.sleep(self._backoff.delay_s(0))
+            else:
+                if connection is self._connection:
+                    self._handles[name] = reply.handle
+                return connection, reply
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _ignore(error: StorageError | None, body: bytes | memoryview) -> None:
+    """Nobody waits for this reply."""
+
+
+async def _call_after(delay_s: float, call: Callable[[], None]) -> None:
+    await trio.sleep(delay_s)
+    call()

@@ -1,0 +1,223 @@
+"""Every simple operation of the service as a method: one request, one reply. `journal.client.client` carries them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from journal.protocol import Op, decode_reply
+from journal.protocol.frames import FETCH_BODY, FetchReply, read_fetch_reply
+from journal.protocol.messages import (
+    ConfigureShardRequest,
+    CreateShardRequest,
+    CursorCommitRequest,
+    CursorDeleteRequest,
+    CursorListReply,
+    CursorListRequest,
+    CursorReply,
+    CursorRequest,
+    Empty,
+    FetchIndexedRequest,
+    FindOffsetReply,
+    FindOffsetRequest,
+    ListShardsReply,
+    ListShardsRequest,
+    NameRequest,
+    ProducerOpenRequest,
+    SetModeRequest,
+    StateDeleteRequest,
+    StateGetReply,
+    StateGetRequest,
+    StatePutRequest,
+    StateScanReply,
+    StateScanRequest,
+    TrimRequest,
+    encode,
+)
+from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
+from shards.position import Start
+
+_DEFAULT_CONFIG: Final = ShardConfig()
+
+
+class Operations(abc.ABC):
+    """Requests with one reply.
+
+    Those marked repeatable are sent again after a reconnect; the others raise `ConnectionLostError`, outcome unknown.
+    All raise the classes of `shards.errors`, and of `journal.protocol.errors`.
+    """
+
+    @abc.abstractmethod
+    async def _call(self, op: Op, message: object, *, repeat: bool = False) -> Any: ...
+
+    @abc.abstractmethod
+    async def _with_handle(self, name: str, op: Op, make_body: Callable[[int], bytes]) -> bytes | memoryview: ...
+
+    async def ping(self) -> None:
+        """Ask for a sign of life. Repeatable."""
+        await self._call(Op.PING, Empty(), repeat=True)
+
+    async def status(self) -> dict[str, Any]:
+        """Statistics of the node. Repeatable."""
+        reply: dict[str, Any] = await self._call(Op.STATUS, Empty(), repeat=True)
+        return reply
+
+    async def create_shard(
+        self, name: str, config: ShardConfig = _DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
+        """Create a shard; durable when it returns. Repeatable with ``exist_ok``."""
+        info: ShardInfo = await self._call(Op.CREATE_SHARD, CreateShardRequest(name, config, exist_ok), repeat=exist_ok)
+        return info
+
+    async def list_shards_page(self, topic_filter: str = "#", *, after: str = "", limit: int = 1000) -> ListShardsReply:
+        """One page of shards by name, without segments. Repeatable."""
+        reply: ListShardsReply = await self._call(
+            Op.LIST_SHARDS, ListShardsRequest(topic_filter, after, limit), repeat=True
+        )
+        return reply
+
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
+        """All shards that match, sorted by name, without segments. Repeatable."""
+        shards: list[ShardInfo] = []
+        while True:
+            page = await self.list_shards_page(topic_filter, after=shards[-1].name if shards else "")
+            shards += page.shards
+            if not page.more or not page.shards:
+                return shards
+
+    async def describe_shard(self, name: str) -> ShardInfo:
+        """A shard with its segments. Repeatable."""
+        info: ShardInfo = await self._call(Op.DESCRIBE_SHARD, NameRequest(name), repeat=True)
+        return info
+
+    async def delete_shard(self, name: str) -> None:
+        """Delete a shard with its records and cursors; durable when it returns."""
+        await self._call(Op.DELETE_SHARD, NameRequest(name))
+
+    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
+        """Choose where the next segment lies; durable when it returns. Repeatable."""
+        info: ShardInfo = await self._call(Op.SET_MODE, SetModeRequest(name, mode), repeat=True)
+        return info
+
+    async def configure_shard(
+        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
+    ) -> ShardInfo:
+        """Change what is given. Repeatable."""
+        request = ConfigureShardRequest(name, retention, segment_bytes)
+        info: ShardInfo = await self._call(Op.CONFIGURE_SHARD, request, repeat=True)
+        return info
+
+    async def seal(self, name: str) -> ShardInfo:
+        """Close the active segment."""
+        info: ShardInfo = await self._call(Op.SEAL, NameRequest(name))
+        return info
+
+    async def trim(self, name: str, before_offset: int) -> ShardInfo:
+        """Drop the records below an offset. Repeatable."""
+        info: ShardInfo = await self._call(Op.TRIM, TrimRequest(name, before_offset), repeat=True)
+        return info
+
+    async def fetch(self, shard: str, offset: int, *, max_bytes: int = 1 << 20, max_wait_s: float = 0.0) -> FetchReply:
+        """Read whole batches from the one that holds ``offset``, which may begin below it: skip up to ``offset``.
+
+        Returns:
+            Batches back to back, possibly more than ``max_bytes`` if the first is larger; none if nothing was
+            appended within ``max_wait_s``. Go on at ``next_offset``. Repeatable.
+
+        Raises:
+            OffsetOutOfRangeError: It says the range that is there.
+        """
+
+        def body(handle: int) -> bytes:
+            return FETCH_BODY.pack(handle, max_bytes, offset, int(max_wait_s * 1000))
+
+        return read_fetch_reply(await self._with_handle(shard, Op.FETCH, body))
+
+    async def find_offset(self, shard: str, start: Start) -> int:
+        """Resolve a position to an offset of this shard. Repeatable."""
+        at = start.kind
+        if at == "offset":
+            return start.value
+        kind: Literal["earliest", "latest", "time", "lsn"] = at
+        body = await self._with_handle(
+            shard, Op.FIND_OFFSET, lambda handle: encode(FindOffsetRequest(handle, kind, start.value))
+        )
+        found: FindOffsetReply = decode_reply(Op.FIND_OFFSET, body)
+        return found.offset
+
+    async def fetch_indexed(
+        self,
+        shard: str,
+        by: Literal["key", "tag"],
+        word: bytes,
+        *,
+        from_offset: int = 0,
+        max_bytes: int = 1 << 20,
+        latest: bool = False,
+    ) -> FetchReply:
+        """Read batches that hold records of a key or tag, and others: the reader filters. Repeatable.
+
+        Raises:
+            IndexMissingError: The shard was created without this index.
+        """
+        body = await self._with_handle(
+            shard,
+            Op.FETCH_INDEXED,
+            lambda handle: encode(FetchIndexedRequest(handle, by, word, from_offset, max_bytes, latest)),
+        )
+        return read_fetch_reply(body)
+
+    async def get_cursor(self, shard: str, name: str) -> Cursor | None:
+        """A cursor, None if it is not there. Repeatable."""
+        reply: CursorReply = await self._call(Op.CURSOR_GET, CursorRequest(shard, name), repeat=True)
+        return reply.cursor
+
+    async def list_cursors(self, shard: str) -> list[Cursor]:
+        """All cursors of a shard. Repeatable."""
+        reply: CursorListReply = await self._call(Op.CURSOR_LIST, CursorListRequest(shard), repeat=True)
+        return reply.cursors
+
+    async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
+        """Set a cursor; durable when it returns.
+
+        Raises:
+            VersionConflictError: ``expected_version`` (0: must not be there) is not its version.
+        """
+        cursor: Cursor = await self._call(Op.CURSOR_COMMIT, CursorCommitRequest(shard, name, offset, expected_version))
+        return cursor
+
+    async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
+        """Delete a cursor; durable when it returns."""
+        await self._call(Op.CURSOR_DELETE, CursorDeleteRequest(shard, name, expected_version))
+
+    async def get_state(self, key: bytes) -> StateValue | None:
+        """A state value, None if it is not there. Repeatable."""
+        reply: StateGetReply = await self._call(Op.STATE_GET, StateGetRequest(key), repeat=True)
+        return reply.value
+
+    async def put_state(
+        self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
+    ) -> StateValue:
+        """Set a state value; durable when it returns.
+
+        Raises:
+            VersionConflictError: ``expected_version`` (0: must not be there) is not its version.
+        """
+        request = StatePutRequest(key, value, expected_version, expires_at_us)
+        stored: StateValue = await self._call(Op.STATE_PUT, request)
+        return stored
+
+    async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
+        """Delete a state value; durable when it returns."""
+        await self._call(Op.STATE_DELETE, StateDeleteRequest(key, expected_version))
+
+    async def scan_state_page(self, prefix: bytes, *, after: bytes | None = None, limit: int = 1000) -> StateScanReply:
+        """One page of state values whose keys begin with ``prefix``. Repeatable."""
+        reply: StateScanReply = await self._call(Op.STATE_SCAN, StateScanRequest(prefix, after, limit), repeat=True)
+        return reply
+
+    async def open_producer(self, name: str) -> ProducerIdentity:
+        """Register a producer, or raise its epoch, which fences its older holders. Not needed for `append`."""
+        identity: ProducerIdentity = await self._call(Op.PRODUCER_OPEN, ProducerOpenRequest(name))
+        return identity

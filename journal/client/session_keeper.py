@@ -1,0 +1,118 @@
+"""Keeps one session with the server alive: connects, introduces itself, and connects again when the session ends.
+
+What is done with a session is its owner's business (`journal.client.client`); how one session works is
+`journal.client.connection`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+from journal.client.connection import Connection, Listener
+from journal.client.transport import Transport
+from journal.protocol.errors import AuthenticationError, ConnectionLostError
+from journal.protocol.messages import HelloReply
+from shards.errors import FormatVersionError, InvalidRequestError, StorageError
+
+# Trying again does not change the answer.
+_FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError)
+
+
+@attrs.frozen(slots=True)
+class Backoff:
+    """Delays between attempts: doubling from ``min_s`` to ``max_s``, each shortened at random by up to a half."""
+
+    min_s: float = 0.05
+    max_s: float = 5.0
+
+    def delay_s(self, attempt: int) -> float:
+        """Seconds to wait before attempt ``attempt`` (from 0)."""
+        return min(self.max_s, self.min_s * 2.0 ** min(attempt, 30)) * random.uniform(0.5, 1.0)
+
+
+class Owner(Listener, Protocol):
+    """Who uses the sessions. No method may block or raise."""
+
+    def session_began(self, connection: Connection, hello: HelloReply) -> None:
+        """A session stands."""
+
+    def session_ended(self, reason: StorageError) -> None:
+        """It ended; another one is being made."""
+
+    def session_refused(self, error: StorageError) -> None:
+        """There will never be another one."""
+
+
+async def keep_session(
+    owner: Owner,
+    connect: Callable[[trio.Nursery], Awaitable[Transport]],
+    *,
+    name: str,
+    credentials: dict[str, str] | None = None,
+    backoff: Backoff,
+    connect_timeout_s: float = 10.0,
+    give_up_after_s: float | None = None,
+    ping_interval_s: float = 15.0,
+) -> None:
+    """Hold a session, one after another, until cancelled or until there is no hope.
+
+    Args:
+        owner: Told of every session, and its listener.
+        connect: Makes a transport; its background tasks run in the nursery it gets.
+        name: For the server's logs.
+        credentials: For HELLO.
+        backoff: Delays between attempts.
+        connect_timeout_s: Bound on connecting and HELLO together.
+        give_up_after_s: Seconds without a session after which to stop trying; None never stops.
+        ping_interval_s: Silence after which the server must answer a PING.
+    """
+    attempt = 0
+    last_seen = trio.current_time()
+    while True:
+        began = False
+        reason: StorageError = ConnectionLostError(f"no session within {connect_timeout_s:g} s")
+        connection: Connection | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                ended = trio.Event()
+                with trio.move_on_after(connect_timeout_s):
+                    connection = Connection(await connect(nursery), owner)
+                    nursery.start_soon(_run, connection, ping_interval_s, ended)
+                    hello = await connection.hello(name, credentials)
+                    began = True
+                if began and connection is not None:
+                    began_at = trio.current_time()
+                    owner.session_began(connection, hello)
+                    await ended.wait()
+                    reason = connection.reason or reason
+                    last_seen = trio.current_time()
+                    if last_seen - began_at > backoff.max_s:
+                        attempt = 0
+            except StorageError as error:
+                # A call only knows that the connection ended; the connection knows why.
+                reason = (connection.reason if connection is not None else None) or error
+            nursery.cancel_scope.cancel()
+        if began:
+            owner.session_ended(reason)
+        if isinstance(reason, _FINAL_ERRORS):
+            owner.session_refused(reason)
+            return
+        if give_up_after_s is not None and trio.current_time() - last_seen >= give_up_after_s:
+            owner.session_refused(
+                ConnectionLostError(f"gave up after {give_up_after_s:g} s without a connection; last: {reason}")
+            )
+            return
+        await trio.sleep(backoff.delay_s(attempt))
+        attempt += 1
+
+
+async def _run(connection: Connection, ping_interval_s: float, ended: trio.Event) -> None:
+    try:
+        await connection.run(ping_interval_s=ping_interval_s)
+    finally:
+        ended.set()

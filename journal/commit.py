@@ -1,0 +1,278 @@
+"""Group commit: everything decided while one group is being written becomes the next group.
+
+A group is one `pwritev` and one `fdatasync` for all shards together. The committer knows nothing of what the entries
+mean; it hands a durable group to its owner, which publishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import outcome
+import trio
+
+from journal.decisions import KINDS, Decision, encode_decision
+from journal.disk import Disk
+from journal.entry import encode_entry
+from journal.journal_file import JournalWriter
+from shards.chunks import Readable
+from shards.errors import LimitExceededError, StorageFailedError
+from shards.shard import Published, Shard
+from shards.word_index import Words
+
+
+class AckSink(Protocol):
+    """Where acknowledgements go: a connection, or a caller inside the process."""
+
+    def acknowledge(self, acks: bytearray) -> None:
+        """Take packed ``protocol.ACK`` entries; called on the loop, must not block."""
+
+    def fail(self, error: StorageFailedError) -> None:
+        """The engine failed: nothing outstanding will be acknowledged."""
+
+
+class Group:
+    """What is made durable together.
+
+    Attributes:
+        number: Place in the sequence of groups.
+        buffers: Entries in order, ready to be written.
+        touched: Shards with batches or segments in it, once each.
+        decisions: (lsn, shard id, decision) of the entries that are not batches.
+        words: (shard, base offset, words) of batches whose shard keeps an index.
+        acks: Packed acknowledgements per sink, sent after the commit.
+        held: Receive buffers that the entries lie in, given back after the commit.
+        published: What each touched shard may show once the group is durable.
+    """
+
+    __slots__ = (
+        "_done",
+        "acks",
+        "buffers",
+        "decisions",
+        "first_lsn",
+        "held",
+        "next_lsn",
+        "number",
+        "published",
+        "size_bytes",
+        "touched",
+        "words",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.buffers: list[Readable] = []
+        self.size_bytes = 0
+        self.touched: list[Shard] = []
+        self.decisions: list[tuple[int, int, Decision]] = []
+        self.words: list[tuple[Shard, int, Words]] = []
+        self.acks: dict[AckSink, bytearray] = {}
+        self.held: list[Callable[[], None]] = []
+        self.published: list[tuple[Shard, Published]] = []
+        self.first_lsn = 0
+        self.next_lsn = 0
+        self._done: trio.Event | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write and nothing to publish."""
+        return not self.buffers and not self.touched and not self.acks and not self.held
+
+    def touch(self, shard: Shard) -> None:
+        """Note that this group changes the shard."""
+        if shard.group_number != self.number:
+            shard.group_number = self.number
+            shard.pending_groups += 1
+            self.touched.append(shard)
+
+    def done(self) -> trio.Event:
+        """Set when the group is published, or has failed."""
+        if self._done is None:
+            self._done = trio.Event()
+        return self._done
+
+    def finish(self) -> None:
+        """Wake whoever waits for the group and give its buffers back."""
+        for give_back in self.held:
+            give_back()
+        self.held.clear()
+        if self._done is not None:
+            self._done.set()
+
+
+class Committer:
+    """Collects a group while the one before it is being written.
+
+    Args:
+        writer: Writes to the journal, on the disk's thread.
+        disk: Where the writing happens.
+        next_lsn: lsn of the next entry.
+        publish: Called on the loop with each durable group, in order.
+        failed: Called once on the loop when the disk failed.
+
+    Attributes:
+        next_lsn: lsn that the next batch or entry gets.
+        group: The group that is being collected.
+        failure: Set for ever once a write failed.
+        groups_committed: Groups made durable since the start.
+        committed_lsn: Every entry up to this lsn is durable and published.
+    """
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        disk: Disk,
+        next_lsn: int,
+        journal_next_lsn: int,
+        *,
+        publish: Callable[[Group], None],
+        failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        self._writer = writer
+        self._disk = disk
+        self._publish = publish
+        self._failed = failed
+        self._in_flight: Group | None = None
+        self._groups_started = 1
+        self.next_lsn = next_lsn
+        self._group_first_lsn = journal_next_lsn
+        self.committed_lsn = next_lsn - 1
+        self.group = Group(0)
+        self.groups_committed = 0
+        self.failure: StorageFailedError | None = None
+        self.largest_group_bytes = writer.largest_group_bytes
+        self._waiting: list[Group] = []
+
+    def decide(self, decision: Decision, shard_id: int, *, is_creation: bool = False) -> int:
+        """Put a decision into the collecting group; returns its lsn. The caller kicks or waits."""
+        lsn = self.next_lsn
+        entry = encode_entry(KINDS[type(decision)], lsn, lsn if is_creation else shard_id, encode_decision(decision))
+        self.add(entry, len(entry))
+        self.next_lsn = lsn + 1
+        self.group.decisions.append((lsn, lsn if is_creation else shard_id, decision))
+        return lsn
+
+    def add(self, entries: Readable, size_bytes: int) -> None:
+        """Put bytes of whole entries into the collecting group, or into a new one when it would get too large.
+
+        Raises:
+            LimitExceededError: They would not fit into a journal file.
+        """
+        self.make_room(size_bytes)
+        group = self.group
+        group.buffers.append(entries)
+        group.size_bytes += size_bytes
+
+    def room(self, size_bytes: int) -> bool:
+        """Whether the collecting group can take this many more bytes."""
+        return self.group.size_bytes + size_bytes <= self.largest_group_bytes
+
+    def make_room(self, size_bytes: int) -> None:
+        """Begin a new group if the collecting one cannot take this many more bytes.
+
+        Raises:
+            LimitExceededError: No group can.
+        """
+        if self.room(size_bytes):
+            return
+        if size_bytes > self.largest_group_bytes:
+            raise LimitExceededError(
+                f"{size_bytes} bytes do not fit into a journal file, which takes {self.largest_group_bytes}; "
+                f"send less at once or raise storage.journal_file_bytes"
+            )
+        self._close_group()
+
+    def _close_group(self) -> None:
+        group = self.group
+        group.first_lsn = self._group_first_lsn
+        group.next_lsn = self._group_first_lsn = self.next_lsn
+        group.published = [(shard, shard.published_now()) for shard in group.touched]
+        self._waiting.append(group)
+        self.group = Group(self._groups_started)
+        self._groups_started += 1
+
+    def kick(self) -> None:
+        """Start writing if nothing is being written; costs nothing otherwise."""
+        if self._in_flight is not None or self.failure is not None:
+            return
+        while True:
+            if not self._waiting:
+                if self.group.is_empty:
+                    return
+                self._close_group()
+            group = self._waiting.pop(0)
+            if group.buffers:
+                break
+            # Nothing to write: memory-mode batches that had to stay behind an entry which is durable by now.
+            if not self._settle(group):
+                return
+        self._in_flight = group
+        self._disk.submit(
+            lambda: self._writer.write_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn),
+            self._written,
+        )
+
+    def _written(self, result: outcome.Outcome[None]) -> None:
+        group = self._in_flight
+        if group is None:
+            # The engine was stopped meanwhile; the group is recovered or cut off at the next start.
+            return
+        self._in_flight = None
+        if isinstance(result, outcome.Error):
+            self._fail(group, result.error)
+        elif self._settle(group):
+            self.kick()
+
+    def _settle(self, group: Group) -> bool:
+        group.buffers.clear()
+        try:
+            self._publish(group)
+        except Exception as error:  # a view that cannot be folded stops the engine like a disk that cannot be written
+            self._fail(group, error)
+            return False
+        self.committed_lsn = group.next_lsn - 1
+        self.groups_committed += 1
+        group.finish()
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """Stop for ever because of an error outside the journal: a log file or the views."""
+        if self.failure is None:
+            group, self._in_flight = self._in_flight or self.group, None
+            self._fail(group, error)
+
+    def _fail(self, group: Group, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            raise error
+        if self.failure is not None:
+            return
+        failure = StorageFailedError(
+            f"the storage failed ({error}); nothing more is acknowledged. Restart the server once the disk is "
+            f"sound: what was acknowledged is safe"
+        )
+        failure.__cause__ = error
+        self.failure = failure
+        groups = [group, *self._waiting, self.group]
+        self._failed(failure)
+        for lost in groups:
+            for sink in lost.acks:
+                sink.fail(failure)
+            lost.finish()
+
+    async def wait(self, group: Group) -> None:
+        """Wait until a group is durable and published.
+
+        Raises:
+            StorageFailedError: It will never be.
+        """
+        self.kick()
+        await group.done().wait()
+        if self.failure is not None and group.next_lsn - 1 > self.committed_lsn:
+            raise self.failure
+
+    async def drain(self) -> None:
+        """Wait until everything decided so far is durable and published."""
+        while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
+            await self.wait(self._in_flight or (self._waiting[0] if self._waiting else self.group))

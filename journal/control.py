@@ -1,0 +1,342 @@
+"""Decisions that are not appends: shards created, switched, trimmed; cursors and state set; producers opened.
+
+Each is decided once, against the views and what is still pending, becomes an entry, and is answered when that entry is
+durable. What is decided before something else is also committed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from journal.commit import Committer, Group
+from journal.decisions import (
+    CursorCommitted,
+    CursorDeleted,
+    Decision,
+    ProducerOpened,
+    Rolled,
+    ShardConfigured,
+    ShardCreated,
+    ShardDeleted,
+    StateDeleted,
+    StatePut,
+    Trimmed,
+)
+from journal.shard_table import ShardTable
+from journal.views import Views
+from shards.compare_and_set import check
+from shards.errors import (
+    InvalidRequestError,
+    LimitExceededError,
+    OffsetOutOfRangeError,
+    ShardExistsError,
+    StorageError,
+)
+from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
+from shards.names import validate_name, validate_shard_name
+from shards.shard import Shard
+
+LARGEST_STATE_BYTES = 1 << 20
+LARGEST_KEY_BYTES = 4096
+
+
+class Control:
+    """Everything a client can change apart from appending records.
+
+    All methods that change something return when it is durable and published, and raise StorageFailedError when it
+    never will be. A caller that is cancelled while waiting has made its decision all the same.
+    """
+
+    def __init__(
+        self,
+        committer: Committer,
+        views: Views,
+        table: ShardTable,
+        *,
+        now_us: Callable[[], int],
+        max_shards: int,
+        default_config: Callable[[ShardConfig], ShardConfig],
+    ) -> None:
+        self._committer = committer
+        self._views = views
+        self._table = table
+        self._now_us = now_us
+        self._max_shards = max_shards
+        self._default_config = default_config
+        self._pending_names: dict[str, Group] = {}
+        self._pending_versions: dict[Hashable, int] = {}
+        self._pending_epochs: dict[str, ProducerIdentity] = {}
+        self.refuse: StorageError | None = None
+
+    async def _commit(
+        self,
+        decision: Decision,
+        shard_id: int,
+        *,
+        is_creation: bool = False,
+        pending: Callable[[int], Callable[[], None]] | None = None,
+    ) -> int:
+        """Decide and wait until it is durable; gives the lsn.
+
+        Args:
+            decision: What is decided.
+            shard_id: Its shard, or 0.
+            is_creation: The entry's lsn is the shard's id.
+            pending: Called with the lsn; notes what later decisions have to see before this one is in the views, and
+                gives the call that takes the note back. That happens when the entry is published, not when the caller
+                goes away: a cancelled caller's decision stands.
+        """
+        if self._committer.failure is not None:
+            raise self._committer.failure
+        if self.refuse is not None:
+            raise self.refuse
+        lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
+        group = self._committer.group
+        if pending is not None:
+            group.held.append(pending(lsn))
+        await self._committer.wait(group)
+        return lsn
+
+    # Shards
+
+    async def create_shard(self, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
+        """Create a shard; with ``exist_ok`` one that is there is returned as it is.
+
+        Raises:
+            ShardExistsError: It is there, and ``exist_ok`` was not given.
+            InvalidNameError: The name breaks the rules of topic names.
+            LimitExceededError: The node has as many shards as it may.
+        """
+        validate_shard_name(name)
+        while (creating := self._pending_names.get(name)) is not None:
+            # Somebody is creating it right now: what is true of it is known when that is durable.
+            await self._committer.wait(creating)
+        if self._table.catalogue.id_of(name) is not None:
+            shard = self._table.by_name(name)
+            if not exist_ok:
+                raise ShardExistsError(f"shard {name!r} exists already (in {shard.config.mode} mode); use it or delete it first")
+            return shard.info(with_segments=False)
+        if len(self._table.catalogue) + len(self._pending_names) >= self._max_shards:
+            raise LimitExceededError(
+                f"cannot create shard {name!r}: the node has {self._max_shards} shards, as many as shards.max_shards allows"
+            )
+        created = ShardCreated(name, self._default_config(config), self._now_us())
+
+        def pending(lsn: int) -> Callable[[], None]:
+            self._pending_names[name] = self._committer.group
+            return lambda: self._forget_name(name)
+
+        shard_id = await self._commit(created, 0, is_creation=True, pending=pending)
+        found = self._table.by_id(shard_id)
+        if found is None:
+            return self._table.by_name(name).info(with_segments=False)
+        return found.info(with_segments=False)
+
+    def _forget_name(self, name: str) -> None:
+        del self._pending_names[name]
+
+    async def delete_shard(self, name: str) -> None:
+        """Delete a shard with its records, cursors and files."""
+        shard = self._table.by_name(name)
+        if not shard.deleted:
+            shard.deleted = True
+            shard.damage = "it is being deleted"
+            await self._commit(ShardDeleted(name), shard.shard_id)
+
+    async def configure_shard(
+        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
+    ) -> ShardInfo:
+        """Change how a shard is kept from now on."""
+        shard = self._usable(name)
+        kept = shard.config.retention if retention is None else retention
+        size = shard.config.segment_bytes if segment_bytes is None else segment_bytes
+        await self._commit(ShardConfigured(kept, size), shard.shard_id)
+        return shard.info(with_segments=False)
+
+    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
+        """Switch a shard to memory or file mode while it is in use.
+
+        Seals the active segment and opens the next one in the other mode: no record moves, offsets go on.
+        """
+        shard = self._usable(name)
+        if shard.in_memory_mode != (mode is Mode.MEMORY):
+            self._roll(shard, mode)
+            await self._committer.wait(self._committer.group)
+        return shard.info(with_segments=False)
+
+    async def seal(self, name: str) -> ShardInfo:
+        """Close the active segment; the next record begins a new one. An empty segment stays as it is."""
+        shard = self._usable(name)
+        active = shard.active()
+        if active is not None and active.next_offset > active.base_offset:
+            self._roll(shard, Mode.MEMORY if shard.in_memory_mode else Mode.FILE)
+            await self._committer.wait(self._committer.group)
+        return shard.info(with_segments=True)
+
+    def roll_nowait(self, shard: Shard) -> None:
+        """Close the active segment and go on in a new one of the same mode, in the group that is being collected."""
+        self._roll(shard, Mode.MEMORY if shard.in_memory_mode else Mode.FILE)
+
+    def _roll(self, shard: Shard, mode: Mode) -> None:
+        if self._committer.failure is not None:
+            raise self._committer.failure
+        now = self._now_us()
+        self._committer.decide(Rolled(shard.next_offset, mode, now), shard.shard_id)
+        self._table.open_segment(shard, mode, shard.next_offset, now)
+        self._committer.group.touch(shard)
+
+    async def trim(self, name: str, before_offset: int) -> ShardInfo:
+        """Drop all records below an offset.
+
+        Raises:
+            OffsetOutOfRangeError: The shard has not got that far.
+        """
+        shard = self._usable(name)
+        if before_offset > shard.published_offset:
+            raise OffsetOutOfRangeError(name, before_offset, shard.start_offset, shard.published_offset)
+        if before_offset > shard.start_offset:
+            await self._commit(Trimmed(before_offset), shard.shard_id)
+        return shard.info(with_segments=False)
+
+    def trim_nowait(self, shard: Shard, before_offset: int) -> None:
+        """The same for retention, in the group that is being collected."""
+        self._committer.decide(Trimmed(before_offset), shard.shard_id)
+
+    def _usable(self, name: str) -> Shard:
+        shard = self._table.by_name(name)
+        shard.check_usable()
+        return shard
+
+    # Cursors
+
+    async def commit_cursor(self, shard_name: str, name: str, offset: int, expected_version: int | None) -> Cursor:
+        """Set a cursor, if its version is the expected one (None: whatever it is; 0: it must not exist).
+
+        Raises:
+            VersionConflictError: It is not.
+        """
+        validate_name("cursor name", name)
+        shard = self._usable(shard_name)
+        if offset < 0:
+            raise InvalidRequestError(f"cursor {name!r} of shard {shard_name!r} cannot be set to offset {offset}; offsets begin at 0")
+        lsn = await self._compare_and_set(
+            ("cursor", shard.shard_id, name),
+            f"cursor {name!r} of shard {shard_name!r}",
+            expected_version,
+            self._cursor_version(shard, name),
+            CursorCommitted(name, offset),
+            shard.shard_id,
+        )
+        return Cursor(name, offset, lsn)
+
+    async def delete_cursor(self, shard_name: str, name: str, expected_version: int | None) -> None:
+        """Remove a cursor, under the same condition."""
+        shard = self._usable(shard_name)
+        await self._compare_and_set(
+            ("cursor", shard.shard_id, name),
+            f"cursor {name!r} of shard {shard_name!r}",
+            expected_version,
+            self._cursor_version(shard, name),
+            CursorDeleted(name),
+            shard.shard_id,
+        )
+
+    def _cursor_version(self, shard: Shard, name: str) -> int:
+        cursor = self._views.cursors.get(shard.shard_id, name)
+        return cursor.version if cursor is not None else 0
+
+    def get_cursor(self, shard_name: str, name: str) -> Cursor | None:
+        """A cursor as it is committed."""
+        return self._views.cursors.get(self._usable(shard_name).shard_id, name)
+
+    def list_cursors(self, shard_name: str) -> list[Cursor]:
+        """All cursors of a shard, by name."""
+        return self._views.cursors.list(self._usable(shard_name).shard_id)
+
+    # State
+
+    async def put_state(self, key: bytes, value: bytes, expected_version: int | None, expires_at_us: int) -> StateValue:
+        """Set a key of the state store, if its version is the expected one.
+
+        Raises:
+            VersionConflictError: It is not.
+            LimitExceededError: Key or value is too large.
+        """
+        if not 0 < len(key) <= LARGEST_KEY_BYTES or len(value) > LARGEST_STATE_BYTES:
+            raise LimitExceededError(
+                f"state key of {len(key)} bytes with a value of {len(value)} bytes: a key has 1 to {LARGEST_KEY_BYTES} "
+                f"bytes, a value at most {LARGEST_STATE_BYTES}"
+            )
+        decision = StatePut(key, value, expires_at_us)
+        lsn = await self._compare_and_set(
+            ("state", key), f"state key {key!r}", expected_version, self._state_version(key), decision, 0
+        )
+        return StateValue(key, value, lsn, expires_at_us)
+
+    async def delete_state(self, key: bytes, expected_version: int | None) -> None:
+        """Remove a key, under the same condition; one that is not there is no error unless a version was expected."""
+        await self._compare_and_set(
+            ("state", key), f"state key {key!r}", expected_version, self._state_version(key), StateDeleted(key), 0
+        )
+
+    def _state_version(self, key: bytes) -> int:
+        found = self.get_state(key)
+        return found.version if found is not None else 0
+
+    def get_state(self, key: bytes) -> StateValue | None:
+        """A committed value that has not expired."""
+        return self._views.state.get(key, self._now_us())
+
+    def scan_state(self, prefix: bytes, after: bytes | None, limit: int) -> list[StateValue]:
+        """Up to ``limit`` committed values whose keys have a prefix, by key, behind ``after``."""
+        return self._views.state.scan(prefix, self._now_us(), after=after, limit=limit)
+
+    def expire_state_nowait(self, limit: int) -> int:
+        """Decide the removal of values that have expired, in the group that is being collected; gives their number."""
+        removed = 0
+        for key in self._views.state.expired(self._now_us(), limit):
+            # A put that is on its way gives the key a new life; it must not be removed behind it.
+            if ("state", key) not in self._pending_versions:
+                self._committer.decide(StateDeleted(key), 0)
+                removed += 1
+        return removed
+
+    async def _compare_and_set(
+        self, key: Hashable, what: str, expected: int | None, found: int, decision: Decision, shard_id: int
+    ) -> int:
+        check(what, expected, self._pending_versions.get(key, found))
+        removes = isinstance(decision, CursorDeleted | StateDeleted)
+
+        def pending(lsn: int) -> Callable[[], None]:
+            version = 0 if removes else lsn
+            self._pending_versions[key] = version
+            return lambda: self._forget_version(key, version)
+
+        return await self._commit(decision, shard_id, pending=pending)
+
+    def _forget_version(self, key: Hashable, version: int) -> None:
+        # A later decision about the same key may be pending by now.
+        if self._pending_versions.get(key) == version:
+            del self._pending_versions[key]
+
+    # Producers
+
+    async def open_producer(self, name: str) -> ProducerIdentity:
+        """Register a producer, or take it over: its epoch rises and older holders are fenced."""
+        validate_name("producer name", name)
+        known = self._pending_epochs.get(name) or self._views.producers.get(name)
+        if known is None:
+            identity = ProducerIdentity(self._committer.next_lsn, 1)
+        else:
+            identity = ProducerIdentity(known.producer_id, known.epoch + 1)
+
+        def pending(lsn: int) -> Callable[[], None]:
+            self._pending_epochs[name] = identity
+            return lambda: self._forget_epoch(name, identity)
+
+        await self._commit(ProducerOpened(name, identity.producer_id, identity.epoch), 0, pending=pending)
+        return identity
+
+    def _forget_epoch(self, name: str, identity: ProducerIdentity) -> None:
+        if self._pending_epochs.get(name) is identity:
+            del self._pending_epochs[name]

@@ -1,0 +1,116 @@
+"""The data directory: where things lie in it, whose it is, and of which version.
+
+::
+
+    LOCK        held by the process that uses the directory
+    FORMAT      JSON: version of the layout, random id of the node
+    journal/    journal files
+    log/        log segments, in 256 directories
+    state/      the views (RocksDB)
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import attrs
+
+from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
+from shards.file_system import FileSystem, Lock, make_durable_directory
+
+LAYOUT_VERSION = 1
+
+
+@attrs.define(slots=True)
+class DataDirectory:
+    """An open data directory; `close` lets others have it."""
+
+    path: str
+    node_id: str
+    lock: Lock
+
+    @property
+    def journal(self) -> str:
+        """Directory of the journal files."""
+        return f"{self.path}/journal"
+
+    @property
+    def log(self) -> str:
+        """Directory of the log segments."""
+        return f"{self.path}/log"
+
+    @property
+    def state(self) -> str:
+        """Directory of the views' store."""
+        return f"{self.path}/state"
+
+    def close(self) -> None:
+        """Release the lock."""
+        self.lock.release()
+
+
+def open_directory(files: FileSystem, path: str) -> DataDirectory:
+    """Lock a data directory and make it one if it is empty or not there.
+
+    Raises:
+        DataDirectoryError: Another process uses it, it cannot be written, or it holds something else.
+        FormatVersionError: A newer program made it.
+        CorruptionError: Its FORMAT file cannot be read.
+    """
+    try:
+        files.mkdir(path)
+    except OSError as error:
+        raise DataDirectoryError(f"data directory {path} cannot be made: {error.strerror}; choose another path") from error
+    lock = files.lock(path)
+    try:
+        node_id = _read_format(files, path)
+        for name in ("journal", "log"):
+            make_durable_directory(files, f"{path}/{name}")
+    except BaseException as error:
+        lock.release()
+        if isinstance(error, OSError):
+            raise DataDirectoryError(f"data directory {path} cannot be used: {error}; check its permissions") from error
+        raise
+    return DataDirectory(path, node_id, lock)
+
+
+def _read_format(files: FileSystem, path: str) -> str:
+    name = f"{path}/FORMAT"
+    if not files.exists(name):
+        others = [entry for entry in files.listdir(path) if entry not in ("LOCK", "FORMAT.new", "lost+found")]
+        if others:
+            raise DataDirectoryError(
+                f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "
+                f"choose an empty directory"
+            )
+        return _write_format(files, path)
+    file = files.open(name, write=False)
+    try:
+        stored = file.pread(4096, 0)
+    finally:
+        file.close()
+    try:
+        content = json.loads(stored)
+        version, node_id = int(content["version"]), str(content["node_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(name, 0, f"expected JSON with version and node_id, found {stored[:40]!r}") from error
+    if version > LAYOUT_VERSION:
+        raise FormatVersionError(
+            f"{path} has data layout {version}, this program knows up to {LAYOUT_VERSION}; start the newer version of the server"
+        )
+    return node_id
+
+
+def _write_format(files: FileSystem, path: str) -> str:
+    node_id = secrets.token_hex(8)
+    file = files.open(f"{path}/FORMAT.new", create=True)
+    try:
+        file.truncate(0)
+        file.pwritev([json.dumps({"version": LAYOUT_VERSION, "node_id": node_id}).encode() + b"\n"], 0)
+        file.fsync()
+    finally:
+        file.close()
+    files.rename(f"{path}/FORMAT.new", f"{path}/FORMAT")
+    files.sync_directory(path)
+    return node_id

@@ -1,0 +1,403 @@
+"""The journal engine: one data directory, its journal, its views, and the door through which brokers reach them.
+
+The parts are put together here and started and stopped in order; what each does lies in its own module:
+`appender` (the append path), `control` (all other changes), `reader`, `subscriptions`, `maintenance`, `recovery`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from journal.appender import Appender
+from journal.commit import Committer, Group
+from journal.config import ServerConfig
+from journal.control import Control
+from journal.data_directory import DataDirectory, open_directory
+from journal.disk import Disk, DiskThread
+from journal.entry import ENTRY_HEADER_SIZE
+from journal.journal_file import JournalWriter, UsedFile
+from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
+from journal.protocol.frames import ACK, ACK_DUPLICATE
+from journal.reader import Reader
+from journal.recovery import Recovered, read_journal
+from journal.shard_table import ShardTable
+from journal.subscriptions import Subscriptions
+from journal.views import Views
+from shards.chunks import ChunkPool
+from shards.clock import Clock, SystemClock
+from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.file_system import FileSystem, OsFileSystem
+from shards.model import AckLevel, Appended, Mode, ShardConfig
+from shards.producer_state import ProducerState
+from shards.segment import Segment
+from shards.shard import Shard
+from shards.shard_records import load_producers
+from shards.store import Family, OrderedStore
+from shards.word_index import Words, words_of
+
+_FOLDED_AT_ONCE = 2000
+
+
+@attrs.frozen(slots=True)
+class RecoveryReport:
+    """What a start found in the journal.
+
+    Attributes:
+        entries: Entries read.
+        truncated_bytes: Bytes of an unfinished last write that were cut off; nothing of it had been acknowledged.
+        damages: Damaged entries; their shards are stopped.
+    """
+
+    entries: int
+    truncated_bytes: int
+    damages: tuple[str, ...]
+
+
+def open_rocks_store(path: str) -> OrderedStore:
+    """The store that a server keeps its views in."""
+    from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
+
+    return RocksStore(path)
+
+
+class Engine:
+    """An open engine; made by `open_engine`.
+
+    Attributes:
+        appender: Takes received appends.
+        control: Takes every other change.
+        reader: Reads.
+        subscriptions: Pushes.
+        table: The shards.
+        views: What is folded from the journal.
+        recovery: What the start found.
+    """
+
+    def __init__(
+        self, config: ServerConfig, directory: DataDirectory, files: FileSystem, clock: Clock, disk: Disk, store: OrderedStore
+    ) -> None:
+        storage = config.storage
+        self.config = config
+        self.node_id = directory.node_id
+        self._directory = directory
+        self._files = files
+        self._clock = clock
+        self._disk = disk
+        self._store = store
+        self._last_us = 0
+        self.table = ShardTable(
+            store,
+            directory.log,
+            tail_pool=ChunkPool(storage.tail_budget_bytes),
+            memory_pool=ChunkPool(0),
+            segment_bytes=storage.segment_bytes,
+            memory_segment_bytes=storage.memory_segment_bytes,
+        )
+        self.views = Views(store, self.table, self._drop)
+        self.recovery = RecoveryReport(0, 0, ())
+        self._dropped: list[Segment] = []
+
+    async def recover(self) -> None:
+        """Fold the journal and put the parts together on top of what it gave."""
+        found = Recovered()
+        entries = 0
+        checkpoint = self._recorded(CHECKPOINT_KEY)
+        for group in read_journal(self._files, self._directory.journal, found):
+            for damage in group.damages:
+                shard = self.table.by_id(damage.shard_id)
+                if shard is not None and damage.lsn > checkpoint:
+                    self.views.stop(shard, str(damage))
+            wanted = [entry for entry in group.entries if entry.lsn > checkpoint]
+            for start in range(0, len(wanted), _FOLDED_AT_ONCE):
+                self.views.replay(wanted[start : start + _FOLDED_AT_ONCE])
+                await trio.lowlevel.checkpoint()
+            entries += len(group.entries)
+        self.table.recovering = False
+        for shard in self.table.open_shards():
+            self.table.settle(shard)
+        self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
+        self._assemble(found, checkpoint)
+
+    def _recorded(self, key: bytes) -> int:
+        stored = self._store.get(Family.META, key)
+        return int(LSN.unpack(stored)[0]) if stored is not None else 0
+
+    def _assemble(self, found: Recovered, checkpoint: int) -> None:
+        storage = self.config.storage
+        journal_next = max(found.next_lsn, checkpoint + 1)
+        reserved = max(self.views.lsns_reserved, self._recorded(LSNS_RESERVED_KEY))
+        self.views.lsns_reserved = reserved
+        self.writer = JournalWriter(
+            self._files, self._directory.journal, storage.journal_file_bytes, _new_salt, found.used
+        )
+        if found.used:
+            self.writer.resume(found.resume_position)
+        self.committer = Committer(
+            self.writer,
+            self._disk,
+            # lsns that memory-mode batches may have used are not given out again.
+            next_lsn=max(journal_next, reserved),
+            journal_next_lsn=journal_next,
+            publish=self._publish,
+            failed=self._failed,
+        )
+        self.appender = Appender(
+            self.committer,
+            lsns_reserved=reserved,
+            max_batch_bytes=self.config.limits.max_batch_bytes,
+            producer_epoch=self.views.producers.epoch,
+            load_producers=self._load_producers,
+            open_segment=self._open_segment,
+            words=_words,
+            fold_words=lambda words: self.views.fold((), words),
+        )
+        self.control = Control(
+            self.committer,
+            self.views,
+            self.table,
+            now_us=self.now_us,
+            max_shards=self.config.shards.max_shards,
+            default_config=self._with_defaults,
+        )
+        self.maintenance = Maintenance(
+            files=self._files,
+            directory=self._directory.path,
+            storage=storage,
+            defaults=self.config.shards,
+            disk=self._disk,
+            writer=self.writer,
+            committer=self.committer,
+            table=self.table,
+            views=self.views,
+            control=self.control,
+            clock=self._clock,
+            fail=self._fail,
+        )
+        self.maintenance.drop(self._dropped)
+        self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
+        self.reader = Reader(self._files, self.table, self.views)
+        self.subscriptions = Subscriptions(self.table, self.views, self.reader, self.control)
+
+    # What the parts call back
+
+    def _drop(self, segments: list[Segment]) -> None:
+        if self.table.recovering:
+            self._dropped.extend(segments)
+        else:
+            self.maintenance.drop(segments)
+
+    def _load_producers(self, shard: Shard) -> dict[int, ProducerState]:
+        return load_producers(self._store, shard.shard_id)
+
+    def _open_segment(self, shard: Shard) -> Segment:
+        """The append path needs a segment: the first one, or the one after a full one."""
+        mode = Mode.MEMORY if shard.in_memory_mode else Mode.FILE
+        if shard.active() is not None and mode is Mode.FILE:
+            # Where a log segment begins is a decision, so that a recovery under another configuration repeats it.
+            self.control.roll_nowait(shard)
+        else:
+            self.table.open_segment(shard, mode, shard.next_offset, self.appender.append_time_us)
+            if mode is Mode.MEMORY:
+                self.maintenance.trim_due(shard)
+        return shard.segments[-1]
+
+    def _with_defaults(self, config: ShardConfig) -> ShardConfig:
+        defaults = self.config.shards
+        retention = config.retention
+        return attrs.evolve(
+            config,
+            retention=attrs.evolve(
+                retention,
+                max_age_s=retention.max_age_s or defaults.max_age_s,
+                max_bytes=retention.max_bytes or defaults.max_bytes,
+                max_records=retention.max_records or defaults.max_records,
+            ),
+        )
+
+    def _publish(self, group: Group) -> None:
+        for shard, _ in group.published:
+            shard.pending_groups -= 1
+        if group.decisions or group.words:
+            self.views.fold(group.decisions, group.words)
+            self.appender.lsns_reserved = self.views.lsns_reserved
+        dirty = self.maintenance.dirty
+        for shard, published in group.published:
+            if not shard.deleted:
+                dirty[shard.shard_id] = shard
+                shard.publish(published)
+        for _, shard_id, _ in group.decisions:
+            shard_changed = self.table.by_id(shard_id) if shard_id else None
+            if shard_changed is not None:
+                dirty[shard_id] = shard_changed
+        for sink, acks in group.acks.items():
+            sink.acknowledge(acks)
+        self.maintenance.wake_if_needed()
+
+    def _fail(self, error: Exception) -> None:
+        self.committer.fail(error)
+
+    def _failed(self, failure: StorageFailedError) -> None:
+        self.appender.refuse_files = self.appender.refuse_memory = failure
+        self.maintenance.wake()
+
+    # The door
+
+    @property
+    def failure(self) -> StorageFailedError | None:
+        """Why the engine stopped acknowledging, None while it works."""
+        return self.committer.failure
+
+    def now_us(self) -> int:
+        """Server time in microseconds; never goes backwards."""
+        now = self._clock.now_us()
+        if now > self._last_us:
+            self._last_us = now
+        return self._last_us
+
+    def begin_chunk(self) -> None:
+        """Call before a run of `Appender.append` calls: sets their time and what is refused just now."""
+        appender = self.appender
+        appender.append_time_us = self.now_us()
+        failure: StorageError | None = self.committer.failure
+        appender.refuse_files = failure or self.maintenance.disk_full
+        if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
+            failure = OverloadedError(
+                f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, as much as they may "
+                f"(storage.memory_budget_bytes); shorten their retention or switch some to file mode"
+            )
+        appender.refuse_memory = failure
+
+    async def close(self) -> None:
+        """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
+        await self.committer.drain()
+        if self.committer.failure is not None:
+            return
+        for shard in self.table.open_shards():
+            if shard.in_memory_mode:
+                # Nothing is appended any more: what was reserved but not used is free again.
+                shard.reserved_offset = shard.published_offset
+                self.maintenance.dirty[shard.shard_id] = shard
+        self.views.lsns_reserved = self.committer.next_lsn
+        await self.maintenance.checkpoint()
+        await self.maintenance.remove_files()
+
+    async def append(
+        self, shard: Shard, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
+    ) -> Appended:
+        """Append one encoded batch from inside the process.
+
+        Returns when the level asked for is reached: with DEFAULT, after the fsync in file mode.
+
+        Raises:
+            StorageError: It was refused; nothing of it is stored.
+            StorageFailedError: The disk failed; whether it is stored is known after a restart.
+        """
+        await self.maintenance.wait_for_room()
+        frame = bytearray(ENTRY_HEADER_SIZE + len(batch))
+        frame[ENTRY_HEADER_SIZE:] = batch
+        waiter = _Waiter()
+        self.begin_chunk()
+        expected = -1 if expected_offset is None else expected_offset
+        try:
+            self.appender.append(shard, memoryview(frame), 0, len(frame), expected, ack, 0, waiter)
+        finally:
+            self.appender.finish()
+        return await waiter.wait()
+
+
+class _Waiter:
+    """An ack sink for one append."""
+
+    def __init__(self) -> None:
+        self._done = trio.Event()
+        self._result: Appended | StorageFailedError | None = None
+
+    def acknowledge(self, acks: bytearray) -> None:
+        _, level, flags, _, base_offset = ACK.unpack(acks)
+        self._result = Appended(base_offset, AckLevel(level), bool(flags & ACK_DUPLICATE))
+        self._done.set()
+
+    def fail(self, error: StorageFailedError) -> None:
+        self._result = error
+        self._done.set()
+
+    async def wait(self) -> Appended:
+        await self._done.wait()
+        if isinstance(self._result, Appended):
+            return self._result
+        assert self._result is not None  # set before the event
+        raise self._result
+
+
+def _words(shard: Shard, batch: memoryview) -> Words:
+    return words_of(shard.config, batch)
+
+
+def _new_salt() -> int:
+    return secrets.randbits(64)
+
+
+@asynccontextmanager
+async def open_engine(
+    path: str,
+    config: ServerConfig,
+    *,
+    files: FileSystem | None = None,
+    clock: Clock | None = None,
+    make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
+    open_store: Callable[[str], OrderedStore] = open_rocks_store,
+) -> AsyncIterator[Engine]:
+    """Open a data directory, recover it, and run the engine's background work while the context lasts.
+
+    Leaving the context drains what was decided, makes a checkpoint and closes everything, so that the next start has
+    nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged.
+
+    Raises:
+        DataDirectoryError: The directory is in use or cannot be used.
+        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        FormatVersionError: A newer program wrote the directory.
+    """
+    files = files or OsFileSystem()
+    directory = open_directory(files, path)
+    try:
+        store = open_store(directory.state)
+        try:
+            disk = make_disk()
+            try:
+                engine = Engine(config, directory, files, clock or SystemClock(), disk, store)
+                await engine.recover()
+                try:
+                    async with _running(engine):
+                        yield engine
+                finally:
+                    engine.writer.close()
+            finally:
+                disk.close()
+        finally:
+            store.close()
+    finally:
+        directory.close()
+
+
+@asynccontextmanager
+async def _running(engine: Engine) -> AsyncIterator[None]:
+    """Run the background tasks around the body; then drain and make a checkpoint. The body's error comes out as it is."""
+    raised: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.maintenance.run)
+        engine.subscriptions.start(nursery)
+        try:
+            yield
+        except Exception as error:
+            raised = error
+        engine.subscriptions.close()
+        nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await engine.close()
+    if raised is not None:
+        raise raised

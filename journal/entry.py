@@ -1,0 +1,128 @@
+"""The bytes of the journal: entries, and the groups in which they are made durable together.
+
+An entry records one decision: a batch that was appended, a shard created, a cursor moved. A commit group is what one
+write and one fsync made durable; its header tells where the group ends and which lsns it holds, so that recovery can
+tell a torn tail (the last group, never acknowledged) from damage. Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+
+import attrs
+from crc32c import crc32c
+
+ENTRY_HEADER = struct.Struct("<IIIHBBIIQQ")
+ENTRY_HEADER_SIZE = ENTRY_HEADER.size
+"""size u32 (header + payload, before padding to 8), header_crc u32 (over 8..40, seeded with size), payload_crc u32,
+group u16, kind u8, flags u8, epoch u32, reserved u32, lsn u64, shard u64."""
+
+CHECKED_PART = struct.Struct("<IHBBIIQQ")
+"""The fields behind header_crc, as they are checksummed."""
+
+GROUP_HEADER = struct.Struct("<4sIQQQQ")
+GROUP_HEADER_SIZE = GROUP_HEADER.size
+GROUP_MAGIC = b"JGRP"
+"""magic, header_crc u32 (over 8..40, seeded with the journal file's salt), size u64 of the entries that follow,
+first lsn u64, next lsn u64, reserved u64."""
+
+NODE_GROUP = 0
+"""The one group that a node on its own has."""
+
+NODE_EPOCH = 1
+"""Leadership epoch of that group."""
+
+
+class Kind(enum.IntEnum):
+    """What an entry says. 0 is never written, so zeroed space is recognised."""
+
+    APPEND = 1
+    CREATE_SHARD = 2
+    DELETE_SHARD = 3
+    CONFIGURE_SHARD = 4
+    ROLL = 5
+    TRIM = 6
+    RESERVE_OFFSETS = 7
+    RESERVE_LSNS = 8
+    COMMIT_CURSOR = 9
+    DELETE_CURSOR = 10
+    PUT_STATE = 11
+    DELETE_STATE = 12
+    OPEN_PRODUCER = 13
+
+
+@attrs.frozen(slots=True)
+class Entry:
+    """One entry as it was read.
+
+    Attributes:
+        position: Byte position of its header in the journal file.
+        payload: View of its payload, without padding.
+        payload_crc: Checksum the payload should have; for a batch that is its body_crc and covers byte 36 on.
+    """
+
+    position: int
+    kind: int
+    lsn: int
+    shard_id: int
+    payload: memoryview
+    payload_crc: int
+
+
+def encode_entry(kind: Kind, lsn: int, shard_id: int, payload: bytes) -> bytes:
+    """A whole entry, padded to 8; for every kind but APPEND, whose header is written into the received frame."""
+    checked = CHECKED_PART.pack(crc32c(payload), NODE_GROUP, kind, 0, NODE_EPOCH, 0, lsn, shard_id)
+    size = ENTRY_HEADER_SIZE + len(payload)
+    return struct.pack("<II", size, crc32c(checked, size)) + checked + payload + bytes(-size % 8)
+
+
+def encode_group_header(salt: int, size_bytes: int, first_lsn: int, next_lsn: int) -> bytes:
+    """Header of a group of entries that take ``size_bytes`` in all."""
+    checked = struct.pack("<QQQQ", size_bytes, first_lsn, next_lsn, 0)
+    return struct.pack("<4sI", GROUP_MAGIC, crc32c(checked, salt)) + checked
+
+
+@attrs.frozen(slots=True)
+class GroupHeader:
+    """Head of a commit group: ``size_bytes`` of entries with lsns in ``[first_lsn, next_lsn)`` follow."""
+
+    size_bytes: int
+    first_lsn: int
+    next_lsn: int
+
+
+def decode_group_header(data: memoryview, at: int, salt: int) -> GroupHeader | None:
+    """The group header at this place, or None when there is none that belongs to this life of the file."""
+    if len(data) - at < GROUP_HEADER_SIZE:
+        return None
+    magic, checksum, size_bytes, first_lsn, next_lsn, _ = GROUP_HEADER.unpack_from(data, at)
+    if magic != GROUP_MAGIC or crc32c(data[at + 8 : at + GROUP_HEADER_SIZE], salt) != checksum:
+        return None
+    return GroupHeader(size_bytes, first_lsn, next_lsn)
+
+
+@attrs.frozen(slots=True)
+class BadEntryHeader:
+    """An entry header that fails its checksum: where it is, what it should have been and what was found."""
+
+    position: int
+    expected: int
+    found: int
+
+
+def decode_entries(data: memoryview, start: int, end: int) -> Iterator[Entry | BadEntryHeader]:
+    """Entries that lie between two positions; stops after a header that cannot be trusted."""
+    at = start
+    while at < end:
+        if end - at < ENTRY_HEADER_SIZE:
+            yield BadEntryHeader(at, 0, 0)
+            return
+        size, header_crc, payload_crc, _group, kind, _flags, _epoch, _, lsn, shard_id = ENTRY_HEADER.unpack_from(data, at)
+        found = crc32c(data[at + 8 : at + ENTRY_HEADER_SIZE], size)
+        if found != header_crc or size < ENTRY_HEADER_SIZE or at + size > end:
+            yield BadEntryHeader(at, header_crc, found)
+            return
+        yield Entry(at, kind, lsn, shard_id, data[at + ENTRY_HEADER_SIZE : at + size], payload_crc)
+        at += (size + 7) & ~7

@@ -1,0 +1,235 @@
+"""Journal files on disk: pre-zeroed once, written in place, recycled after a checkpoint.
+
+Writing into space that is allocated already makes an fsync several times cheaper than growing a file, so a file is
+zeroed when it is made and never changes its size. Every life of a file has a new random salt, which the group headers
+are checksummed with: what an earlier life left behind is never taken for an entry.
+
+Runs on the disk thread, through the `FileSystem` seam; not on the event loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+from collections.abc import Callable, Sequence
+
+import attrs
+from crc32c import crc32c
+
+from journal.entry import GROUP_HEADER_SIZE, encode_group_header
+from shards.chunks import Readable
+from shards.errors import CorruptionError, FormatVersionError
+from shards.file_system import File, FileSystem
+
+MAGIC = b"JRNL"
+VERSION = 1
+FIRST_GROUP_POSITION = 4096
+"""The file header has a block of its own."""
+
+_HEADER = struct.Struct("<4sIHHIQQQQ")
+_ZEROES = bytes(1 << 20)
+_USED = re.compile(r"journal-(\d{16})\.jnl")
+_FREE = re.compile(r"free-(\d{16})\.jnl")
+
+
+@attrs.frozen(slots=True)
+class JournalFileHeader:
+    """magic, header_crc (over 8..48), version u16, 6 zero bytes, number, salt, file size, first lsn (u64 each).
+
+    Attributes:
+        number: Place in the sequence of journal files, from 1.
+        salt: Random; seeds the checksum of this life's group headers (its low 32 bits).
+        first_lsn: No entry in it has a lower lsn.
+    """
+
+    number: int
+    salt: int
+    size_bytes: int
+    first_lsn: int
+
+    def encode(self) -> bytes:
+        """One block."""
+        fields = _HEADER.pack(MAGIC, 0, VERSION, 0, 0, self.number, self.salt, self.size_bytes, self.first_lsn)
+        return (fields[:4] + struct.pack("<I", crc32c(fields[8:])) + fields[8:]).ljust(FIRST_GROUP_POSITION, b"\0")
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> JournalFileHeader:
+        """Read a file's first block.
+
+        Raises:
+            CorruptionError: Not a journal file, or a damaged one.
+            FormatVersionError: Written by a newer program.
+        """
+        if len(data) < _HEADER.size:
+            raise CorruptionError(path, 0, f"a journal file begins with {FIRST_GROUP_POSITION} bytes, found {len(data)}")
+        magic, checksum, version, _, _, number, salt, size_bytes, first_lsn = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise CorruptionError(path, 0, f"expected magic {MAGIC!r}, found {magic!r}")
+        found = crc32c(data[8 : _HEADER.size])
+        if found != checksum:
+            raise CorruptionError(path, 0, f"header checksum: expected {checksum:#010x}, found {found:#010x}")
+        if version > VERSION:
+            raise FormatVersionError(
+                f"{path} has journal format {version}, this program knows up to {VERSION}; use a newer one"
+            )
+        return cls(number, salt, size_bytes, first_lsn)
+
+
+@attrs.define(slots=True)
+class UsedFile:
+    """A journal file in use.
+
+    Attributes:
+        last_lsn: Highest lsn in it so far.
+        keep: It holds damage that somebody may want to look at: it is set aside instead of being recycled.
+    """
+
+    path: str
+    header: JournalFileHeader
+    last_lsn: int = 0
+    keep: bool = False
+
+
+def journal_path(directory: str, number: int) -> str:
+    """Name of the journal file of this number."""
+    return f"{directory}/journal-{number:016}.jnl"
+
+
+def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str]]:
+    """(number, path) of the files in use, in order."""
+    found = [(int(match[1]), f"{directory}/{match[0]}") for name in files.listdir(directory) if (match := _USED.fullmatch(name))]
+    return sorted(found)
+
+
+class JournalWriter:
+    """Writes commit groups, each durable when `write_group` returns.
+
+    An error from the file system is final: the writer's owner must stop acknowledging and open the journal anew,
+    because after a failed fsync the kernel may hold pages that it will never write.
+
+    Args:
+        files: The file system.
+        directory: The journal's directory, which exists.
+        file_bytes: Size of each file.
+        new_salt: Gives 64 random bits for each life of a file.
+    """
+
+    def __init__(
+        self, files: FileSystem, directory: str, file_bytes: int, new_salt: Callable[[], int], used: list[UsedFile]
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._new_salt = new_salt
+        self._used = used
+        self._free = [f"{directory}/{name}" for name in files.listdir(directory) if _FREE.fullmatch(name)]
+        numbers = [int(match[1]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
+        # Spares are made in the background while the disk thread may need one: each gets a number of its own.
+        self._free_numbers = itertools.count(max(numbers, default=0) + 1)
+        self._next_number = used[-1].header.number + 1 if used else 1
+        self._current: File | None = None
+        self._position = 0
+
+    @property
+    def largest_group_bytes(self) -> int:
+        """Entries of one group must fit into a file together with its header."""
+        return self._file_bytes - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the next file is ready."""
+        return bool(self._free)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files that hold entries since the last checkpoint."""
+        return sum(file.header.size_bytes for file in self._used)
+
+    @property
+    def used_count(self) -> int:
+        """Files in use."""
+        return len(self._used)
+
+    def resume(self, position: int) -> None:
+        """Go on writing at this position of the newest used file."""
+        self._current = self._files.open(self._used[-1].path)
+        self._position = position
+
+    def write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        """Make the entries durable.
+
+        Must not return until they will survive power loss.
+
+        Raises:
+            OSError: The disk failed; nothing of the group may be acknowledged, now or later.
+        """
+        if self._current is None or self._position + GROUP_HEADER_SIZE + size_bytes > self._file_bytes:
+            self._next_file(first_lsn)
+        assert self._current is not None  # _next_file opened it
+        used = self._used[-1]
+        header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
+        self._current.pwritev([header, *entries], self._position)
+        self._current.fdatasync()
+        self._position += GROUP_HEADER_SIZE + size_bytes
+        used.last_lsn = next_lsn - 1
+
+    def _next_file(self, first_lsn: int) -> None:
+        self.prepare_spare()
+        spare = self._free.pop()
+        header = JournalFileHeader(self._next_number, self._new_salt(), self._file_bytes, first_lsn)
+        file = self._files.open(spare)
+        try:
+            file.pwritev([header.encode()], 0)
+            file.fdatasync()
+        except OSError:
+            file.close()
+            raise
+        path = journal_path(self._directory, header.number)
+        self._files.rename(spare, path)
+        self._files.sync_directory(self._directory)
+        if self._current is not None:
+            self._current.close()
+        self._current = file
+        self._position = FIRST_GROUP_POSITION
+        self._next_number += 1
+        self._used.append(UsedFile(path, header, first_lsn - 1))
+
+    def prepare_spare(self) -> None:
+        """Have at least one zeroed file ready, so that going on to the next one does not wait for it."""
+        if self._free:
+            return
+        path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
+        file = self._files.open(path, create=True)
+        try:
+            for position in range(0, self._file_bytes, len(_ZEROES)):
+                size = min(len(_ZEROES), self._file_bytes - position)
+                file.pwritev([memoryview(_ZEROES)[:size]], position)
+            file.fsync()
+        finally:
+            file.close()
+        self._files.sync_directory(self._directory)
+        self._free.append(path)
+
+    def release_up_to(self, lsn: int, spare_count: int) -> None:
+        """Recycle the files whose entries all have lsns up to this one; keep at most ``spare_count`` spares.
+
+        REQUIRES: a checkpoint of that lsn is durable. The newest file stays in use.
+        """
+        while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
+            file = self._used.pop(0)
+            if file.keep:
+                self._files.rename(file.path, file.path.replace("journal-", "damaged-"))
+            elif len(self._free) < spare_count and file.header.size_bytes == self._file_bytes:
+                path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
+                self._files.rename(file.path, path)
+                self._free.append(path)
+            else:
+                self._files.remove(file.path)
+        self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Close the file; everything written is durable already."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None

@@ -1,0 +1,287 @@
+"""Reading shards: by offset, time, lsn, key and tag; from memory at once, from files off the event loop.
+
+Batches are given as they are stored. They are checked by whoever decodes them: the bytes' checksums travel along, so a
+bit that flipped on the disk is found by the reader and by `journal check`, and costs the server nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from journal.shard_table import ShardTable
+from journal.views import Views
+from shards.batch import HEADER_SIZE, BatchHeader, gap_batch
+from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
+from shards.extents import (
+    Extent,
+    Place,
+    base_offset_at,
+    find_in_bytes,
+    locate_in_memory,
+    memory_extent,
+)
+from shards.file_system import FileSystem
+from shards.log_segment import LogSegment
+from shards.position import Start
+from shards.segment import Segment
+from shards.shard import Shard
+from shards.word_index import By
+
+_SEARCH_WINDOW_BYTES = 128 * 1024
+_DISK_READERS = 16
+_INDEXED_AT_ONCE = 1000
+LARGEST_READ_BYTES = 16 << 20
+
+
+class Reader:
+    """Reads what is published.
+
+    Cancelling a read is safe: nothing changes by reading.
+    """
+
+    def __init__(self, files: FileSystem, table: ShardTable, views: Views) -> None:
+        self._files = files
+        self._table = table
+        self._views = views
+        # Disk reads must not use up the threads that everything else shares.
+        self._limiter = trio.CapacityLimiter(_DISK_READERS)
+
+    def check_range(self, shard: Shard, offset: int) -> None:
+        """Refuse an offset that the shard does not have.
+
+        Raises:
+            OffsetOutOfRangeError: It was trimmed, or lies beyond the next offset.
+        """
+        shard.check_usable()
+        if not shard.start_offset <= offset <= shard.published_offset:
+            raise OffsetOutOfRangeError(shard.name, offset, shard.start_offset, shard.published_offset)
+
+    def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent | None:
+        """What can be given without a disk; None when a file has to be read. Empty at the end of the shard.
+
+        Raises:
+            OffsetOutOfRangeError: The shard does not have the offset.
+        """
+        self.check_range(shard, offset)
+        segment, found = shard.segment_at(offset)
+        if found > offset:
+            gap = gap_batch(offset, found, shard.published_lsn, 0)
+            return Extent(offset, found, [gap], len(gap), None)
+        if segment is None:
+            return Extent(offset, offset, [], 0, None)
+        if place is not None and place.segment is segment and place.offset == offset:
+            position: int | None = place.position
+            if not segment.chunks.start <= place.position < segment.end:
+                return None
+        else:
+            position = locate_in_memory(segment, offset, shard.visible_end(segment))
+        if position is None:
+            return None
+        return memory_extent(shard, segment, position, max_bytes)
+
+    async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent:
+        """Whole batches from the one that holds ``offset`` on: up to about ``max_bytes``, but at least one.
+
+        From a file it may be one index block (64 KiB and a batch) more. Empty at the end of the shard.
+
+        Raises:
+            OffsetOutOfRangeError: The shard does not have the offset (any more).
+            CorruptionError: The file is not what was written.
+            ShardDamagedError: The shard is stopped.
+        """
+        max_bytes = min(max_bytes, LARGEST_READ_BYTES)
+        while True:
+            extent = self.read_nowait(shard, offset, max_bytes, place)
+            if extent is not None:
+                return extent
+            segment, _ = shard.segment_at(offset)
+            assert isinstance(segment, LogSegment)  # only those have bytes outside memory
+            try:
+                extent = await self._read_file(shard, segment, offset, max_bytes, place)
+            except FileNotFoundError as error:
+                # Trimmed while it was being read: the range check says so. A file that is wanted but gone is damage.
+                self.check_range(shard, offset)
+                if segment in shard.segments:
+                    raise CorruptionError(segment.path, 0, "the file is missing") from error
+            else:
+                return extent
+            place = None
+
+    async def _read_file(
+        self, shard: Shard, segment: LogSegment, offset: int, max_bytes: int, place: Place | None
+    ) -> Extent:
+        await self._load_index(segment)
+        bound = min(segment.flushed, shard.visible_end(segment))
+        if bound == shard.visible_end(segment):
+            bound_offset = shard.visible_next_offset(segment)
+        else:
+            bound_offset = base_offset_at(segment.chunks, bound)
+        if place is not None and place.segment is segment and place.offset == offset:
+            position = place.position
+        else:
+            start = segment.index.position_before_offset(offset, segment.start_position)
+            _, position = await self._search(
+                shard, segment, start, lambda header: header.next_offset > offset, bound
+            )
+        stop = segment.index.last_position_up_to(position + max_bytes, position)
+        if not 0 < stop < bound or bound - position <= max_bytes:
+            stop, next_offset = bound, bound_offset
+        else:
+            next_offset = segment.index.offset_at(stop)
+        data = await self._pread(segment, position, stop - position)
+        if len(data) < stop - position:
+            raise CorruptionError(segment.path, position + len(data), f"the file ends here, {stop} bytes were written")
+        start_offset = BatchHeader.unpack(data).base_offset
+        return Extent(start_offset, next_offset, [data], len(data), Place(segment, stop, next_offset))
+
+    async def _pread(self, segment: LogSegment, position: int, size: int) -> bytes:
+        def read() -> bytes:
+            file = self._files.open(segment.path, write=False)
+            try:
+                return file.pread(size, position)
+            finally:
+                file.close()
+
+        return await trio.to_thread.run_sync(read, limiter=self._limiter)
+
+    async def _load_index(self, segment: LogSegment) -> None:
+        if segment.needs_index:
+            index = await trio.to_thread.run_sync(segment.read_index, self._files, limiter=self._limiter)
+            if segment.needs_index:
+                segment.adopt_index(index)
+
+    async def _search(
+        self, shard: Shard, segment: Segment, position: int, wanted: Callable[[BatchHeader], bool], end: int
+    ) -> tuple[BatchHeader | None, int]:
+        """First wanted batch of a segment from a position on, and where it is; (None, end) if there is none."""
+        while position < end:
+            in_memory = segment.chunks.start <= position < segment.end
+            if in_memory:
+                stop = min(segment.chunks.chunk_end(position), end)
+                data: bytes | memoryview = segment.chunks.views(position, stop)[0]
+                await trio.lowlevel.checkpoint()
+            else:
+                assert isinstance(segment, LogSegment)  # only those have bytes outside memory
+                stop = min(segment.flushed, end)
+                data = await self._pread(segment, position, min(_SEARCH_WINDOW_BYTES, stop - position))
+                if len(data) < HEADER_SIZE:
+                    raise CorruptionError(segment.path, position, f"the file ends here, {stop} bytes were written")
+            at, header = find_in_bytes(data, wanted)
+            if header is not None:
+                return header, position + at
+            position += at
+        return None, end
+
+    async def find_offset(self, shard: Shard, start: Start) -> int:
+        """Offset at which a reader that starts there begins.
+
+        For a time it is the batch that holds the first record not older than that; the reader skips inside it. A time
+        in the future gives the next offset; an lsn the first batch with that or a later one.
+        """
+        shard.check_usable()
+        if start.kind == "earliest":
+            return shard.start_offset
+        if start.kind == "latest":
+            return shard.published_offset
+        if start.kind == "offset":
+            self.check_range(shard, start.value)
+            return start.value
+        value = start.value
+        by_time = start.kind == "time"
+        for segment in tuple(shard.segments):
+            if segment.base_offset >= shard.published_offset:
+                break
+            if (segment.newest_us if by_time else segment.last_lsn) < value:
+                continue
+            if isinstance(segment, LogSegment):
+                await self._load_index(segment)
+            index = segment.index
+            before = index.position_before_time if by_time else index.position_before_lsn
+            position = before(value, segment.start_position)
+            end = shard.visible_end(segment)
+            wanted = _not_older_than(value) if by_time else _lsn_from(value)
+            header, _ = await self._search(shard, segment, position, wanted, end)
+            if header is not None:
+                return max(header.base_offset, shard.start_offset)
+        return shard.published_offset
+
+    async def read_indexed(self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool) -> Extent:
+        """Whole batches that hold records with a key or tag; the reader picks these records out.
+
+        Args:
+            shard: The shard.
+            by: "key" or "tag".
+            word: The key or the tag in UTF-8.
+            from_offset: Only records from here on.
+            max_bytes: Give about this much, but at least one batch.
+            latest: Only the batch with the newest such record.
+
+        Raises:
+            IndexMissingError: The shard keeps no such index.
+        """
+        shard.check_usable()
+        if not (shard.config.index_keys if by == "key" else shard.config.index_tags):
+            raise IndexMissingError(
+                f"shard {shard.name!r} keeps no index by {by}; create it with index_{by}s=true, or read it by offset and filter"
+            )
+        index = self._views.word_index
+        first = max(from_offset, shard.start_offset)
+        if latest:
+            newest = index.latest(shard.shard_id, by, word)
+            offsets = [newest] if newest is not None and newest >= first else []
+        else:
+            offsets = []
+            for offset in index.offsets(shard.shard_id, by, word, first):
+                offsets.append(offset)
+                if len(offsets) == _INDEXED_AT_ONCE:
+                    break
+        buffers: list[bytes | bytearray | memoryview] = []
+        size, end = 0, -1
+        for offset in offsets:
+            if offset < end or offset >= shard.published_offset:
+                continue
+            if size >= max_bytes:
+                return Extent(first, offset, buffers, size, None)
+            extent = await self.read(shard, offset, 1)
+            batch, end = _first_batch(extent)
+            if batch is None:
+                continue
+            buffers.append(batch)
+            size += len(batch)
+        more = len(offsets) == _INDEXED_AT_ONCE
+        return Extent(first, offsets[-1] + 1 if more else shard.published_offset, buffers, size, None)
+
+    async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
+        """Return when the shard has a record at this offset, or when the time is over."""
+        if shard.published_offset > offset or max_wait_s <= 0:
+            return
+        ready = trio.Event()
+
+        def published(changed: Shard) -> None:
+            if changed.published_offset > offset or changed.damage:
+                ready.set()
+
+        shard.add_listener(published)
+        try:
+            with trio.move_on_after(max_wait_s):
+                await ready.wait()
+        finally:
+            shard.remove_listener(published)
+
+
+def _first_batch(extent: Extent) -> tuple[bytes | bytearray | memoryview | None, int]:
+    if not extent.buffers:
+        return None, extent.next_offset
+    data = memoryview(extent.buffers[0])
+    header = BatchHeader.unpack(data)
+    return (None if header.is_gap else data[: header.size_bytes]), header.next_offset
+
+
+def _not_older_than(timestamp_us: int) -> Callable[[BatchHeader], bool]:
+    return lambda header: header.max_timestamp_us >= timestamp_us
+
+
+def _lsn_from(lsn: int) -> Callable[[BatchHeader], bool]:
+    return lambda header: header.lsn >= lsn

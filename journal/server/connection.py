@@ -1,0 +1,214 @@
+"""One client's connection: frames in, replies, acknowledgements and pushes out.
+
+`take_frames` is the hot loop: it works on everything that one receive brought. How bytes come and go (TCP, WebSocket)
+is the business of `tcp` and `websocket`; what the operations do, of `operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from journal.engine import Engine
+from journal.protocol.errors import (
+    RemoteProtocolError,
+    UnknownHandleError,
+    encode_error,
+)
+from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
+from journal.server.output import Output
+from journal.server.pushing import Pushing
+from journal.server.receive_buffers import ReceiveBuffer
+from journal.server.statistics import ServerStatistics
+from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.extents import Place
+from shards.shard import Shard
+
+_REQUESTS_AT_ONCE = 1024
+_APPEND = int(Op.APPEND)
+_HELLO = int(Op.HELLO)
+
+
+class Operations(Protocol):
+    """What a connection does with every frame that is not an append."""
+
+    def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
+        """Carry a request out at once, or give what has to be awaited for it."""
+
+
+class Connection:
+    """State of one connection.
+
+    Attributes:
+        number: Its number on this server.
+        greeted: HELLO was accepted.
+        client: Name that the client gave itself.
+        handles: Shard of each handle; None where one was closed.
+        handle_of: Handle of each open shard, by shard id.
+        places: Where the last fetch of a shard ended, by shard id.
+        output: What goes out.
+        pushing: Its subscriptions.
+        inflight_bytes: Appended bytes that wait for their commit.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        engine: Engine,
+        operations: Operations,
+        output: Output,
+        statistics: ServerStatistics,
+        nursery: trio.Nursery,
+        report: Callable[[Exception, int], None],
+    ) -> None:
+        self.number = number
+        self.engine = engine
+        self.output = output
+        self.nursery = nursery
+        self.statistics = statistics
+        self.pushing = Pushing(output, engine.config.limits.max_frame_bytes)
+        self.handles: list[Shard | None] = []
+        self.handle_of: dict[int, int] = {}
+        self.places: dict[int, Place] = {}
+        self.greeted = False
+        self.client = ""
+        self.inflight_bytes = 0
+        self._operations = operations
+        self._report = report
+        self._max_frame_bytes = HELLO_MAX_FRAME_BYTES
+        self._requests = 0
+        self._progress = trio.lowlevel.ParkingLot()
+        self._limit = engine.config.limits.max_inflight_bytes_per_connection
+
+    def greet(self, client: str) -> None:
+        """HELLO was accepted: the real limits hold from here on."""
+        self.greeted = True
+        self.client = client
+        self._max_frame_bytes = self.engine.config.limits.max_frame_bytes
+
+    # Acknowledgements (the connection is an AckSink)
+
+    def acknowledge(self, acks: bytearray) -> None:
+        """Send one combined acknowledgement."""
+        size = APPENDED_HEAD.size + len(acks)
+        self.statistics.appends += len(acks) >> 4
+        self.output.send((APPENDED_HEAD.pack(size, Op.APPENDED, 0, 0) + acks,), size)
+
+    def fail(self, error: StorageFailedError) -> None:
+        """Outstanding appends will never be acknowledged: end the connection, so that the client asks again elsewhere."""
+        self.output.abandon()
+
+    def reply(self, frame: bytes) -> None:
+        """Send one whole frame."""
+        self.output.send((frame,), len(frame))
+
+    # Receiving
+
+    def take_frames(self, buffer: ReceiveBuffer, start: int, end: int) -> int:
+        """Carry out all complete frames in ``buffer.view[start:end]``; gives where the first incomplete one begins.
+
+        Raises:
+            RemoteProtocolError: The bytes are not frames. Nothing behind them is looked at.
+        """
+        view = buffer.view
+        engine = self.engine
+        appender = engine.appender
+        append = appender.append
+        unpack = APPEND_HEAD.unpack_from
+        handles = self.handles
+        appended = 0
+        engine.begin_chunk()
+        try:
+            while end - start >= HEADER.size:
+                length, op, _, correlation, handle, level, expected = unpack(view, start)
+                if not HEADER.size <= length <= self._max_frame_bytes:
+                    raise RemoteProtocolError(
+                        f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
+                    )
+                stop = start + length
+                if stop > end:
+                    break
+                if op == _APPEND and self.greeted:
+                    try:
+                        if length < APPEND_HEAD.size:
+                            raise RemoteProtocolError(f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}")
+                        shard = handles[handle] if handle < len(handles) else None
+                        if shard is None:
+                            raise UnknownHandleError(f"handle {handle} is not open on this connection; open the shard first")
+                        append(shard, view, start, stop, expected, level, correlation, self)
+                        appended += length
+                    except StorageError as error:
+                        self.statistics.count_error(error)
+                        self.reply(encode_error(correlation, op, error))
+                else:
+                    if op != _HELLO and not self.greeted:
+                        raise RemoteProtocolError(f"the first frame must be HELLO, not operation {op}")
+                    self._request(op, correlation, bytes(view[start + HEADER.size : stop]))
+                start = stop
+        finally:
+            if appended:
+                self._hold(buffer, appended)
+            appender.finish()
+        return start
+
+    def _hold(self, buffer: ReceiveBuffer, size_bytes: int) -> None:
+        """Keep the buffer until the group that now lies in it is committed."""
+        buffer.hold()
+        self.inflight_bytes += size_bytes
+        self.statistics.append_bytes += size_bytes
+
+        def committed() -> None:
+            buffer.release()
+            self.inflight_bytes -= size_bytes
+            self._progress.unpark_all()
+
+        self.engine.appender.flush_run()
+        self.engine.committer.group.held.append(committed)
+
+    def _request(self, op: int, correlation: int, body: bytes) -> None:
+        try:
+            if self._requests >= _REQUESTS_AT_ONCE:
+                raise OverloadedError(f"{self._requests} requests of this connection are under way, the most there may be")
+            pending = self._operations.handle(self, op, correlation, body)
+        except Exception as error:
+            self._refuse(op, correlation, error)
+            return
+        if pending is not None:
+            self._requests += 1
+            self.nursery.start_soon(self._finish_request, op, correlation, pending)
+
+    async def _finish_request(self, op: int, correlation: int, pending: Awaitable[None]) -> None:
+        try:
+            await pending
+        except Exception as error:
+            self._refuse(op, correlation, error)
+        finally:
+            self._requests -= 1
+            self._progress.unpark_all()
+
+    def _refuse(self, op: int, correlation: int, error: Exception) -> None:
+        if isinstance(error, RemoteProtocolError):
+            # The body made no sense; the frame was whole, so the connection can go on.
+            self.statistics.count_error(error)
+        elif isinstance(error, StorageError):
+            self.statistics.count_error(error)
+        else:
+            self._report(error, self.number)
+        self.reply(encode_error(correlation, op, error))
+
+    async def wait_for_room(self) -> None:
+        """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
+        maintenance = self.engine.maintenance
+        if not maintenance.has_room():
+            await maintenance.wait_for_room()
+        if not self.output.has_room:
+            await self.output.wait_for_room()
+        while self.inflight_bytes > self._limit or self._requests >= _REQUESTS_AT_ONCE:
+            await self._progress.park()
+
+    def close(self) -> None:
+        """The client is gone: end its subscriptions."""
+        self.pushing.close()
+        self.output.abandon()

@@ -1,0 +1,384 @@
+"""What each request does: one small function per operation, in a table.
+
+A function that can answer at once returns None; one that has to wait (for the disk, for new records) is a coroutine,
+which the connection runs beside its other requests.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from journal.engine import Engine
+from journal.protocol import messages
+from journal.protocol.errors import RemoteProtocolError, UnknownHandleError, UnknownOperationError
+from journal.protocol.frames import (
+    FETCH_REPLY,
+    PROTOCOL_VERSION,
+    Op,
+    build,
+    build_fetch_reply_head,
+    read_acknowledge,
+    read_credit,
+    read_fetch,
+)
+from journal.protocol.messages import decode_request, encode
+from journal.server.connection import Connection
+from journal.server.statistics import ServerStatistics
+from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
+from shards.extents import Extent
+from shards.model import Mode, ShardConfig, ShardInfo
+from shards.position import Start
+from shards.shard import Shard
+
+Handler = Callable[["ServerOperations", Connection, int, bytes], Awaitable[None] | None]
+
+_LARGEST_PAGE = 10_000
+
+
+def _server_name() -> str:
+    try:
+        return f"journal-engine {version('journal-engine')}"
+    except PackageNotFoundError:
+        return "journal-engine"
+
+
+class ServerOperations:
+    """The operations of one engine, for all its connections."""
+
+    def __init__(self, engine: Engine, statistics: ServerStatistics, describe: Callable[[], dict[str, Any]]) -> None:
+        self.engine = engine
+        self.statistics = statistics
+        self._describe = describe
+        self._server_name = _server_name()
+
+    def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
+        """Carry out a request.
+
+        Raises:
+            UnknownOperationError: Not an operation of this version.
+            RemoteProtocolError: The body does not fit the operation.
+        """
+        handler = _HANDLERS.get(op)
+        if handler is None:
+            raise UnknownOperationError(f"operation {op} is unknown to this server, which speaks version {PROTOCOL_VERSION}")
+        try:
+            return handler(self, connection, correlation, body)
+        except struct.error as error:
+            raise RemoteProtocolError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
+
+    # Connection
+
+    def hello(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.HelloRequest = decode_request(Op.HELLO, body)
+        if connection.greeted:
+            raise InvalidRequestError("HELLO was said already on this connection")
+        if request.version < 1:
+            raise FormatVersionError(f"protocol version {request.version} does not exist; this server speaks up to {PROTOCOL_VERSION}")
+        connection.greet(request.client)
+        limits = self.engine.config.limits
+        reply = messages.HelloReply(
+            version=min(request.version, PROTOCOL_VERSION),
+            server=self._server_name,
+            node_id=self.engine.node_id,
+            max_frame_bytes=limits.max_frame_bytes,
+            max_batch_bytes=limits.max_batch_bytes,
+            connection_id=connection.number,
+        )
+        connection.reply(build(Op.HELLO, correlation, encode(reply)))
+
+    def ping(self, connection: Connection, correlation: int, body: bytes) -> None:
+        connection.reply(build(Op.PING, correlation))
+
+    def status(self, connection: Connection, correlation: int, body: bytes) -> None:
+        connection.reply(build(Op.STATUS, correlation, encode(self._describe())))
+
+    # Shards
+
+    async def create_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CreateShardRequest = decode_request(Op.CREATE_SHARD, body)
+        info = await self.engine.control.create_shard(request.name, request.config, exist_ok=request.exist_ok)
+        connection.reply(build(Op.CREATE_SHARD, correlation, encode(info)))
+
+    def open_shard(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
+        request: messages.OpenShardRequest = decode_request(Op.OPEN_SHARD, body)
+        if self.engine.table.catalogue.id_of(request.name) is None and request.create is not None:
+            return self._create_and_open(connection, correlation, request.name, request.create)
+        self._open(connection, correlation, request.name)
+        return None
+
+    async def _create_and_open(self, connection: Connection, correlation: int, name: str, config: ShardConfig) -> None:
+        await self.engine.control.create_shard(name, config, exist_ok=True)
+        self._open(connection, correlation, name)
+
+    def _open(self, connection: Connection, correlation: int, name: str) -> None:
+        shard = self.engine.table.by_name(name)
+        shard.check_usable()
+        handle = connection.handle_of.get(shard.shard_id)
+        if handle is None:
+            handle = len(connection.handles)
+            limit = self.engine.config.limits.max_handles_per_connection
+            if handle >= limit:
+                raise LimitExceededError(
+                    f"this connection has opened {handle} shards, as many as limits.max_handles_per_connection allows; "
+                    f"use another connection"
+                )
+            connection.handles.append(shard)
+            connection.handle_of[shard.shard_id] = handle
+        reply = messages.OpenShardReply(handle, shard.info(with_segments=False))
+        connection.reply(build(Op.OPEN_SHARD, correlation, encode(reply)))
+
+    def close_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.HandleRequest = decode_request(Op.CLOSE_SHARD, body)
+        shard = self._shard(connection, request.handle)
+        connection.handles[request.handle] = None
+        del connection.handle_of[shard.shard_id]
+        connection.places.pop(shard.shard_id, None)
+        connection.reply(build(Op.CLOSE_SHARD, correlation))
+
+    def _shard(self, connection: Connection, handle: int) -> Shard:
+        shard = connection.handles[handle] if handle < len(connection.handles) else None
+        if shard is None:
+            raise UnknownHandleError(f"handle {handle} is not open on this connection; open the shard first")
+        return shard
+
+    def list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.ListShardsRequest = decode_request(Op.LIST_SHARDS, body)
+        limit = max(1, min(request.limit, _LARGEST_PAGE))
+        table = self.engine.table
+        names = table.catalogue.matching(request.filter, after=request.after, limit=limit + 1)
+        infos = [table.by_name(name).info(with_segments=False) for name in names[:limit]]
+        reply = messages.ListShardsReply(infos, len(names) > limit)
+        connection.reply(build(Op.LIST_SHARDS, correlation, encode(reply)))
+
+    def describe_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.NameRequest = decode_request(Op.DESCRIBE_SHARD, body)
+        info = self.engine.table.by_name(request.name).info(with_segments=True)
+        connection.reply(build(Op.DESCRIBE_SHARD, correlation, encode(info)))
+
+    async def delete_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.NameRequest = decode_request(Op.DELETE_SHARD, body)
+        await self.engine.control.delete_shard(request.name)
+        connection.reply(build(Op.DELETE_SHARD, correlation))
+
+    async def set_mode(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.SetModeRequest = decode_request(Op.SET_MODE, body)
+        self._info(connection, Op.SET_MODE, correlation, await self.engine.control.set_mode(request.name, Mode(request.mode)))
+
+    async def configure_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.ConfigureShardRequest = decode_request(Op.CONFIGURE_SHARD, body)
+        info = await self.engine.control.configure_shard(
+            request.name, retention=request.retention, segment_bytes=request.segment_bytes
+        )
+        self._info(connection, Op.CONFIGURE_SHARD, correlation, info)
+
+    async def seal(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.NameRequest = decode_request(Op.SEAL, body)
+        self._info(connection, Op.SEAL, correlation, await self.engine.control.seal(request.name))
+
+    async def trim(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.TrimRequest = decode_request(Op.TRIM, body)
+        self._info(connection, Op.TRIM, correlation, await self.engine.control.trim(request.name, request.before_offset))
+
+    def _info(self, connection: Connection, op: Op, correlation: int, info: ShardInfo) -> None:
+        connection.reply(build(op, correlation, encode(info)))
+
+    # Reading
+
+    def fetch(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
+        handle, max_bytes, offset, max_wait_ms = read_fetch(body)
+        shard = self._shard(connection, handle)
+        max_bytes = self._bounded(max_bytes)
+        if connection.output.has_room:
+            extent = self.engine.reader.read_nowait(shard, offset, max_bytes, connection.places.get(shard.shard_id))
+            if extent is not None and (extent.size_bytes or not max_wait_ms):
+                self._send_extent(connection, Op.FETCH, correlation, extent)
+                self._remember(connection, shard, extent)
+                return None
+        return self._fetch_later(connection, correlation, shard, offset, max_bytes, max_wait_ms)
+
+    def _bounded(self, max_bytes: int) -> int:
+        # A read from a file may give an index block more than asked, and the frame has to hold it.
+        return min(max_bytes, self.engine.config.limits.max_frame_bytes // 2 - FETCH_REPLY.size)
+
+    async def _fetch_later(
+        self, connection: Connection, correlation: int, shard: Shard, offset: int, max_bytes: int, max_wait_ms: int
+    ) -> None:
+        reader = self.engine.reader
+        wait_s = min(max_wait_ms, self.engine.config.limits.max_wait_ms) / 1000
+        await reader.wait_beyond(shard, offset, wait_s)
+        await connection.output.wait_for_room()
+        extent = await reader.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
+        self._send_extent(connection, Op.FETCH, correlation, extent)
+        self._remember(connection, shard, extent)
+
+    def _remember(self, connection: Connection, shard: Shard, extent: Extent) -> None:
+        """Spare the next fetch of a reader that goes on where this one ended the search."""
+        if extent.place is not None and shard.shard_id in connection.handle_of:
+            connection.places[shard.shard_id] = extent.place
+
+    def _send_extent(self, connection: Connection, op: Op, correlation: int, extent: Extent) -> None:
+        head = build_fetch_reply_head(correlation, extent.start_offset, extent.next_offset, extent.size_bytes, op=op)
+        self.statistics.fetched_bytes += extent.size_bytes
+        connection.output.send([head, *extent.buffers], len(head) + extent.size_bytes)
+
+    async def find_offset(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.FindOffsetRequest = decode_request(Op.FIND_OFFSET, body)
+        shard = self._shard(connection, request.handle)
+        offset = await self.engine.reader.find_offset(shard, Start(request.at, request.value))
+        connection.reply(build(Op.FIND_OFFSET, correlation, encode(messages.FindOffsetReply(offset))))
+
+    async def fetch_indexed(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.FetchIndexedRequest = decode_request(Op.FETCH_INDEXED, body)
+        shard = self._shard(connection, request.handle)
+        await connection.output.wait_for_room()
+        extent = await self.engine.reader.read_indexed(
+            shard,
+            request.by,
+            request.word,
+            request.from_offset,
+            self._bounded(request.max_bytes),
+            latest=request.latest,
+        )
+        self._send_extent(connection, Op.FETCH_INDEXED, correlation, extent)
+
+    # Subscriptions
+
+    async def subscribe(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.SubscribeRequest = decode_request(Op.SUBSCRIBE, body)
+        limit = self.engine.config.limits.max_subscriptions_per_connection
+        pushing = connection.pushing
+        if len(pushing) >= limit:
+            raise LimitExceededError(
+                f"this connection has {limit} subscriptions, as many as limits.max_subscriptions_per_connection allows; "
+                f"subscribe by filter or use another connection"
+            )
+        lsn = self.engine.committer.committed_lsn
+        state = pushing.add(request.subscription, request.credit_bytes)
+        try:
+            subscription = await self.engine.subscriptions.subscribe(
+                shard=request.shard,
+                topic_filter=request.filter,
+                start=Start(request.start, request.value),
+                group=request.group,
+                on_ready=lambda: pushing.ready(state),
+                has_credit=lambda: state.credit_bytes > 0,
+            )
+        except BaseException:
+            pushing.discard(state)
+            raise
+        connection.reply(build(Op.SUBSCRIBE, correlation, encode(messages.SubscribeReply(lsn))))
+        pushing.begin(state, subscription)
+
+    def unsubscribe(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.UnsubscribeRequest = decode_request(Op.UNSUBSCRIBE, body)
+        connection.pushing.end(request.subscription)
+        connection.reply(build(Op.UNSUBSCRIBE, correlation))
+
+    def credit(self, connection: Connection, correlation: int, body: bytes) -> None:
+        subscription, size_bytes = read_credit(body)
+        connection.pushing.credit(subscription, size_bytes)
+
+    def acknowledge(self, connection: Connection, correlation: int, body: bytes) -> None:
+        subscription, reference, first_offset, next_offset = read_acknowledge(body)
+        connection.pushing.acknowledge(subscription, reference, first_offset, next_offset)
+
+    # Cursors
+
+    def get_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorRequest = decode_request(Op.CURSOR_GET, body)
+        cursor = self.engine.control.get_cursor(request.shard, request.name)
+        connection.reply(build(Op.CURSOR_GET, correlation, encode(messages.CursorReply(cursor))))
+
+    def list_cursors(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorListRequest = decode_request(Op.CURSOR_LIST, body)
+        cursors = self.engine.control.list_cursors(request.shard)
+        connection.reply(build(Op.CURSOR_LIST, correlation, encode(messages.CursorListReply(cursors))))
+
+    async def commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)
+        cursor = await self.engine.control.commit_cursor(
+            request.shard, request.name, request.offset, request.expected_version
+        )
+        connection.reply(build(Op.CURSOR_COMMIT, correlation, encode(cursor)))
+
+    async def delete_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorDeleteRequest = decode_request(Op.CURSOR_DELETE, body)
+        await self.engine.control.delete_cursor(request.shard, request.name, request.expected_version)
+        connection.reply(build(Op.CURSOR_DELETE, correlation))
+
+    # State and producers
+
+    def get_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StateGetRequest = decode_request(Op.STATE_GET, body)
+        value = self.engine.control.get_state(request.key)
+        connection.reply(build(Op.STATE_GET, correlation, encode(messages.StateGetReply(value))))
+
+    async def put_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StatePutRequest = decode_request(Op.STATE_PUT, body)
+        value = await self.engine.control.put_state(
+            request.key, request.value, request.expected_version, request.expires_at_us
+        )
+        connection.reply(build(Op.STATE_PUT, correlation, encode(value)))
+
+    async def delete_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StateDeleteRequest = decode_request(Op.STATE_DELETE, body)
+        await self.engine.control.delete_state(request.key, request.expected_version)
+        connection.reply(build(Op.STATE_DELETE, correlation))
+
+    def scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
+        limit = max(1, min(request.limit, _LARGEST_PAGE))
+        values = self.engine.control.scan_state(request.prefix, request.after, limit + 1)
+        page, more = self._fit(values[:limit]), len(values) > limit
+        reply = messages.StateScanReply(page, more or len(page) < min(len(values), limit))
+        connection.reply(build(Op.STATE_SCAN, correlation, encode(reply)))
+
+    def _fit(self, values: list[Any]) -> list[Any]:
+        """As many values as a frame holds comfortably, at least one."""
+        room = self.engine.config.limits.max_frame_bytes // 2
+        for at, value in enumerate(values):
+            room -= len(value.key) + len(value.value) + 64
+            if room < 0 and at:
+                return values[:at]
+        return values
+
+    async def open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
+        identity = await self.engine.control.open_producer(request.name)
+        connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))
+
+
+_HANDLERS: dict[int, Handler] = {
+    Op.HELLO: ServerOperations.hello,
+    Op.PING: ServerOperations.ping,
+    Op.STATUS: ServerOperations.status,
+    Op.CREATE_SHARD: ServerOperations.create_shard,
+    Op.OPEN_SHARD: ServerOperations.open_shard,
+    Op.CLOSE_SHARD: ServerOperations.close_shard,
+    Op.LIST_SHARDS: ServerOperations.list_shards,
+    Op.DESCRIBE_SHARD: ServerOperations.describe_shard,
+    Op.DELETE_SHARD: ServerOperations.delete_shard,
+    Op.SET_MODE: ServerOperations.set_mode,
+    Op.CONFIGURE_SHARD: ServerOperations.configure_shard,
+    Op.SEAL: ServerOperations.seal,
+    Op.TRIM: ServerOperations.trim,
+    Op.FETCH: ServerOperations.fetch,
+    Op.FIND_OFFSET: ServerOperations.find_offset,
+    Op.FETCH_INDEXED: ServerOperations.fetch_indexed,
+    Op.SUBSCRIBE: ServerOperations.subscribe,
+    Op.UNSUBSCRIBE: ServerOperations.unsubscribe,
+    Op.CREDIT: ServerOperations.credit,
+    Op.ACKNOWLEDGE: ServerOperations.acknowledge,
+    Op.CURSOR_GET: ServerOperations.get_cursor,
+    Op.CURSOR_LIST: ServerOperations.list_cursors,
+    Op.CURSOR_COMMIT: ServerOperations.commit_cursor,
+    Op.CURSOR_DELETE: ServerOperations.delete_cursor,
+    Op.STATE_GET: ServerOperations.get_state,
+    Op.STATE_PUT: ServerOperations.put_state,
+    Op.STATE_DELETE: ServerOperations.delete_state,
+    Op.STATE_SCAN: ServerOperations.scan_state,
+    Op.PRODUCER_OPEN: ServerOperations.open_producer,
+}

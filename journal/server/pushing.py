@@ -1,0 +1,162 @@
+"""The subscriptions of one connection: credit, taking turns, and the task that sends what they give."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import trio
+
+from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
+from journal.protocol.frames import PUSH, Op, build, build_push_head
+from journal.protocol.messages import ShardEvent, encode
+from journal.server.output import Output
+from journal.subscriptions import AnySubscription
+from shards.errors import InvalidRequestError
+from shards.pushes import Notice, Push
+
+_LARGEST_PUSH_BYTES = 1 << 20
+
+
+class PushState:
+    """One subscription as the connection sees it."""
+
+    __slots__ = ("credit_bytes", "number", "queued", "subscription")
+
+    def __init__(self, number: int, credit_bytes: int) -> None:
+        self.number = number
+        self.credit_bytes = credit_bytes
+        self.queued = False
+        self.subscription: AnySubscription | None = None
+
+
+class Pushing:
+    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow."""
+
+    def __init__(self, output: Output, max_frame_bytes: int) -> None:
+        self._output = output
+        self._largest = min(_LARGEST_PUSH_BYTES, max_frame_bytes - PUSH.size)
+        self._states: dict[int, PushState] = {}
+        self._ready: deque[PushState] = deque()
+        self._wake = trio.Event()
+        self.pushed_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def add(self, number: int, credit_bytes: int) -> PushState:
+        """Take a number for a subscription that is about to begin.
+
+        Raises:
+            InvalidRequestError: The number is in use.
+        """
+        if number in self._states:
+            raise InvalidRequestError(f"subscription {number} is open on this connection already; choose another number")
+        state = self._states[number] = PushState(number, credit_bytes)
+        return state
+
+    def discard(self, state: PushState) -> None:
+        """The subscription did not begin."""
+        self._states.pop(state.number, None)
+
+    def begin(self, state: PushState, subscription: AnySubscription) -> None:
+        """The subscription began; `ready` may have been called for it before."""
+        state.subscription = subscription
+        if subscription.has_more:
+            self.ready(state)
+
+    def ready(self, state: PushState) -> None:
+        """The subscription may have something to push."""
+        if not state.queued and state.subscription is not None:
+            state.queued = True
+            self._ready.append(state)
+            self._wake.set()
+
+    def get(self, number: int) -> PushState:
+        """A subscription by its number.
+
+        Raises:
+            UnknownSubscriptionError: There is none.
+        """
+        state = self._states.get(number)
+        if state is None:
+            raise UnknownSubscriptionError(f"subscription {number} is not open on this connection")
+        return state
+
+    def credit(self, number: int, size_bytes: int) -> None:
+        """The client takes this many bytes more. Credit for a subscription that just ended is no error."""
+        state = self._states.get(number)
+        if state is not None:
+            state.credit_bytes += size_bytes
+            if state.subscription is not None:
+                state.subscription.credit_changed()
+                if state.subscription.has_more:
+                    self.ready(state)
+
+    def acknowledge(self, number: int, reference: int, first_offset: int, next_offset: int) -> None:
+        """A group member is done with records."""
+        state = self._states.get(number)
+        if state is not None and state.subscription is not None:
+            state.subscription.acknowledge(reference, first_offset, next_offset)
+
+    def end(self, number: int) -> None:
+        """End a subscription."""
+        state = self.get(number)
+        del self._states[number]
+        if state.subscription is not None:
+            state.subscription.close()
+            state.subscription = None
+
+    def close(self) -> None:
+        """End all of them."""
+        for number in list(self._states):
+            self.end(number)
+
+    async def run(self) -> None:
+        """Send pushes until cancelled."""
+        while True:
+            if not self._ready:
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            if not self._output.has_room:
+                await self._output.wait_for_room()
+            state = self._ready.popleft()
+            state.queued = False
+            await self._push_one(state)
+
+    async def _push_one(self, state: PushState) -> None:
+        subscription = state.subscription
+        if subscription is None or state.credit_bytes <= 0:
+            return
+        item = await subscription.take(min(state.credit_bytes, self._largest))
+        if state.subscription is None:
+            # It ended while a file was being read.
+            return
+        if isinstance(item, Push):
+            head = build_push_head(state.number, item.reference, item.first_offset, item.next_offset, item.size_bytes)
+            state.credit_bytes -= item.size_bytes
+            self.pushed_bytes += item.size_bytes
+            self._output.send([head, *item.buffers], len(head) + item.size_bytes)
+        elif isinstance(item, Notice):
+            frame = build(Op.SHARD_EVENT, 0, encode(_event(state.number, item)))
+            self._output.send((frame,), len(frame))
+        if item is not None and subscription.has_more:
+            self.ready(state)
+
+
+def _event(number: int, notice: Notice) -> ShardEvent:
+    error = notice.error
+    if error is None:
+        return ShardEvent(number, notice.event, notice.reference, notice.name, notice.offset)
+    body = describe_error(error)
+    return ShardEvent(
+        number,
+        notice.event,
+        notice.reference,
+        notice.name,
+        notice.offset,
+        code=body.code,
+        status=error_number(error),
+        message=body.message,
+        details=body.details,
+    )

@@ -1,0 +1,24 @@
+"""Counters of a running server; the metrics page and STATUS read them."""
+
+from __future__ import annotations
+
+import attrs
+
+from shards.errors import StorageError
+
+
+@attrs.define(slots=True)
+class ServerStatistics:
+    """Plain counters since the start; incremented once a chunk or a commit group, not once a message where it matters."""
+
+    connections: int = 0
+    connections_total: int = 0
+    appends: int = 0
+    append_bytes: int = 0
+    pushed_bytes: int = 0
+    fetched_bytes: int = 0
+    errors: dict[str, int] = attrs.Factory(dict)
+
+    def count_error(self, error: StorageError) -> None:
+        """Count a refusal by its code."""
+        self.errors[error.code] = self.errors.get(error.code, 0) + 1

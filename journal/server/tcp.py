@@ -1,0 +1,122 @@
+"""Connections over TCP: bytes are received straight into the buffers in which they become journal entries."""
+
+from __future__ import annotations
+
+import socket
+
+import trio
+
+from journal.protocol.errors import RemoteProtocolError, encode_error
+from journal.protocol.frames import HEADER
+from journal.server.connection import Connection
+from journal.server.receive_buffers import BufferPool, ReceiveBuffer
+
+_LEAST_ROOM_BYTES = 64 * 1024
+_KEEPALIVE_IDLE_S = 30
+_KEEPALIVE_INTERVAL_S = 10
+_KEEPALIVE_PROBES = 3
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set a socket up: no delay for small frames, and a dead peer is noticed within a minute."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+
+
+async def receive(connection: Connection, sock: socket.socket, pool: BufferPool, hello_timeout_s: float) -> None:
+    """Receive frames until the peer closes, breaks the rules, or the task is cancelled.
+
+    Raises:
+        RemoteProtocolError: The peer broke the rules; it has been told.
+        OSError: The connection is broken.
+    """
+    with trio.move_on_after(hello_timeout_s) as greeting:
+        await trio.lowlevel.wait_readable(sock)
+        receiver = _Receiver(connection, sock, pool, greeting)
+        await receiver.run()
+    if greeting.cancelled_caught:
+        raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")
+
+
+class _Receiver:
+    """The state of receiving: a buffer, what is in it, and what of that is not a whole frame yet."""
+
+    def __init__(self, connection: Connection, sock: socket.socket, pool: BufferPool, greeting: trio.CancelScope) -> None:
+        self._connection = connection
+        self._socket = sock
+        self._pool = pool
+        self._greeting = greeting
+        self._buffer: ReceiveBuffer | None = None
+        self._start = 0
+        self._end = 0
+
+    async def run(self) -> None:
+        connection = self._connection
+        try:
+            while True:
+                await connection.wait_for_room()
+                buffer = self._buffer
+                if buffer is None:
+                    buffer = self._buffer = await self._pool.take()
+                    self._start = self._end = 0
+                try:
+                    received = self._socket.recv_into(buffer.view[self._end : buffer.size_bytes])
+                except BlockingIOError:
+                    if self._start == self._end:
+                        # An idle connection holds no buffer.
+                        buffer.release()
+                        self._buffer = None
+                    await trio.lowlevel.wait_readable(self._socket)
+                    continue
+                if not received:
+                    return
+                self._end += received
+                try:
+                    self._start = connection.take_frames(buffer, self._start, self._end)
+                except RemoteProtocolError as error:
+                    connection.reply(encode_error(0, 0, error))
+                    raise
+                if connection.greeted:
+                    self._greeting.deadline = float("inf")
+                self._make_room(buffer)
+                await trio.lowlevel.checkpoint()
+        finally:
+            if self._buffer is not None:
+                self._buffer.release()
+                self._buffer = None
+
+    def _make_room(self, buffer: ReceiveBuffer) -> None:
+        """Go on in the same buffer, in a new one, or in one large enough for a frame that is on its way."""
+        start, end = self._start, self._end
+        left = end - start
+        if not left and buffer.users == 1:
+            self._start = self._end = 0
+            return
+        needed = _LEAST_ROOM_BYTES
+        if left >= HEADER.size:
+            needed = HEADER.unpack_from(buffer.view, start)[0] - left
+        if buffer.size_bytes - end >= needed:
+            return
+        following = self._following(left + needed)
+        if following is None:
+            if buffer.users > 1 or not left:
+                # All buffers wait for the disk: wait for one with nothing but the incomplete frame in hand.
+                following = ReceiveBuffer(None, max(left + needed, _LEAST_ROOM_BYTES))
+            else:
+                buffer.view[:left] = bytes(buffer.view[start:end])
+                self._start, self._end = 0, left
+                return
+        following.view[:left] = buffer.view[start:end]
+        buffer.release()
+        self._buffer = following
+        self._start, self._end = 0, left
+
+    def _following(self, needed_bytes: int) -> ReceiveBuffer | None:
+        if needed_bytes > self._pool.size_bytes:
+            # A frame larger than the pool's buffers gets one of its own; limits.max_frame_bytes bounds it.
+            return ReceiveBuffer(None, needed_bytes)
+        return self._pool.take_nowait()

@@ -1,0 +1,149 @@
+"""The shards of a node, opened when somebody asks for one; which file belongs to which.
+
+Opening a shard reads its records from the views and nothing from its files, so a start costs the same with ten shards
+as with a million.
+"""
+
+from __future__ import annotations
+
+from shards import shard_records
+from shards.catalogue import Catalogue, CatalogueRecord
+from shards.chunks import ChunkPool
+from shards.errors import ShardNotFoundError
+from shards.model import Mode
+from shards.segment import Segment
+from shards.shard import Shard
+from shards.store import OrderedStore
+
+FAN_OUT = 256
+
+
+class ShardTable:
+    """Open shards by id, and the way to the others.
+
+    Attributes:
+        catalogue: All shards by name.
+        tail_pool: Memory of log segments that is not in their files yet.
+        memory_pool: Memory of memory segments.
+        recovering: Entries are being folded; a shard opened now may still have entries to come.
+    """
+
+    def __init__(
+        self,
+        store: OrderedStore,
+        log_directory: str,
+        *,
+        tail_pool: ChunkPool,
+        memory_pool: ChunkPool,
+        segment_bytes: int,
+        memory_segment_bytes: int,
+    ) -> None:
+        self._store = store
+        self._log_directory = log_directory
+        self._segment_bytes = segment_bytes
+        self._memory_segment_bytes = memory_segment_bytes
+        self._recorded: dict[int, set[int]] = {}
+        self._open: dict[int, Shard] = {}
+        self.catalogue = Catalogue(store)
+        self.tail_pool = tail_pool
+        self.memory_pool = memory_pool
+        self.recovering = True
+
+    def log_path(self, shard_id: int, base_offset: int) -> str:
+        """Where a log segment lies; 256 directories, so that none gets too large and few have to be synced."""
+        return f"{self._log_directory}/{shard_id % FAN_OUT:02x}/{shard_id:016x}-{base_offset:020}.log"
+
+    def open_shards(self) -> list[Shard]:
+        """The shards that are open now."""
+        return list(self._open.values())
+
+    def by_id(self, shard_id: int) -> Shard | None:
+        """The shard with this id, opened if need be; None if there is none."""
+        shard = self._open.get(shard_id)
+        if shard is None:
+            record = self.catalogue.record(shard_id)
+            if record is not None:
+                shard = self._load(shard_id, record)
+        return shard
+
+    def by_name(self, name: str) -> Shard:
+        """The shard with this name, opened if need be.
+
+        Raises:
+            ShardNotFoundError: There is none.
+        """
+        shard_id = self.catalogue.id_of(name)
+        shard = self.by_id(shard_id) if shard_id is not None else None
+        if shard is None:
+            raise ShardNotFoundError(f"shard {name!r} does not exist; create it first")
+        return shard
+
+    def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
+        shard = Shard(shard_id, record.name, record.config, record.created_us)
+        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool)
+        if recorded:
+            self._recorded[shard_id] = recorded
+        self.set_segment_limit(shard)
+        self._open[shard_id] = shard
+        if not self.recovering:
+            self.settle(shard)
+        return shard
+
+    def add(self, shard_id: int, record: CatalogueRecord) -> Shard:
+        """Open a shard that was just created."""
+        shard = Shard(shard_id, record.name, record.config, record.created_us)
+        self.set_segment_limit(shard)
+        self._open[shard_id] = shard
+        shard.dirty = True
+        return shard
+
+    def set_segment_limit(self, shard: Shard) -> None:
+        """Take over the size at which the shard's segments are closed, for its present mode and configuration."""
+        default = self._memory_segment_bytes if shard.in_memory_mode else self._segment_bytes
+        shard.segment_limit_bytes = shard.config.segment_bytes or default
+
+    def settle(self, shard: Shard) -> None:
+        """Nothing more will be folded into the shard: publish what there is.
+
+        In memory mode its last records are gone; the offsets that were reserved for them stay taken for ever.
+        """
+        if shard.in_memory_mode and shard.reserved_offset > shard.next_offset:
+            shard.next_offset = shard.reserved_offset
+            self.forget_memory(shard)
+        shard.asked_offset = shard.reserved_offset
+        dirty = shard.dirty
+        published = shard.published_now()
+        shard.publish(published)
+        shard.dirty = dirty
+
+    def forget_memory(self, shard: Shard) -> None:
+        """Records of the shard were lost with the memory: its producers may be ahead of what is known of them."""
+        if shard.producers is None:
+            shard.producers = shard_records.load_producers(self._store, shard.shard_id)
+        for producer in shard.producers.values():
+            producer.memory_lost = True
+        shard.dirty = True
+
+    def open_segment(self, shard: Shard, mode: Mode, base_offset: int, created_us: int) -> Segment:
+        """Seal the shard's active segment and open the next one."""
+        path = self.log_path(shard.shard_id, base_offset) if mode is Mode.FILE else ""
+        pool = self.memory_pool if mode is Mode.MEMORY else self.tail_pool
+        segment = shard.open_segment(mode, base_offset, created_us, path, pool)
+        self.set_segment_limit(shard)
+        return segment
+
+    def recorded(self, shard_id: int) -> set[int]:
+        """Base offsets of the shard's segments that the views hold records of."""
+        return self._recorded.get(shard_id, set())
+
+    def set_recorded(self, shard_id: int, base_offsets: set[int]) -> None:
+        """Note what the views hold now."""
+        if base_offsets:
+            self._recorded[shard_id] = base_offsets
+        else:
+            self._recorded.pop(shard_id, None)
+
+    def remove(self, shard_id: int) -> None:
+        """Forget a shard that was deleted."""
+        self._open.pop(shard_id, None)
+        self._recorded.pop(shard_id, None)

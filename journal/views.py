@@ -1,0 +1,260 @@
+"""Folding committed entries into the views: catalogue, shards, cursors, state, producers, word index.
+
+Folding never refuses and folding twice equals folding once: after a crash the same entries come again, over views that
+may hold some of them already.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from journal.decisions import (
+    CursorCommitted,
+    CursorDeleted,
+    Decision,
+    LsnsReserved,
+    OffsetsReserved,
+    ProducerOpened,
+    Rolled,
+    ShardConfigured,
+    ShardCreated,
+    ShardDeleted,
+    StateDeleted,
+    StatePut,
+    Trimmed,
+    decode_decision,
+)
+from journal.entry import Entry, Kind
+from journal.shard_table import ShardTable
+from shards import shard_records
+from shards.batch import BatchHeader
+from shards.catalogue import CatalogueRecord
+from shards.cursors import Cursors
+from shards.model import Mode, SegmentKind
+from shards.producer_state import ProducerState
+from shards.producers import Producers
+from shards.segment import Segment
+from shards.shard import Shard
+from shards.state_store import StateStore
+from shards.store import Family, Mutations, OrderedStore
+from shards.word_index import WordIndex, Words, words_of
+
+_LSN = struct.Struct(">Q")
+_FOLDED = b"folded_lsn"
+
+
+class Views:
+    """Everything folded from the journal.
+
+    Args:
+        store: Holds what need not be in memory; its recorded lsn says which decisions it has seen.
+        table: The shards.
+        drop: Called with segments whose records are gone, so that their files are removed.
+
+    Attributes:
+        folded_lsn: The store holds the outcome of every decision up to this lsn.
+        lsns_reserved: lsns below it are taken for ever.
+    """
+
+    def __init__(self, store: OrderedStore, table: ShardTable, drop: Callable[[list[Segment]], None]) -> None:
+        self.store = store
+        self.table = table
+        self._drop = drop
+        self.cursors = Cursors(store)
+        self.state = StateStore(store)
+        self.producers = Producers(store)
+        self.word_index = WordIndex(store)
+        recorded = store.get(Family.META, _FOLDED)
+        self.folded_lsn: int = _LSN.unpack(recorded)[0] if recorded else 0
+        self.lsns_reserved = 0
+        self.on_created: Callable[[Shard], None] | None = None
+        self.on_deleted: Callable[[Shard], None] | None = None
+
+    def fold(self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()) -> None:
+        """Fold the decisions of one commit group, in order, with one atomic write to the store."""
+        mutations = Mutations()
+        created: list[Shard] = []
+        lsn = 0
+        for lsn, shard_id, decision in decisions:
+            _FOLDS[type(decision)](self, mutations, lsn, shard_id, decision)
+            if isinstance(decision, ShardCreated) and (shard := self.table.by_id(shard_id)) is not None:
+                created.append(shard)
+        for shard, base_offset, found in words:
+            self.word_index.fold(mutations, shard.shard_id, base_offset, found)
+        if lsn > self.folded_lsn:
+            self.folded_lsn = lsn
+            mutations.put(Family.META, _FOLDED, _LSN.pack(lsn))
+        if len(mutations):
+            self.store.write(mutations)
+        if self.on_created is not None:
+            for shard in created:
+                self.on_created(shard)
+
+    def replay(self, entries: Iterable[Entry]) -> None:
+        """Fold the entries of a recovered group."""
+        decisions: list[tuple[int, int, Decision]] = []
+        for entry in entries:
+            if entry.kind != Kind.APPEND:
+                decisions.append((entry.lsn, entry.shard_id, decode_decision(entry.kind, entry.payload)))
+                continue
+            # An append may depend on the decisions before it: the shard it goes to, the segment it continues.
+            if decisions:
+                self.fold(decisions)
+                decisions = []
+            self._replay_append(entry)
+        if decisions:
+            self.fold(decisions)
+
+    def _replay_append(self, entry: Entry) -> None:
+        shard = self.table.by_id(entry.shard_id)
+        if shard is None or shard.damage:
+            return
+        header = BatchHeader.unpack(entry.payload)
+        if header.base_offset < shard.next_offset:
+            return
+        segment = shard.active()
+        if segment is None or segment.kind is not SegmentKind.LOG:
+            # The first segment of a shard is opened by its first batch, with no entry of its own.
+            shard.next_offset = max(shard.next_offset, header.base_offset if not shard.segments else 0)
+            segment = self.table.open_segment(shard, Mode.FILE, header.base_offset, header.append_time_us)
+        if header.base_offset != segment.next_offset:
+            self.stop(shard, f"the journal continues at offset {header.base_offset}, expected {segment.next_offset}")
+            return
+        batch = entry.payload
+        segment.append(batch, header.next_offset, header.lsn, header.append_time_us, header.max_timestamp_us)
+        shard.next_offset = header.next_offset
+        shard.last_lsn = header.lsn
+        shard.dirty = True
+        if header.producer_id:
+            self._replay_producer(shard, header)
+        if shard.indexed:
+            mutations = Mutations()
+            self.word_index.fold(mutations, shard.shard_id, header.base_offset, words_of(shard.config, batch))
+            self.store.write(mutations)
+
+    def _replay_producer(self, shard: Shard, header: BatchHeader) -> None:
+        if shard.producers is None:
+            shard.producers = shard_records.load_producers(self.store, shard.shard_id)
+        state = shard.producers.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            state = shard.producers[header.producer_id] = ProducerState(header.producer_epoch, header.sequence)
+        state.accept(header.sequence, header.base_offset, header.record_count)
+
+    def stop(self, shard: Shard, damage: str) -> None:
+        """Stop one shard: nothing is appended to it or read from it until it is repaired or deleted."""
+        shard.damage = damage
+        shard.dirty = True
+
+    # Folds, one for each decision. They get (views, mutations, lsn, shard id, decision).
+
+    def _created(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardCreated) -> None:
+        if lsn <= self.folded_lsn:
+            return
+        record = CatalogueRecord(decision.name, decision.config, decision.created_us)
+        self.table.catalogue.fold_put(mutations, shard_id, record)
+        self.table.add(shard_id, record)
+
+    def _deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardDeleted) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is None:
+            return
+        self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
+        self.cursors.delete_all(mutations, shard_id)
+        shard_records.delete(self.store, mutations, shard_id)
+        self.table.remove(shard_id)
+        shard.damage = "it was deleted"
+        shard.deleted = True
+        self._drop(shard.segments)
+        if self.on_deleted is not None:
+            self.on_deleted(shard)
+
+    def _reconfigured(self, mutations: Mutations, shard_id: int, **changes: object) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is not None:
+            shard.config = attrs.evolve(shard.config, **changes)
+            self.table.set_segment_limit(shard)
+            record = CatalogueRecord(shard.name, shard.config, shard.created_us)
+            self.table.catalogue.fold_put(mutations, shard_id, record)
+
+    def _configured(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardConfigured) -> None:
+        self._reconfigured(mutations, shard_id, retention=decision.retention, segment_bytes=decision.segment_bytes)
+
+    def _rolled(self, mutations: Mutations, lsn: int, shard_id: int, decision: Rolled) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is None:
+            return
+        if self.table.recovering:
+            self._replay_roll(shard, decision)
+        if shard.config.mode is not decision.mode:
+            self._reconfigured(mutations, shard_id, mode=decision.mode)
+
+    def _replay_roll(self, shard: Shard, decision: Rolled) -> None:
+        newest = shard.segments[-1].base_offset if shard.segments else -1
+        if newest >= decision.base_offset and decision.mode is Mode.FILE:
+            shard.in_memory_mode = False
+            return
+        if decision.base_offset > shard.next_offset:
+            # What lay between was in memory.
+            self.table.forget_memory(shard)
+            shard.next_offset = decision.base_offset
+        if decision.mode is Mode.FILE:
+            self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
+        else:
+            # The memory segment itself is gone; the next batch opens a new one.
+            if shard.segments:
+                shard.segments[-1].sealed = True
+            shard.in_memory_mode = True
+        shard.dirty = True
+
+    def _trimmed(self, mutations: Mutations, lsn: int, shard_id: int, decision: Trimmed) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is not None:
+            self._drop(shard.trim(decision.start_offset))
+
+    def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is not None and decision.up_to > shard.reserved_offset:
+            shard.reserved_offset = decision.up_to
+            shard.dirty = True
+
+    def _lsns_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: LsnsReserved) -> None:
+        self.lsns_reserved = max(self.lsns_reserved, decision.up_to)
+
+    def _cursor_committed(self, mutations: Mutations, lsn: int, shard_id: int, decision: CursorCommitted) -> None:
+        if lsn > self.folded_lsn and self.table.by_id(shard_id) is not None:
+            self.cursors.fold_commit(mutations, shard_id, decision.name, decision.offset, lsn)
+
+    def _cursor_deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: CursorDeleted) -> None:
+        if lsn > self.folded_lsn:
+            self.cursors.fold_delete(mutations, shard_id, decision.name)
+
+    def _state_put(self, mutations: Mutations, lsn: int, shard_id: int, decision: StatePut) -> None:
+        if lsn > self.folded_lsn:
+            self.state.fold_put(mutations, decision.key, decision.value, lsn, decision.expires_at_us)
+
+    def _state_deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: StateDeleted) -> None:
+        if lsn > self.folded_lsn:
+            self.state.fold_delete(mutations, decision.key)
+
+    def _producer_opened(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerOpened) -> None:
+        if lsn > self.folded_lsn:
+            self.producers.fold_open(mutations, decision.name, decision.producer_id, decision.epoch)
+
+
+_FOLDS: dict[type[Decision], Callable[..., None]] = {
+    ShardCreated: Views._created,
+    ShardDeleted: Views._deleted,
+    ShardConfigured: Views._configured,
+    Rolled: Views._rolled,
+    Trimmed: Views._trimmed,
+    OffsetsReserved: Views._offsets_reserved,
+    LsnsReserved: Views._lsns_reserved,
+    CursorCommitted: Views._cursor_committed,
+    CursorDeleted: Views._cursor_deleted,
+    StatePut: Views._state_put,
+    StateDeleted: Views._state_deleted,
+    ProducerOpened: Views._producer_opened,
+}

@@ -1,0 +1,138 @@
+"""The bytes of a segment that are in memory: batches back to back in a few buffers, addressed by segment position.
+
+Small batches are copied together, so a million of them cost their bytes and not a million objects. Buffers grow with
+what is written, so a quiet shard holds little. Fresh memory is the dearest thing here (page faults), so full-size
+buffers are taken from and returned to a pool.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from typing import TypeAlias
+
+FULL_CHUNK_BYTES = 256 * 1024
+FIRST_CHUNK_BYTES = 256
+
+Readable: TypeAlias = bytes | bytearray | memoryview
+
+# A buffer that only the pool's caller refers to: its variable here, the argument of getrefcount.
+_UNSHARED_REFERENCES = 2
+
+
+class ChunkPool:
+    """Keeps up to ``capacity_bytes`` of full-size buffers for reuse.
+
+    Attributes:
+        held_bytes: Memory that all chunk lists of this pool take now, whether filled or not.
+    """
+
+    __slots__ = ("_capacity", "_free", "held_bytes")
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity = capacity_bytes // FULL_CHUNK_BYTES
+        self._free: list[bytearray] = []
+        self.held_bytes = 0
+
+    def take(self) -> bytearray:
+        """A buffer of FULL_CHUNK_BYTES with arbitrary content."""
+        return self._free.pop() if self._free else bytearray(FULL_CHUNK_BYTES)
+
+    def give_back(self, chunks: list[bytearray]) -> None:
+        """Take the buffers out of the list and keep those that nobody reads any more.
+
+        A reader that is still sending from a buffer holds a memoryview, and that holds a reference; such a buffer is
+        left to the garbage collector.
+        """
+        while chunks:
+            chunk = chunks.pop()
+            self.held_bytes -= len(chunk)
+            if (
+                len(chunk) == FULL_CHUNK_BYTES
+                and len(self._free) < self._capacity
+                and sys.getrefcount(chunk) == _UNSHARED_REFERENCES
+            ):
+                self._free.append(chunk)
+
+
+class ChunkList:
+    """Batches from position ``start`` up to ``end`` of one segment.
+
+    Invariant: a batch never spans two chunks; ``starts[i]`` is the segment position of the first byte of ``chunks[i]``,
+    and the chunk is filled up to ``starts[i + 1]`` (or ``end``).
+    """
+
+    __slots__ = ("_pool", "capacity", "chunks", "end", "fill", "starts")
+
+    def __init__(self, start: int, pool: ChunkPool) -> None:
+        self._pool = pool
+        self.chunks: list[bytearray] = []
+        self.starts: list[int] = []
+        self.end = start
+        self.fill = 0
+        self.capacity = 0
+
+    @property
+    def start(self) -> int:
+        """Position of the first byte held, or ``end`` when nothing is held."""
+        return self.starts[0] if self.starts else self.end
+
+    def append(self, data: memoryview | bytes) -> None:
+        """Copy whole batches behind the end."""
+        size = len(data)
+        fill = self.fill
+        if fill + size > self.capacity:
+            self._add_chunk(size)
+            fill = 0
+        self.chunks[-1][fill : fill + size] = data
+        self.fill = fill + size
+        self.end += size
+
+    def _add_chunk(self, needed_bytes: int) -> None:
+        # Doubling what is held bounds the slack at the bytes themselves, for one shard and for a million.
+        wanted = max(FIRST_CHUNK_BYTES, min(FULL_CHUNK_BYTES, self.end - self.start), needed_bytes)
+        chunk = self._pool.take() if wanted == FULL_CHUNK_BYTES else bytearray(wanted)
+        self._pool.held_bytes += len(chunk)
+        self.chunks.append(chunk)
+        self.starts.append(self.end)
+        self.fill = 0
+        self.capacity = wanted
+
+    def views(self, position: int, end: int) -> list[memoryview]:
+        """The bytes from ``position`` up to ``end``, without a copy; both must be held."""
+        at = bisect_right(self.starts, position) - 1
+        found = []
+        while position < end:
+            start = self.starts[at]
+            chunk_end = self.starts[at + 1] if at + 1 < len(self.starts) else self.end
+            stop = min(chunk_end, end)
+            found.append(memoryview(self.chunks[at])[position - start : stop - start])
+            position = stop
+            at += 1
+        return found
+
+    def chunk_end(self, position: int) -> int:
+        """Segment position at which the chunk that holds ``position`` ends."""
+        at = bisect_right(self.starts, position)
+        return self.starts[at] if at < len(self.starts) else self.end
+
+    def drop_before(self, position: int) -> None:
+        """Forget whole chunks that lie before the position (they are in the file now); all of them if it is the end."""
+        if position >= self.end:
+            dropped = len(self.chunks)
+            self.fill = self.capacity = 0
+        else:
+            dropped = bisect_right(self.starts, position) - 1
+        if dropped <= 0:
+            return
+        gone = self.chunks[:dropped]
+        del self.chunks[:dropped]
+        del self.starts[:dropped]
+        self._pool.give_back(gone)
+
+    def release(self) -> None:
+        """Forget everything: the segment is gone. Readers that hold views keep theirs."""
+        gone, self.chunks = self.chunks, []
+        self.starts = []
+        self.fill = self.capacity = 0
+        self._pool.give_back(gone)

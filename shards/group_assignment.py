@@ -1,0 +1,248 @@
+"""Who of a group delivers which offsets of one shard: a pure state machine over offset ranges.
+
+It holds ranges, never records: what a lost member held is read from the shard again for whoever gets it next. The
+caller reads the shard, sends records, stores the group's committed offset and tells this class what happened. One
+instance serves one (group, shard) pair; the key-value engines and the journal server drive the same class.
+
+How a caller drives it::
+
+    wanted = assignment.wanted()                  # lowest offsets that nobody holds and nobody acknowledged
+    for member in assignment.members_with_room(): # the least loaded first; the caller may skip members without credit
+        ... read the shard from wanted.first_offset, at most up to wanted.next_offset ...
+        assignment.assign(member, read_up_to)     # the member owns [wanted.first_offset, read_up_to) now
+    assignment.acknowledge(member, first, next)   # True: the committed offset moved; store it
+    assignment.leave(member)                      # its unacknowledged ranges are wanted again, lowest offset first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+import attrs
+from sortedcontainers import SortedDict
+
+Member = TypeVar("Member", bound=Hashable)
+
+END_OF_SHARD = 2**63 - 1
+"""Stands for "no upper bound" in a wanted range: all offsets from its first one on, written already or not."""
+
+
+@attrs.frozen(slots=True, order=True)
+class OffsetRange:
+    """Offsets from ``first_offset`` up to but not including ``next_offset``."""
+
+    first_offset: int
+    next_offset: int
+
+
+class RangeSet:
+    """Disjoint offset ranges in order; neighbours that touch are one range."""
+
+    __slots__ = ("_next_by_first",)
+
+    def __init__(self) -> None:
+        self._next_by_first: SortedDict[int, int] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._next_by_first)
+
+    def __iter__(self) -> Iterator[OffsetRange]:
+        return (OffsetRange(first, next_) for first, next_ in self._next_by_first.items())
+
+    def lowest(self) -> OffsetRange | None:
+        """The range with the lowest offsets, or None when the set is empty."""
+        return OffsetRange(*self._next_by_first.peekitem(0)) if self._next_by_first else None
+
+    def add(self, first_offset: int, next_offset: int) -> None:
+        """Put all offsets of the range in; those that are in already stay."""
+        if first_offset >= next_offset:
+            return
+        ranges = self._next_by_first
+        at = ranges.bisect_right(first_offset) - 1
+        if at >= 0 and ranges.peekitem(at)[1] >= first_offset:
+            first_offset = ranges.peekitem(at)[0]
+        else:
+            at += 1
+        while at < len(ranges) and ranges.peekitem(at)[0] <= next_offset:
+            next_offset = max(next_offset, ranges.popitem(at)[1])
+        ranges[first_offset] = next_offset
+
+    def remove(self, first_offset: int, next_offset: int) -> bool:
+        """Take all offsets of the range out; return whether any of them was in."""
+        if first_offset >= next_offset:
+            return False
+        ranges = self._next_by_first
+        at = ranges.bisect_right(first_offset) - 1
+        if at < 0 or ranges.peekitem(at)[1] <= first_offset:
+            at += 1
+        removed = False
+        while at < len(ranges) and ranges.peekitem(at)[0] < next_offset:
+            first, next_ = ranges.popitem(at)
+            removed = True
+            if first < first_offset:
+                ranges[first] = first_offset
+                at += 1
+            if next_ > next_offset:
+                ranges[next_offset] = next_
+        return removed
+
+
+@attrs.define(slots=True)
+class _Held:
+    """What one member holds: the ranges as assigned, by first offset, and what of them is not acknowledged yet."""
+
+    assigned: SortedDict[int, int] = attrs.field(factory=SortedDict)
+    unacknowledged: RangeSet = attrs.field(factory=RangeSet)
+    served_at: int = 0
+
+    def forget_acknowledged(self, first_offset: int, next_offset: int) -> None:
+        """Drop the assigned ranges that touch the given one and have nothing unacknowledged left."""
+        at = max(0, self.assigned.bisect_right(first_offset) - 1)
+        while at < len(self.assigned) and self.assigned.peekitem(at)[0] < next_offset:
+            first, next_ = self.assigned.peekitem(at)
+            if self._holds_any(first, next_):
+                at += 1
+            else:
+                self.assigned.popitem(at)
+
+    def _holds_any(self, first_offset: int, next_offset: int) -> bool:
+        return any(held.first_offset < next_offset and first_offset < held.next_offset for held in self.unacknowledged)
+
+
+class GroupAssignment(Generic[Member]):
+    """Assigns a shard's offsets to the members of a group, each offset to one live member at a time.
+
+    Invariants (checked by the Hypothesis state machine in the tests):
+        - An offset from `committed_offset` on is wanted, held by exactly one member, or acknowledged.
+        - `committed_offset` never moves backwards and never passes an offset that nobody acknowledged.
+        - `wanted` is the lowest range that nobody holds, so what a lost member held comes before anything new.
+
+    Args:
+        committed_offset: Where the group stands: the stored cursor, or the start position of a new group.
+        max_ranges_per_member: Assigned ranges that a member may leave unacknowledged before it gets no more.
+    """
+
+    __slots__ = ("_acknowledged_to", "_clock", "_held_by_member", "_max_ranges_per_member", "_wanted")
+
+    def __init__(self, committed_offset: int, *, max_ranges_per_member: int = 64) -> None:
+        if max_ranges_per_member < 1:
+            raise ValueError(f"max_ranges_per_member is {max_ranges_per_member}; it must be at least 1")
+        self._max_ranges_per_member = max_ranges_per_member
+        self._wanted = RangeSet()
+        self._wanted.add(committed_offset, END_OF_SHARD)
+        self._held_by_member: dict[Member, _Held] = {}
+        self._acknowledged_to = committed_offset
+        self._clock = 0
+
+    @property
+    def committed_offset(self) -> int:
+        """Lowest offset that is not acknowledged: what the group's cursor stores and a restart begins from."""
+        return self._acknowledged_to
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All members, in the order in which they joined."""
+        return tuple(self._held_by_member)
+
+    def held(self, member: Member) -> list[OffsetRange]:
+        """The unacknowledged ranges of a member, in order; touching ones are shown as one."""
+        return list(self._held_by_member[member].unacknowledged)
+
+    def join(self, member: Member) -> None:
+        """Take a new member in.
+
+        Raises:
+            ValueError: It is a member already.
+        """
+        if member in self._held_by_member:
+            raise ValueError(f"{member!r} is a member of the group already")
+        self._held_by_member[member] = _Held(served_at=self._clock)
+
+    def leave(self, member: Member) -> None:
+        """Let a member go; whatever it has not acknowledged is wanted again. Unknown members are ignored."""
+        held = self._held_by_member.pop(member, None)
+        if held is not None:
+            for lost in held.unacknowledged:
+                self._wanted.add(lost.first_offset, lost.next_offset)
+
+    def wanted(self) -> OffsetRange:
+        """The lowest range to deliver next. It ends at `END_OF_SHARD` when only new records are wanted.
+
+        It may be longer than what is assigned at once: the caller reads from its start, but never past its end, for the
+        offsets behind it are held or acknowledged.
+        """
+        lowest = self._wanted.lowest()
+        assert lowest is not None  # Invariant: the range up to END_OF_SHARD is only ever shortened from its start.
+        return lowest
+
+    def members_with_room(self) -> list[Member]:
+        """Members that may get another range: those that hold the fewest first, then those not served the longest."""
+        limit = self._max_ranges_per_member
+        free = [(len(held.assigned), held.served_at, at) for at, held in enumerate(self._held_by_member.values())]
+        members = list(self._held_by_member)
+        return [members[at] for count, _, at in sorted(free) if count < limit]
+
+    def assign(self, member: Member, next_offset: int) -> OffsetRange:
+        """Give the start of the wanted range, up to ``next_offset``, to a member.
+
+        Returns:
+            The range it owns now; it is shorter than asked when the wanted range ends before ``next_offset``.
+
+        Raises:
+            KeyError: It is no member.
+            ValueError: Nothing lies below ``next_offset``, or the member has no room (see `members_with_room`).
+        """
+        held = self._held_by_member[member]
+        wanted = self.wanted()
+        given = OffsetRange(wanted.first_offset, min(next_offset, wanted.next_offset))
+        if given.first_offset >= given.next_offset or given.next_offset == END_OF_SHARD:
+            raise ValueError(
+                f"cannot assign offsets {given.first_offset} up to {next_offset}: the range has no records"
+            )
+        if len(held.assigned) >= self._max_ranges_per_member:
+            raise ValueError(f"{member!r} holds {len(held.assigned)} ranges, the most that a member may hold")
+        self._wanted.remove(given.first_offset, given.next_offset)
+        held.assigned[given.first_offset] = given.next_offset
+        held.unacknowledged.add(given.first_offset, given.next_offset)
+        self._clock += 1
+        held.served_at = self._clock
+        return given
+
+    def acknowledge(self, member: Member, first_offset: int, next_offset: int) -> bool:
+        """Note that a member is done with offsets; of these, only the ones that it holds count.
+
+        A late acknowledgement of a range that went to somebody else is thereby harmless: the records count as delivered
+        when their present holder says so.
+
+        Returns:
+            Whether `committed_offset` moved.
+        """
+        held = self._held_by_member.get(member)
+        if held is None or not held.unacknowledged.remove(first_offset, next_offset):
+            return False
+        held.forget_acknowledged(first_offset, next_offset)
+        return self._advance()
+
+    def skip_to(self, start_offset: int) -> bool:
+        """Drop all offsets below ``start_offset``, which a trim or retention took from the shard.
+
+        Returns:
+            Whether `committed_offset` moved.
+        """
+        self._wanted.remove(0, start_offset)
+        for held in self._held_by_member.values():
+            if held.unacknowledged.remove(0, start_offset):
+                held.forget_acknowledged(0, start_offset)
+        return self._advance()
+
+    def _advance(self) -> bool:
+        """Move the committed offset up to the lowest one that is wanted or held."""
+        lowest = self.wanted().first_offset
+        for held in self._held_by_member.values():
+            first = held.unacknowledged.lowest()
+            if first is not None and first.first_offset < lowest:
+                lowest = first.first_offset
+        moved = lowest > self._acknowledged_to
+        self._acknowledged_to = lowest
+        return moved

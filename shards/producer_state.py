@@ -1,0 +1,80 @@
+"""What a shard remembers of a producer so that each of its batches is stored once.
+
+Sequence numbers count records per (producer, shard), modulo 2^32. Where a producer is alone in a shard its sequence
+and the offsets run in parallel, so a whole history is one run; only where producers interleave are there more, and
+the oldest runs are forgotten first.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+SEQUENCE_MODULUS = 1 << 32
+HALF = SEQUENCE_MODULUS // 2
+REMEMBERED_RUNS = 64
+
+_HEAD = struct.Struct("<BxHII")
+_RUN = struct.Struct("<QIxxxxQ")
+VERSION = 1
+
+
+@attrs.define(slots=True)
+class ProducerState:
+    """Sequence state of one producer in one shard.
+
+    Attributes:
+        epoch: Newest epoch seen.
+        next_sequence: Sequence its next batch has to begin with.
+        memory_lost: Records of it were lost with the memory, so its next sequence may lie ahead of the one expected.
+        runs: (first offset, first sequence, record count), oldest first: where its records lie.
+    """
+
+    epoch: int
+    next_sequence: int
+    runs: list[tuple[int, int, int]] = attrs.Factory(list)
+    memory_lost: bool = False
+
+    def follows(self, sequence: int) -> bool:
+        """Whether a batch that begins with this sequence is the producer's next one."""
+        return sequence == self.next_sequence or (self.memory_lost and not self.is_repeat(sequence))
+
+    def accept(self, sequence: int, offset: int, count: int) -> None:
+        """Note a stored batch."""
+        self.memory_lost = False
+        runs = self.runs
+        if runs:
+            first_offset, first_sequence, length = runs[-1]
+            if first_offset + length == offset and length + count < HALF:
+                runs[-1] = (first_offset, first_sequence, length + count)
+                self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
+                return
+            if len(runs) >= REMEMBERED_RUNS:
+                del runs[0]
+        runs.append((offset, sequence, count))
+        self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
+
+    def is_repeat(self, sequence: int) -> bool:
+        """Whether a batch that begins with this sequence was stored before (sequences wrap round)."""
+        return 0 < (self.next_sequence - sequence) % SEQUENCE_MODULUS < HALF
+
+    def offset_of(self, sequence: int) -> int:
+        """Offset at which the record of this sequence lies, or -1 when that is no longer remembered."""
+        for first_offset, first_sequence, length in reversed(self.runs):
+            ahead = (sequence - first_sequence) % SEQUENCE_MODULUS
+            if ahead < length:
+                return first_offset + ahead
+        return -1
+
+    def encode(self) -> bytes:
+        """Stored form."""
+        head = _HEAD.pack(VERSION, len(self.runs), self.epoch, self.next_sequence)
+        return head + b"".join(_RUN.pack(offset, sequence, length) for offset, sequence, length in self.runs)
+
+    @classmethod
+    def decode(cls, stored: bytes) -> ProducerState:
+        """Read the stored form back."""
+        _, count, epoch, next_sequence = _HEAD.unpack_from(stored)
+        runs = [_RUN.unpack_from(stored, _HEAD.size + at * _RUN.size) for at in range(count)]
+        return cls(epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs])

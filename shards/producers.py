@@ -1,0 +1,59 @@
+"""Which producers are registered and under which epoch, as a view over an ordered store.
+
+Opening a name again raises its epoch; batches under an older one are refused everywhere, in shards that the new holder
+never wrote to as well. Family ``producers``: key = b"n" + name, value = format version (u8, 1), producer id (u64), epoch
+(u32), big-endian; and key = b"i" + producer id, value = epoch (u32).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from shards.errors import UnknownProducerError
+from shards.model import ProducerIdentity
+from shards.store import Family, Mutations, OrderedStore
+
+_BY_NAME = struct.Struct(">BQI")
+_ID = struct.Struct(">cQ")
+_EPOCH = struct.Struct(">I")
+_VERSION = 1
+_MOST_CACHED = 100_000
+
+
+class Producers:
+    """The registered producers of a store."""
+
+    def __init__(self, store: OrderedStore) -> None:
+        self._store = store
+        self._epochs: dict[int, int] = {}
+
+    def get(self, name: str) -> ProducerIdentity | None:
+        """Identity under a name, None if it was never opened."""
+        value = self._store.get(Family.PRODUCERS, b"n" + name.encode())
+        if value is None:
+            return None
+        _, producer_id, epoch = _BY_NAME.unpack(value)
+        return ProducerIdentity(producer_id, epoch)
+
+    def epoch(self, producer_id: int) -> int:
+        """Newest epoch of a producer id.
+
+        Raises:
+            UnknownProducerError: Nobody opened it.
+        """
+        epoch = self._epochs.get(producer_id)
+        if epoch is None:
+            value = self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id))
+            if value is None:
+                raise UnknownProducerError(f"producer id {producer_id} was never opened on this node; open a producer by name first")
+            if len(self._epochs) >= _MOST_CACHED:
+                self._epochs.clear()
+            (epoch,) = _EPOCH.unpack(value)
+            self._epochs[producer_id] = epoch
+        return epoch
+
+    def fold_open(self, mutations: Mutations, name: str, producer_id: int, epoch: int) -> None:
+        """The name has this id and epoch."""
+        mutations.put(Family.PRODUCERS, b"n" + name.encode(), _BY_NAME.pack(_VERSION, producer_id, epoch))
+        mutations.put(Family.PRODUCERS, _ID.pack(b"i", producer_id), _EPOCH.pack(epoch))
+        self._epochs[producer_id] = epoch

@@ -1,0 +1,257 @@
+"""A shard: ordered segments, what is written to them, and how much of it readers may see.
+
+Writing runs ahead of publishing. The engine decides an append (its offset, its lsn) and copies it behind the published
+end at once; after the journal has it safely, `publish` moves the published end. So a reader never sees what is not
+committed, and folding after the commit costs the same for one batch as for a thousand.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+import attrs
+
+from shards.chunks import ChunkPool
+from shards.errors import ShardDamagedError, ShardNotFoundError
+from shards.log_segment import LogHeader, LogSegment
+from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
+from shards.producer_state import ProducerState
+from shards.segment import MemorySegment, Segment
+
+
+@attrs.frozen(slots=True)
+class Published:
+    """How far a shard may be read: everything before this offset, which ends at this position of this segment."""
+
+    next_offset: int
+    segment: Segment | None
+    position: int
+    lsn: int
+
+
+class Shard:
+    """The write and read state of one shard.
+
+    Attributes:
+        shard_id: lsn of the entry that created it.
+        name: Its name.
+        config: Its configuration; ``config.mode`` is the mode of the active segment.
+        start_offset: First offset not trimmed.
+        trim_decided: The same, counting a trim by retention that is on its way to the disk.
+        next_offset: Offset the next record will get; may run ahead of what is published.
+        last_lsn: lsn of the newest batch; may run ahead as well.
+        reserved_offset: Offsets below it are taken for ever (memory mode: reserved in the journal ahead of use).
+        asked_offset: The same, counting reservations that are on their way to the disk.
+        in_memory_mode: Whether the next batch goes to a memory segment; runs ahead of ``config.mode``.
+        indexed: Whether it keeps an index of keys or tags.
+        chunk_number: The appender's mark, so that a received chunk publishes it once.
+        segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
+        producers: Sequence state per producer id; None until a producer with an id appends.
+        damage: Why the shard is stopped, or an empty string.
+        deleted: It is being deleted or is gone (``damage`` is set as well).
+        group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
+        pending_groups: Commit groups with entries of this shard that are not published yet.
+        listeners: Called with the shard after each publish.
+    """
+
+    __slots__ = (
+        "chunk_number",
+        "config",
+        "created_us",
+        "damage",
+        "deleted",
+        "dirty",
+        "group_number",
+        "in_memory_mode",
+        "indexed",
+        "last_lsn",
+        "listeners",
+        "name",
+        "next_offset",
+        "pending_groups",
+        "asked_offset",
+        "producers",
+        "published_lsn",
+        "published_offset",
+        "published_position",
+        "published_segment",
+        "reserved_offset",
+        "segment_limit_bytes",
+        "segments",
+        "shard_id",
+        "start_offset",
+        "trim_decided",
+    )
+
+    def __init__(self, shard_id: int, name: str, config: ShardConfig, created_us: int) -> None:
+        self.shard_id = shard_id
+        self.name = name
+        self.config = config
+        self.created_us = created_us
+        self.start_offset = 0
+        self.trim_decided = 0
+        self.next_offset = 0
+        self.reserved_offset = 0
+        self.asked_offset = 0
+        self.indexed = config.index_keys or config.index_tags
+        self.in_memory_mode = config.mode is Mode.MEMORY
+        self.chunk_number = -1
+        self.last_lsn = 0
+        self.segments: list[Segment] = []
+        self.producers: dict[int, ProducerState] | None = None
+        self.published_offset = 0
+        self.published_segment: Segment | None = None
+        self.published_position = 0
+        self.published_lsn = 0
+        self.segment_limit_bytes = 0
+        self.group_number = -1
+        self.pending_groups = 0
+        self.listeners: list[Callable[[Shard], None]] | None = None
+        self.damage = ""
+        self.deleted = False
+        self.dirty = False
+
+    def active(self) -> Segment | None:
+        """The segment that takes the next batch; None when one has to be opened first."""
+        if not self.segments or self.segments[-1].sealed:
+            return None
+        return self.segments[-1]
+
+    def lies_in_memory(self, offset: int) -> bool:
+        """Whether the record of this offset is (or, for one that is not known, the newest would be) in memory alone."""
+        if offset < 0:
+            return self.in_memory_mode
+        at = bisect_right(self.segments, offset, key=_base_offset) - 1
+        return at >= 0 and self.segments[at].kind is SegmentKind.MEMORY
+
+    def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
+        """Seal the active segment and open the next one in the given mode at ``base_offset`` (``path``: for a log file)."""
+        if self.segments:
+            self.segments[-1].sealed = True
+        self.in_memory_mode = mode is Mode.MEMORY
+        segment: Segment
+        if mode is Mode.MEMORY:
+            segment = MemorySegment(base_offset, created_us, pool)
+        else:
+            segment = LogSegment(path, LogHeader(self.shard_id, base_offset, created_us, self.name), pool)
+        self.segments.append(segment)
+        return segment
+
+    def published_now(self) -> Published:
+        """The write state as it is, to be given to `publish` once all of it is committed."""
+        segment = self.segments[-1] if self.segments else None
+        return Published(self.next_offset, segment, segment.end if segment else 0, self.last_lsn)
+
+    def publish(self, published: Published) -> None:
+        """Let readers see everything up to there.
+
+        REQUIRES: it is committed, or the shard is in memory mode and nothing of it is pending.
+        """
+        self.published_offset = published.next_offset
+        self.published_segment = published.segment
+        self.published_position = published.position
+        self.published_lsn = published.lsn
+        self.dirty = True
+        if self.listeners:
+            self.notify()
+
+    def add_listener(self, listener: Callable[[Shard], None]) -> None:
+        """Have a function called after each publish, and when the shard is stopped or deleted."""
+        if self.listeners is None:
+            self.listeners = []
+        self.listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[Shard], None]) -> None:
+        """Take it off again."""
+        if self.listeners is not None:
+            self.listeners.remove(listener)
+            if not self.listeners:
+                self.listeners = None
+
+    def notify(self) -> None:
+        """Call the listeners."""
+        if self.listeners:
+            for listener in tuple(self.listeners):
+                listener(self)
+
+    def visible_end(self, segment: Segment) -> int:
+        """Position up to which a segment may be read."""
+        return self.published_position if segment is self.published_segment else segment.end
+
+    def visible_next_offset(self, segment: Segment) -> int:
+        """Offset up to which a segment may be read."""
+        return min(segment.next_offset, self.published_offset)
+
+    def segment_at(self, offset: int) -> tuple[Segment | None, int]:
+        """The segment that holds an offset, and the offset at which to read: beyond the wanted one where records were lost.
+
+        Returns:
+            (None, published_offset) when nothing published lies at or after the offset.
+        """
+        if offset >= self.published_offset:
+            return None, self.published_offset
+        at = bisect_right(self.segments, offset, key=_base_offset) - 1
+        if at >= 0 and offset < self.segments[at].next_offset:
+            return self.segments[at], offset
+        at += 1
+        if at < len(self.segments) and self.segments[at].base_offset < self.published_offset:
+            return self.segments[at], self.segments[at].base_offset
+        return None, self.published_offset
+
+    def trim(self, start_offset: int) -> list[Segment]:
+        """Drop records below the offset and give back the segments that no longer hold any; never the active one."""
+        if start_offset <= self.start_offset:
+            return []
+        self.start_offset = start_offset
+        self.dirty = True
+        dropped = []
+        while self.segments and self.segments[0].sealed and self.segments[0].next_offset <= start_offset:
+            if self.segments[0] is self.published_segment:
+                break
+            dropped.append(self.segments.pop(0))
+        return dropped
+
+    def check_usable(self) -> None:
+        """Refuse whatever is asked of a shard that is stopped or gone.
+
+        Raises:
+            ShardNotFoundError: It was deleted.
+            ShardDamagedError: Stored data of it is damaged.
+        """
+        if self.deleted:
+            raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
+        if self.damage:
+            raise ShardDamagedError(
+                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Other shards go on; "
+                f"see 'journal check', then restore or delete it"
+            )
+
+    def info(self, *, with_segments: bool) -> ShardInfo:
+        """The shard as a client sees it: published things only."""
+        segments: list[SegmentInfo] = []
+        size_bytes = 0
+        for segment in self.segments:
+            if segment.base_offset > self.published_offset:
+                break
+            end = self.visible_end(segment)
+            size_bytes += end - segment.start_position
+            if with_segments:
+                segments.append(segment.info(self.visible_next_offset(segment), end))
+            if segment is self.published_segment:
+                break
+        return ShardInfo(
+            name=self.name,
+            shard_id=self.shard_id,
+            config=self.config,
+            created_us=self.created_us,
+            start_offset=self.start_offset,
+            next_offset=self.published_offset,
+            last_lsn=self.published_lsn,
+            size_bytes=size_bytes,
+            segments=tuple(segments),
+        )
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

@@ -1,0 +1,150 @@
+"""What the views keep of a shard's data between checkpoints: its head, its log segments, its producers.
+
+Written after the files that they describe are synced, so a record never promises more than a file holds.
+
+Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for a
+segment; value = format version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
+producer id (u64 each, big-endian), value as in `shards.producer_state`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from shards.chunks import ChunkPool
+from shards.errors import CorruptionError, FormatVersionError
+from shards.log_segment import LogHeader, LogSegment
+from shards.producer_state import ProducerState
+from shards.shard import Shard
+from shards.store import Family, Mutations, OrderedStore
+
+_SHARD = struct.Struct(">Q")
+_SEGMENT = struct.Struct(">QQ")
+_PRODUCER = struct.Struct(">cQQ")
+# version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
+_HEAD_VALUE = struct.Struct("<BQQQQ")
+# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn, newest record
+_SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
+_VERSION = 1
+
+
+def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
+    """Record a shard as far as its log files are flushed, which must be synced as well.
+
+    Args:
+        mutations: Takes the records.
+        shard: The shard.
+        recorded: Base offsets that the store holds records of.
+
+    Returns:
+        Base offsets recorded now.
+    """
+    head = _HEAD_VALUE.pack(
+        _VERSION, shard.start_offset, safe_offset(shard), shard.reserved_offset, shard.published_lsn
+    )
+    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
+    present = set()
+    for segment in shard.segments:
+        if not isinstance(segment, LogSegment) or segment.base_offset > shard.published_offset:
+            continue
+        sealed = segment.sealed and segment.flushed == segment.end
+        present.add(segment.base_offset)
+        value = _SEGMENT_VALUE.pack(
+            _VERSION,
+            sealed,
+            segment.saved_entries,
+            segment.created_us,
+            segment.flushed,
+            segment.flushed_offset,
+            segment.newest_append_us,
+            segment.last_lsn,
+            segment.newest_us,
+        )
+        mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+    for base_offset in recorded - present:
+        mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
+    for producer_id, state in (shard.producers or {}).items():
+        mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.encode())
+    return present
+
+
+def safe_offset(shard: Shard) -> int:
+    """Offset up to which the shard needs no journal: everything below it is in the files, or was in memory only."""
+    for segment in shard.segments:
+        if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
+            return segment.flushed_offset
+        if segment is shard.published_segment:
+            break
+    return shard.published_offset
+
+
+def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool) -> set[int]:
+    """Give a new shard object what the store recorded of it; nothing is read from its files.
+
+    Args:
+        store: The views.
+        shard: As `Shard` makes it.
+        log_path: Path of the log file of a shard id and base offset.
+        pool: For what will be appended.
+
+    Returns:
+        Base offsets that the store holds records of.
+
+    Raises:
+        CorruptionError: A record is cut short.
+        FormatVersionError: A newer program wrote it.
+    """
+    recorded = set()
+    for key, value in store.scan(Family.SEGMENTS, _SHARD.pack(shard.shard_id)):
+        where = f"record of shard {shard.name!r} in the views"
+        if value[:1] != bytes((_VERSION,)):
+            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads {_VERSION}")
+        if len(key) == _SHARD.size:
+            if len(value) < _HEAD_VALUE.size:
+                raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {_HEAD_VALUE.size}")
+            _, start, following, reserved, last_lsn = _HEAD_VALUE.unpack_from(value)
+            shard.start_offset, shard.next_offset = start, following
+            shard.reserved_offset = shard.asked_offset = reserved
+            shard.last_lsn = last_lsn
+            shard.damage = value[_HEAD_VALUE.size :].decode()
+            continue
+        if len(value) != _SEGMENT_VALUE.size:
+            raise CorruptionError(where, 0, f"{len(value)} bytes, expected {_SEGMENT_VALUE.size}")
+        _, base_offset = _SEGMENT.unpack(key)
+        _, sealed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
+        header = LogHeader(shard.shard_id, base_offset, created, shard.name)
+        segment = LogSegment(log_path(shard.shard_id, base_offset), header, pool)
+        segment.restore(
+            end=end,
+            next_offset=following,
+            newest_append_us=newest_append,
+            last_lsn=last_lsn,
+            newest_us=newest,
+            entries=entries,
+        )
+        segment.sealed = bool(sealed)
+        shard.segments.append(segment)
+        recorded.add(base_offset)
+    # Only the newest segment can be open; an older one that a crash left unsealed is followed by its successor.
+    for segment in shard.segments[:-1]:
+        segment.sealed = True
+    return recorded
+
+
+def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:
+    """Sequence states of all producers of a shard."""
+    prefix = b"s" + _SHARD.pack(shard_id)
+    return {
+        _PRODUCER.unpack(key)[2]: ProducerState.decode(value) for key, value in store.scan(Family.PRODUCERS, prefix)
+    }
+
+
+def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:
+    """Remove all that the store holds of a shard's data."""
+    for key, _ in store.scan(Family.SEGMENTS, _SHARD.pack(shard_id)):
+        mutations.delete(Family.SEGMENTS, key)
+    for key, _ in store.scan(Family.PRODUCERS, b"s" + _SHARD.pack(shard_id)):
+        mutations.delete(Family.PRODUCERS, key)
+    for key, _ in store.scan(Family.KEY_INDEX, _SHARD.pack(shard_id)):
+        mutations.delete(Family.KEY_INDEX, key)

@@ -1,0 +1,94 @@
+"""Where batches begin in a segment, one entry for about every 64 KiB: by offset, lsn and time.
+
+A lookup gives the position of a batch at or before the one wanted; the caller walks on from there, header by header.
+The entries are also written beside a log segment (`<segment>.index`), so that opening a segment does not mean reading it;
+each stored entry carries its own checksum and a damaged index is rebuilt from the segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+
+from crc32c import crc32c
+
+INTERVAL_BYTES = 64 * 1024
+
+_ENTRY = struct.Struct("<QQQQ")
+_STORED = struct.Struct("<32sII")
+STORED_SIZE = _STORED.size
+"""Bytes of one entry in an index file: offset, position, lsn, time (u64 each), CRC-32C of them, 4 zero bytes."""
+
+
+class SparseIndex:
+    """Four parallel columns, each never going backwards.
+
+    Invariant: ``times[i]`` is the newest record timestamp of everything *before* ``positions[i]``, so that everything
+    before an entry whose time is below t is older than t, even when producers' clocks jump.
+    """
+
+    __slots__ = ("lsns", "offsets", "positions", "times")
+
+    def __init__(self) -> None:
+        self.offsets = array("Q")
+        self.positions = array("Q")
+        self.lsns = array("Q")
+        self.times = array("Q")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, offset: int, position: int, lsn: int, newest_before_us: int) -> None:
+        """Record that a batch with this base offset and lsn begins at this position."""
+        self.offsets.append(offset)
+        self.positions.append(position)
+        self.lsns.append(lsn)
+        self.times.append(newest_before_us)
+
+    def position_before_offset(self, offset: int, default: int) -> int:
+        """Position of the last entry whose batch begins at or before the offset, else ``default``."""
+        at = bisect_right(self.offsets, offset) - 1
+        return self.positions[at] if at >= 0 else default
+
+    def position_before_lsn(self, lsn: int, default: int) -> int:
+        """Position of the last entry whose batch has an lsn at or below this one, else ``default``."""
+        at = bisect_right(self.lsns, lsn) - 1
+        return self.positions[at] if at >= 0 else default
+
+    def position_before_time(self, timestamp_us: int, default: int) -> int:
+        """Position of the last entry before which every record is older than the time, else ``default``."""
+        at = bisect_left(self.times, timestamp_us) - 1
+        return self.positions[at] if at >= 0 else default
+
+    def last_position_up_to(self, position: int, after: int) -> int:
+        """Largest indexed position in ``(after, position]``, or the first one beyond ``after``, or 0 if there is none."""
+        at = bisect_right(self.positions, position) - 1
+        if at >= 0 and self.positions[at] > after:
+            return self.positions[at]
+        at = bisect_right(self.positions, after)
+        return self.positions[at] if at < len(self.positions) else 0
+
+    def offset_at(self, position: int) -> int:
+        """Base offset of the batch at an indexed position."""
+        return self.offsets[bisect_left(self.positions, position)]
+
+    def encode(self, first: int, stop: int) -> bytes:
+        """Stored form of the entries from number ``first`` up to ``stop``."""
+        stored = []
+        for at in range(first, stop):
+            entry = _ENTRY.pack(self.offsets[at], self.positions[at], self.lsns[at], self.times[at])
+            stored.append(_STORED.pack(entry, crc32c(entry), 0))
+        return b"".join(stored)
+
+    @classmethod
+    def decode(cls, stored: bytes, count: int) -> SparseIndex | None:
+        """Read ``count`` entries back; None when they are not all there and whole (the caller rebuilds)."""
+        if len(stored) < count * STORED_SIZE:
+            return None
+        index = cls()
+        for entry, checksum, _ in _STORED.iter_unpack(stored[: count * STORED_SIZE]):
+            if crc32c(entry) != checksum:
+                return None
+            index.add(*_ENTRY.unpack(entry))
+        return index

@@ -1,0 +1,89 @@
+"""The opt-in index of a shard: which offsets carry a key or a tag. It is a view, folded from batches after their commit.
+
+Keys of the store: shard id (8 bytes), b"k" or b"t", the word with its length in front (2 bytes), offset (8 bytes), all
+big-endian, so that a scan of one word gives its offsets in order. A word longer than 1 KiB is indexed by its checksum
+and length; the reader compares the records it gets anyway.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from shards.batch import keys, tags
+from shards.checksum import crc32c
+from shards.model import ShardConfig
+from shards.store import Family, Mutations, OrderedStore
+
+By: TypeAlias = Literal["key", "tag"]
+Words: TypeAlias = list[tuple[int, bytes]]
+"""(record number in its batch, indexed word with kind and length in front)."""
+
+LONGEST_WORD_BYTES = 1024
+_KINDS: dict[By, bytes] = {"key": b"k", "tag": b"t"}
+_SHARD = struct.Struct(">Q")
+_OFFSET = struct.Struct(">Q")
+_WORD = struct.Struct(">H")
+_HASHED = struct.Struct(">HIQ")
+
+
+def words_of(config: ShardConfig, batch: memoryview) -> Words:
+    """What of a batch goes into the index.
+
+    Raises:
+        BatchError: The key or tag column is malformed.
+    """
+    found: Words = []
+    if config.index_keys:
+        found += [(number, _encoded("key", key)) for number, key in enumerate(keys(batch)) if key]
+    if config.index_tags:
+        found += [(number, _encoded("tag", tag.encode())) for number, words in enumerate(tags(batch)) for tag in words]
+    return found
+
+
+def _encoded(by: By, word: bytes) -> bytes:
+    if len(word) <= LONGEST_WORD_BYTES:
+        return _KINDS[by] + _WORD.pack(len(word)) + word
+    return _KINDS[by] + _HASHED.pack(0xFFFF, crc32c(word), len(word))
+
+
+class WordIndex:
+    """Reads and folds the index of all shards of a store."""
+
+    def __init__(self, store: OrderedStore) -> None:
+        self._store = store
+
+    def fold(self, mutations: Mutations, shard_id: int, base_offset: int, words: Words) -> None:
+        """Note the words of a committed batch; twice is the same as once."""
+        shard = _SHARD.pack(shard_id)
+        for number, word in words:
+            mutations.put(Family.KEY_INDEX, shard + word + _OFFSET.pack(base_offset + number), b"")
+
+    def offsets(self, shard_id: int, by: By, word: bytes, from_offset: int) -> Iterator[int]:
+        """Offsets from ``from_offset`` on of records that carry the word, in order."""
+        prefix = _SHARD.pack(shard_id) + _encoded(by, word)
+        for key, _ in self._store.scan(Family.KEY_INDEX, prefix, start=prefix + _OFFSET.pack(from_offset)):
+            if len(key) == len(prefix) + _OFFSET.size:
+                yield _OFFSET.unpack_from(key, len(prefix))[0]
+
+    def latest(self, shard_id: int, by: By, word: bytes) -> int | None:
+        """Highest offset of a record that carries the word."""
+        prefix = _SHARD.pack(shard_id) + _encoded(by, word)
+        for key, _ in self._store.scan(Family.KEY_INDEX, prefix, reverse=True):
+            if len(key) == len(prefix) + _OFFSET.size:
+                offset: int = _OFFSET.unpack_from(key, len(prefix))[0]
+                return offset
+        return None
+
+    def drop_below(self, mutations: Mutations, shard_id: int, start_offset: int, limit: int, after: bytes) -> bytes | None:
+        """Remove up to ``limit`` visited entries of trimmed records; give the key to go on from, None at the end."""
+        prefix = _SHARD.pack(shard_id)
+        visited = 0
+        for key, _ in self._store.scan(Family.KEY_INDEX, prefix, start=after or prefix):
+            if visited == limit:
+                return key
+            visited += 1
+            if _OFFSET.unpack_from(key, len(key) - _OFFSET.size)[0] < start_offset:
+                mutations.delete(Family.KEY_INDEX, key)
+        return None

@@ -1,0 +1,135 @@
+"""Topics go to shards by rules, and every subscriber finds what its filter matches."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_adapter import MappedStorage, MappingRule, TopicMapping, open_adapter
+from broker_adapter.filter_overlap import covers, overlap
+from broker_adapter.topic_mapping import select, topic_of
+from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
+from shards.position import Start
+from shards.record import Record, StoredRecord
+from shards.topic_filters import is_filter, matches
+
+levels = st.sampled_from(["a", "b", "c", "$s", ""])
+topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)
+wild_levels = st.lists(st.sampled_from(["a", "b", "$s", "", "+"]), min_size=1, max_size=4)
+filters = st.builds(lambda parts, tail: "/".join([*parts, "#"] if tail else parts), wild_levels, st.booleans()).filter(
+    bool
+) | st.just("#")
+rules = st.builds(
+    MappingRule,
+    filters,
+    prefix=st.sampled_from(["fold", "a", "a/b", "$internal/x"]),
+    shards=st.integers(1, 3),
+    by=st.sampled_from(["topic", "publisher"]),
+)
+
+
+def stored(record: Record) -> StoredRecord:
+    return StoredRecord(0, 1, 1, value=record.value, topic=record.topic)
+
+
+def reaches(target: str, shard: str) -> bool:
+    return matches(target, shard) if is_filter(target) else target == shard
+
+
+@given(st.lists(rules, max_size=4), topics, st.sampled_from(["", "p1", "p2"]), filters | topics)
+@settings(max_examples=500)
+def test_every_matching_filter_finds_a_published_record(
+    rules_: list[MappingRule], topic: str, publisher: str, topic_filter: str
+) -> None:
+    mapping = TopicMapping(rules_)
+    shard, record = mapping.route(topic, Record(b"v"), publisher)
+    targets = mapping.shards_for(topic_filter)
+    found = any(reaches(target, shard) for target in targets) and bool(select(shard, [stored(record)], topic_filter))
+    assert topic_of(shard, record) == topic
+    if matches(topic_filter, topic):
+        assert found
+    else:
+        assert not select(shard, [stored(record)], topic_filter)
+
+
+@given(filters | topics, filters | topics, topics)
+@settings(max_examples=500)
+def test_overlap_and_covers_agree_with_matching(left: str, right: str, topic: str) -> None:
+    if matches(left, topic) and matches(right, topic):
+        assert overlap(left, right)
+    if covers(left, right) and matches(right, topic):
+        assert matches(left, topic)
+    assert overlap(left, right) == overlap(right, left)
+    assert covers(left, left)
+
+
+def test_a_topic_is_its_own_shard_by_default_and_costs_no_topic_column() -> None:
+    mapping = TopicMapping()
+    assert mapping.route("a/b", Record(b"v", topic="a/b")) == ("a/b", Record(b"v"))
+    assert mapping.shards_for("a/b") == ("a/b",)
+    assert mapping.shards_for("a/#") == ("a/#",)
+
+
+def test_the_first_matching_rule_wins() -> None:
+    mapping = TopicMapping(
+        [MappingRule("sensor/hot/#", prefix="hot", shards=1), MappingRule("sensor/#", prefix="cold", shards=1)]
+    )
+    assert mapping.shard_for("sensor/hot/1") == "hot/0"
+    assert mapping.shard_for("sensor/x") == "cold/0"
+    assert mapping.shards_for("sensor/+/1") == ("hot/+", "cold/+")
+    assert mapping.shards_for("sensor/hot/+") == ("hot/+",)
+    assert mapping.shards_for("#") == ("#",)  # It covers the folded shards, whose names do not begin with "$".
+
+
+def test_folding_by_publisher_keeps_a_publisher_in_one_shard() -> None:
+    mapping = TopicMapping([MappingRule("#", prefix="$p", shards=16, by="publisher")])
+    assert mapping.shard_for("a", "client-1") == mapping.shard_for("b", "client-1")
+    assert mapping.shards_for("a") == ("$p/+",)
+
+
+def test_the_hash_is_the_same_on_every_broker_and_for_ever() -> None:
+    rule = MappingRule("#", prefix="f", shards=1000)
+    assert [rule.shard_for(topic, "") for topic in ("a", "host/x/cpu", "ü")] == ["f/376", "f/789", "f/775"]
+
+
+@pytest.mark.parametrize("count", [0, -1, 65_537])
+def test_a_rule_with_an_impossible_number_of_shards_is_refused(count: int) -> None:
+    with pytest.raises(InvalidRequestError, match=str(count)):
+        MappingRule("#", prefix="f", shards=count)
+
+
+def test_a_rule_with_a_bad_filter_or_prefix_is_refused() -> None:
+    with pytest.raises(InvalidNameError):
+        MappingRule("a#", prefix="f", shards=1)
+    with pytest.raises(InvalidNameError):
+        MappingRule("#", prefix="f/+", shards=1)
+
+
+async def test_subscribers_receive_by_topic_each_record_once_wherever_it_lies() -> None:
+    rules_ = [MappingRule("s/+/fast", prefix="s", shards=2), MappingRule("s/#", prefix="$cold", shards=2)]
+    async with open_adapter("memory:") as adapter:
+        storage = MappedStorage(adapter, TopicMapping(rules_))
+        published = ["s/1/fast", "s/2/fast", "s/1/slow", "other", "s/0"]
+        async with storage.subscribe("#") as everything, storage.subscribe("s/1/+", Start.earliest()) as some:
+            for topic in published:
+                await storage.publish(topic, Record(topic.encode()))
+            seen: list[str] = []
+            with trio.fail_after(5):
+                while len(seen) < len(published):
+                    delivery = await everything.__anext__()
+                    seen += [topic_of(delivery.shard, r) for r in delivery.records if isinstance(r, StoredRecord)]
+                assert sorted(seen) == sorted(published)
+                found: set[bytes] = set()
+                while len(found) < 2:
+                    found |= {r.value for r in (await some.__anext__()).records if isinstance(r, StoredRecord)}
+            assert found == {b"s/1/fast", b"s/1/slow"}
+
+
+async def test_publishing_creates_shards_only_if_it_may() -> None:
+    async with open_adapter("memory:") as adapter:
+        with pytest.raises(ShardNotFoundError):
+            await MappedStorage(adapter, create=None).publish("t", Record(b"v"))
+        shard, appended = await MappedStorage(adapter).publish("t", Record(b"v"))
+        assert (shard, appended.base_offset) == ("t", 0)
