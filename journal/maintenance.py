@@ -235,7 +235,7 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
-        lsn = self._committer.committed_lsn
+        lsn = self._committer.journal_lsn
         await self.flush()
         if self.disk_full is not None:
             return
