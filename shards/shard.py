@@ -112,11 +112,17 @@ class Shard:
         return self.segments[-1]
 
     def lies_in_memory(self, offset: int) -> bool:
-        """Whether the record of this offset is (or, for one that is not known, the newest would be) in memory alone."""
+        """Whether the record of this offset is, or was before it was lost, in memory alone.
+
+        For an offset that is not known (-1) it says where the newest record would be.
+        """
         if offset < 0:
             return self.in_memory_mode
         at = bisect_right(self.segments, offset, key=_base_offset) - 1
-        return at >= 0 and self.segments[at].kind is SegmentKind.MEMORY
+        if at < 0:
+            # Trimmed, or lost together with everything else the shard had.
+            return offset >= self.start_offset
+        return self.segments[at].kind is SegmentKind.MEMORY or offset >= self.segments[at].next_offset
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
         """Seal the active segment and open the next one in the given mode at ``base_offset`` (``path``: for a log file)."""

@@ -136,6 +136,8 @@ class Workload:
             known = self._ledger.shards[name] = ShardLedger(name, creating=True, ever_in_memory=mode is Mode.MEMORY)
         info = await self._engine.control.create_shard(name, ShardConfig(mode=mode), exist_ok=True)
         known.creating = False
+        # Memory mode has a bound by bytes even if no retention is set.
+        known.retention_trims = known.ever_in_memory
         known.shard_id = info.shard_id
         self._ledger.newest_shard_id = max(self._ledger.newest_shard_id, info.shard_id)
         return self._engine.table.by_name(name), known
@@ -236,7 +238,7 @@ class Workload:
             choice = self._rng.randrange(8)
             if choice < 2:
                 mode = Mode.FILE if shard.in_memory_mode else Mode.MEMORY
-                known.ever_in_memory = True
+                known.ever_in_memory = known.retention_trims = True
                 info = await self._engine.control.set_mode(shard.name, mode)
                 require(info.config.mode is mode, "a mode is not there", info)
             elif choice == 2:
@@ -254,8 +256,6 @@ class Workload:
         await self._repeat(shard, known, producer)
         for step in range(self._steps):
             await self._produce(shard, known, producer)
-            # Retention trims memory shards by itself: any start up to the end is fine.
-            known.trims_asked = list(range(shard.published_offset + 1))
             if step % 4 == 3:
                 await self._repeat(shard, known, producer)
 
