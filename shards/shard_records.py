@@ -46,27 +46,36 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
     present = set()
     for segment in shard.segments:
-        if not isinstance(segment, LogSegment) or segment.base_offset > shard.published_offset:
-            continue
-        sealed = segment.sealed and segment.flushed == segment.end
-        present.add(segment.base_offset)
-        value = _SEGMENT_VALUE.pack(
-            _VERSION,
-            sealed,
-            segment.saved_entries,
-            segment.created_us,
-            segment.flushed,
-            segment.flushed_offset,
-            segment.newest_append_us,
-            segment.last_lsn,
-            segment.newest_us,
-        )
-        mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+        if isinstance(segment, LogSegment):
+            present.add(segment.base_offset)
+            _save_segment(mutations, shard.shard_id, segment)
+            if segment.flushed < shard.visible_end(segment):
+                # The journal brings the rest of it, and whatever segments come after it.
+                break
+        if segment is shard.published_segment:
+            # Later ones are not committed.
+            break
     for base_offset in recorded - present:
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
     for producer_id, state in (shard.producers or {}).items():
         mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.encode())
     return present
+
+
+def _save_segment(mutations: Mutations, shard_id: int, segment: LogSegment) -> None:
+    sealed = segment.sealed and segment.flushed == segment.end
+    value = _SEGMENT_VALUE.pack(
+        _VERSION,
+        sealed,
+        segment.saved_entries,
+        segment.created_us,
+        segment.flushed,
+        segment.flushed_offset,
+        segment.newest_append_us,
+        segment.last_lsn,
+        segment.newest_us,
+    )
+    mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard_id, segment.base_offset), value)
 
 
 def safe_offset(shard: Shard) -> int:

@@ -148,9 +148,12 @@ class Workload:
     async def _append(self, shard: Shard, known: ShardLedger, ack: AckLevel = AckLevel.DEFAULT) -> None:
         sent = [known.send(self._values(), "plain") for _ in range(self._rng.randrange(1, 4))]
         batches = [encode_values(one.values, timestamp_us=self._clock.now_us()) for one in sent]
-        await append_together(
-            self._engine, shard, batches, lambda n, got: known.acknowledge(sent[n], got.base_offset, got.level), ack
-        )
+        early = ack is AckLevel.MEMORY and not shard.in_memory_mode
+
+        def note(number: int, got: Appended) -> None:
+            known.acknowledge(sent[number], got.base_offset, got.level, early=early)
+
+        await append_together(self._engine, shard, batches, note, ack)
 
     async def _write_file_shard(self) -> None:
         shard, known = await self._ensure("log/plain", Mode.FILE)
