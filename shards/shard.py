@@ -206,7 +206,9 @@ class Shard:
             if self.segments[0] is self.published_segment:
                 break
             dropped.append(self.segments.pop(0))
-        return dropped
+        # A segment that was closed while it was empty shares its file with the one that began at the same offset.
+        kept = {segment.base_offset for segment in self.segments}
+        return [segment for segment in dropped if segment.base_offset not in kept]
 
     def check_usable(self) -> None:
         """Refuse whatever is asked of a shard that is stopped or gone.

@@ -173,6 +173,7 @@ class ProducerLedger:
 
     name: str
     identity: ProducerIdentity | None = None
+    opening: bool = False
     next_sequence: int = 0
     last: Sent | None = None
     outstanding: list[Sent] = attrs.Factory(list)

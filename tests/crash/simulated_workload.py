@@ -176,12 +176,14 @@ class Workload:
 
     async def _open_producer(self, name: str) -> ProducerLedger:
         known = self._ledger.producers.setdefault(name, ProducerLedger(name))
-        if known.identity is None or self._rng.randrange(4) == 0:
+        if known.identity is None or known.opening or self._rng.randrange(4) == 0:
+            known.opening = True
             identity = await self._engine.control.open_producer(name)
             if known.identity is not None:
                 require(identity.producer_id == known.identity.producer_id, "a producer lost its id", name, identity)
                 require(identity.epoch > known.identity.epoch, "an epoch does not rise", name, identity, known)
             known.identity = identity
+            known.opening = False
             known.next_sequence = 0
             known.last = None
             known.outstanding = []
