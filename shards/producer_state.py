@@ -15,7 +15,9 @@ SEQUENCE_MODULUS = 1 << 32
 HALF = SEQUENCE_MODULUS // 2
 REMEMBERED_RUNS = 64
 
-_HEAD = struct.Struct("<BxHII")
+_HEAD = struct.Struct("<BBHII")
+"""version, 1 if memory_lost, number of runs, epoch, next sequence; then the runs."""
+
 _RUN = struct.Struct("<QIxxxxQ")
 VERSION = 1
 
@@ -46,7 +48,8 @@ class ProducerState:
         runs = self.runs
         if runs:
             first_offset, first_sequence, length = runs[-1]
-            if first_offset + length == offset and length + count < HALF:
+            follows = first_offset + length == offset and (first_sequence + length) % SEQUENCE_MODULUS == sequence
+            if follows and length + count < HALF:
                 runs[-1] = (first_offset, first_sequence, length + count)
                 self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
                 return
@@ -67,14 +70,26 @@ class ProducerState:
                 return first_offset + ahead
         return -1
 
+    def before(self, offset: int) -> ProducerState:
+        """The state without the records at or above an offset: what may be stored while those are not safe yet."""
+        if not self.runs or self.runs[-1][0] + self.runs[-1][2] <= offset:
+            return self
+        kept = [(first, sequence, min(count, offset - first)) for first, sequence, count in self.runs if first < offset]
+        if kept:
+            _, sequence, count = kept[-1]
+            return ProducerState(self.epoch, (sequence + count) % SEQUENCE_MODULUS, kept, self.memory_lost)
+        return ProducerState(self.epoch, self.runs[0][1], [], self.memory_lost)
+
     def encode(self) -> bytes:
         """Stored form."""
-        head = _HEAD.pack(VERSION, len(self.runs), self.epoch, self.next_sequence)
+        head = _HEAD.pack(VERSION, self.memory_lost, len(self.runs), self.epoch, self.next_sequence)
         return head + b"".join(_RUN.pack(offset, sequence, length) for offset, sequence, length in self.runs)
 
     @classmethod
     def decode(cls, stored: bytes) -> ProducerState:
         """Read the stored form back."""
-        _, count, epoch, next_sequence = _HEAD.unpack_from(stored)
+        _, memory_lost, count, epoch, next_sequence = _HEAD.unpack_from(stored)
         runs = [_RUN.unpack_from(stored, _HEAD.size + at * _RUN.size) for at in range(count)]
-        return cls(epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs])
+        return cls(
+            epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs], bool(memory_lost)
+        )
