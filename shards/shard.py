@@ -172,8 +172,11 @@ class Shard:
                 listener(self)
 
     def visible_end(self, segment: Segment) -> int:
-        """Position up to which a segment may be read."""
-        return self.published_position if segment is self.published_segment else segment.end
+        """Position up to which a segment may be read; its start if nothing of it is published."""
+        if segment is self.published_segment:
+            return self.published_position
+        # Segments before the published one are committed to their end, those after it not at all.
+        return segment.end if segment.base_offset < self.published_offset else segment.start_position
 
     def visible_next_offset(self, segment: Segment) -> int:
         """Offset up to which a segment may be read."""

@@ -44,7 +44,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
     present = set()
-    for segment in shard.segments:
+    for segment in shard.segments if shard.published_segment is not None else ():
         if isinstance(segment, LogSegment):
             present.add(segment.base_offset)
             _save_segment(mutations, shard.shard_id, segment)
