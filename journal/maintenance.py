@@ -174,6 +174,9 @@ class Maintenance:
     def _plans(self, shards: list[Shard]) -> list[FlushPlan]:
         plans = []
         for shard in shards:
+            if shard.deleted:
+                # Perhaps only since the flush began: what it held in memory is gone.
+                continue
             for segment in shard.segments:
                 if isinstance(segment, LogSegment):
                     end = shard.visible_end(segment)
@@ -185,8 +188,7 @@ class Maintenance:
 
     async def flush(self) -> None:
         """Write all committed batches that are in memory only into their log files. Not durable by itself."""
-        waiting = [shard for shard in self.dirty.values() if not shard.deleted]
-        for some in _slices(waiting, _FLUSHED_AT_ONCE):
+        for some in _slices(list(self.dirty.values()), _FLUSHED_AT_ONCE):
             plans = self._plans(some)
             if not plans:
                 await trio.lowlevel.checkpoint()
