@@ -50,12 +50,14 @@ class Group:
         acks: Packed acknowledgements per sink, sent after the commit.
         held: Receive buffers that the entries lie in, given back after the commit.
         published: What each touched shard may show once the group is durable.
+        committed: It is durable and published.
     """
 
     __slots__ = (
         "_done",
         "acks",
         "buffers",
+        "committed",
         "decisions",
         "first_lsn",
         "held",
@@ -79,6 +81,7 @@ class Group:
         self.published: list[tuple[Shard, Published]] = []
         self.first_lsn = 0
         self.next_lsn = 0
+        self.committed = False
         self._done: trio.Event | None = None
 
     @property
@@ -239,6 +242,7 @@ class Committer:
             self._fail(group, error)
             return False
         self.committed_lsn = group.next_lsn - 1
+        group.committed = True
         self.groups_committed += 1
         group.finish()
         return True
@@ -274,11 +278,14 @@ class Committer:
             StorageFailedError: It will never be.
         """
         self.kick()
-        await group.done().wait()
-        if self.failure is not None and group.next_lsn - 1 > self.committed_lsn:
+        if self.failure is None:
+            await group.done().wait()
+        if self.failure is not None and not group.committed:
             raise self.failure
 
     async def drain(self) -> None:
-        """Wait until everything decided so far is durable and published."""
+        """Wait until everything decided so far is durable and published, or until it never will be."""
         while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
-            await self.wait(self._in_flight or (self._waiting[0] if self._waiting else self.group))
+            self.kick()
+            group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
+            await group.done().wait()
