@@ -311,12 +311,13 @@ def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(start: Callab
     data = tmp_path / "data"
     run("check", str(data))
     assert json.loads(run("check", str(data), "--json").stdout)["damages"] == []
-    (log,) = data.rglob("*.log")
+    (log,) = (data / "log").rglob("*.log")
     shown = [json.loads(line) for line in run("dump", str(log), "--records", "--json").stdout.splitlines()]
     assert shown[0]["header"]["name"] == "kept"
     assert [line["value"] for line in shown if "value" in line] == ["a", "b"]
-    for file in data.rglob("journal-*.jnl"):
-        run("dump", str(file))
+    (journal,) = (data / "journal").glob("journal-*.jnl")
+    told = [json.loads(line) for line in run("dump", str(journal), "--json").stdout.splitlines()]
+    assert "append" in [line.get("entry") for line in told]
 
     content = bytearray(log.read_bytes())
     content[-5] ^= 1
