@@ -23,7 +23,13 @@ from shards.word_index import Words
 
 
 class AckSink(Protocol):
-    """Where acknowledgements go: a connection, or a caller inside the process."""
+    """Where acknowledgements go: a connection, or a caller inside the process.
+
+    Attributes:
+        number: Number of the connection, later ones higher; 0 inside the process.
+    """
+
+    number: int
 
     def acknowledge(self, acks: bytearray) -> None:
         """Take packed ``protocol.ACK`` entries; called on the loop, must not block."""

@@ -119,7 +119,9 @@ def decode_entries(data: memoryview, start: int, end: int) -> Iterator[Entry | B
         if end - at < ENTRY_HEADER_SIZE:
             yield BadEntryHeader(at, 0, 0)
             return
-        size, header_crc, payload_crc, _group, kind, _flags, _epoch, _, lsn, shard_id = ENTRY_HEADER.unpack_from(data, at)
+        size, header_crc, payload_crc, _group, kind, _flags, _epoch, _, lsn, shard_id = ENTRY_HEADER.unpack_from(
+            data, at
+        )
         found = crc32c(data[at + 8 : at + ENTRY_HEADER_SIZE], size)
         if found != header_crc or size < ENTRY_HEADER_SIZE or at + size > end:
             yield BadEntryHeader(at, header_crc, found)

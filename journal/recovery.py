@@ -27,7 +27,6 @@ from shards.batch import verify
 from shards.errors import BatchError, CorruptionError
 from shards.file_system import FileSystem
 
-
 _KINDS = frozenset(Kind)
 
 
@@ -215,8 +214,12 @@ def _read_groups(
             return
         for damage in damages:
             if damage.shard_id == 0:
-                raise CorruptionError(path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard")
-        next_lsn = header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
+                raise CorruptionError(
+                    path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard"
+                )
+        next_lsn = (
+            header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
+        )
         found.next_lsn = next_lsn
         yield RecoveredGroup(entries, damages, next_lsn)
         position = end

@@ -16,9 +16,9 @@ import attrs
 import msgspec
 
 from shards.errors import CorruptionError, FormatVersionError
+from shards.filter_index import TopicIndex
 from shards.model import ShardConfig
 from shards.store import Family, Mutations, OrderedStore
-from shards.filter_index import TopicIndex
 
 _ID = struct.Struct(">Q")
 _FORMAT_VERSION = b"\x01"

@@ -45,7 +45,9 @@ class Producers:
         if epoch is None:
             value = self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id))
             if value is None:
-                raise UnknownProducerError(f"producer id {producer_id} was never opened on this node; open a producer by name first")
+                raise UnknownProducerError(
+                    f"producer id {producer_id} was never opened on this node; open a producer by name first"
+                )
             if len(self._epochs) >= _MOST_CACHED:
                 self._epochs.clear()
             (epoch,) = _EPOCH.unpack(value)

@@ -127,8 +127,8 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
         shard.segments.append(segment)
         recorded.add(base_offset)
     # Only the newest segment can be open; an older one that a crash left unsealed is followed by its successor.
-    for segment in shard.segments[:-1]:
-        segment.sealed = True
+    for older in shard.segments[:-1]:
+        older.sealed = True
     return recorded
 
 

@@ -76,7 +76,9 @@ class WordIndex:
                 return offset
         return None
 
-    def drop_below(self, mutations: Mutations, shard_id: int, start_offset: int, limit: int, after: bytes) -> bytes | None:
+    def drop_below(
+        self, mutations: Mutations, shard_id: int, start_offset: int, limit: int, after: bytes
+    ) -> bytes | None:
         """Remove up to ``limit`` visited entries of trimmed records; give the key to go on from, None at the end."""
         prefix = _SHARD.pack(shard_id)
         visited = 0

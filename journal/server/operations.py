@@ -13,7 +13,7 @@ from typing import Any
 
 from journal.engine import Engine
 from journal.protocol import messages
-from journal.protocol.errors import RemoteProtocolError, UnknownHandleError, UnknownOperationError
+from journal.protocol.errors import RemoteProtocolError, UnknownOperationError
 from journal.protocol.frames import (
     FETCH_REPLY,
     PROTOCOL_VERSION,
@@ -25,7 +25,7 @@ from journal.protocol.frames import (
     read_fetch,
 )
 from journal.protocol.messages import decode_request, encode
-from journal.server.connection import Connection
+from journal.server.connection import Connection, unknown_handle
 from journal.server.statistics import ServerStatistics
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.extents import Extent
@@ -63,7 +63,9 @@ class ServerOperations:
         """
         handler = _HANDLERS.get(op)
         if handler is None:
-            raise UnknownOperationError(f"operation {op} is unknown to this server, which speaks version {PROTOCOL_VERSION}")
+            raise UnknownOperationError(
+                f"operation {op} is unknown to this server, which speaks version {PROTOCOL_VERSION}"
+            )
         try:
             return handler(self, connection, correlation, body)
         except struct.error as error:
@@ -76,7 +78,9 @@ class ServerOperations:
         if connection.greeted:
             raise InvalidRequestError("HELLO was said already on this connection")
         if request.version < 1:
-            raise FormatVersionError(f"protocol version {request.version} does not exist; this server speaks up to {PROTOCOL_VERSION}")
+            raise FormatVersionError(
+                f"protocol version {request.version} does not exist; this server speaks up to {PROTOCOL_VERSION}"
+            )
         connection.greet(request.client)
         limits = self.engine.config.limits
         reply = messages.HelloReply(
@@ -140,8 +144,8 @@ class ServerOperations:
 
     def _shard(self, connection: Connection, handle: int) -> Shard:
         shard = connection.handles[handle] if handle < len(connection.handles) else None
-        if shard is None:
-            raise UnknownHandleError(f"handle {handle} is not open on this connection; open the shard first")
+        if shard is None or shard.deleted:
+            raise unknown_handle(handle)
         return shard
 
     def list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
@@ -165,7 +169,9 @@ class ServerOperations:
 
     async def set_mode(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.SetModeRequest = decode_request(Op.SET_MODE, body)
-        self._info(connection, Op.SET_MODE, correlation, await self.engine.control.set_mode(request.name, Mode(request.mode)))
+        self._info(
+            connection, Op.SET_MODE, correlation, await self.engine.control.set_mode(request.name, Mode(request.mode))
+        )
 
     async def configure_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ConfigureShardRequest = decode_request(Op.CONFIGURE_SHARD, body)
@@ -180,7 +186,9 @@ class ServerOperations:
 
     async def trim(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.TrimRequest = decode_request(Op.TRIM, body)
-        self._info(connection, Op.TRIM, correlation, await self.engine.control.trim(request.name, request.before_offset))
+        self._info(
+            connection, Op.TRIM, correlation, await self.engine.control.trim(request.name, request.before_offset)
+        )
 
     def _info(self, connection: Connection, op: Op, correlation: int, info: ShardInfo) -> None:
         connection.reply(build(op, correlation, encode(info)))

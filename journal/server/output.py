@@ -138,7 +138,9 @@ class Output:
                 with trio.move_on_after(_STALLED_AFTER_S) as scope:
                     sent = await self._carrier.send_some(some)
                 if scope.cancelled_caught:
-                    raise PeerStalledError(f"the peer took none of {self.waiting_bytes} waiting bytes for {_STALLED_AFTER_S:.0f} s")
+                    raise PeerStalledError(
+                        f"the peer took none of {self.waiting_bytes} waiting bytes for {_STALLED_AFTER_S:.0f} s"
+                    )
                 self._take_out(sent)
         finally:
             self.abandon()

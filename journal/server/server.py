@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 import trio
-from trio_websocket import WebSocketRequest, serve_websocket
+from trio_websocket import WebSocketRequest
 
 from journal.config import ServerConfig, parse_address
 from journal.engine import Engine, open_engine
@@ -26,7 +26,6 @@ from journal.server.receive_buffers import BufferPool
 from journal.server.statistics import ServerStatistics
 from journal.server.tcp import prepare, receive
 from journal.server.websocket import WebSocketCarrier, receive_messages
-from shards.errors import DataDirectoryError
 
 _BACKLOG = 1024
 _GOODBYE_S = 2.0
@@ -223,7 +222,8 @@ def bind(config: ServerConfig) -> dict[str, socket.socket]:
             for other in sockets.values():
                 other.close()
             raise OSError(
-                error.errno, f"cannot listen on {host}:{port} (listen.{name}): {error.strerror}; choose another with --listen or in the configuration"
+                error.errno,
+                f"cannot listen on {host}:{port} (listen.{name}): {error.strerror}; choose another with --listen or in the configuration",
             ) from error
         sockets[name] = sock
     return sockets

@@ -45,7 +45,9 @@ async def receive(connection: Connection, sock: socket.socket, pool: BufferPool,
 class _Receiver:
     """The state of receiving: a buffer, what is in it, and what of that is not a whole frame yet."""
 
-    def __init__(self, connection: Connection, sock: socket.socket, pool: BufferPool, greeting: trio.CancelScope) -> None:
+    def __init__(
+        self, connection: Connection, sock: socket.socket, pool: BufferPool, greeting: trio.CancelScope
+    ) -> None:
         self._connection = connection
         self._socket = sock
         self._pool = pool
