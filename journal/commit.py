@@ -148,7 +148,7 @@ class Committer:
         self._in_flight: Group | None = None
         self._groups_started = 1
         self.next_lsn = next_lsn
-        self._group_first_lsn = journal_next_lsn
+        self._journal_next_lsn = journal_next_lsn
         self.committed_lsn = next_lsn - 1
         self.journal_lsn = journal_next_lsn - 1
         self.group = Group(0)
@@ -198,12 +198,7 @@ class Committer:
 
     def _close_group(self) -> None:
         group = self.group
-        group.first_lsn = self._group_first_lsn
         group.next_lsn = self.next_lsn
-        if group.buffers:
-            # Groups in the journal follow one another without a hole. One that is not written leaves the lsns of its
-            # memory-mode batches to the next.
-            self._group_first_lsn = self.next_lsn
         group.published = [(shard, shard.published_now()) for shard in group.touched]
         self._waiting.append(group)
         self.group = Group(self._groups_started)
@@ -225,6 +220,9 @@ class Committer:
             if not self._settle(group):
                 return
         self._in_flight = group
+        # Groups in the journal follow on one another, whatever lsns memory-mode batches took in between.
+        group.first_lsn = self._journal_next_lsn
+        self._journal_next_lsn = group.next_lsn
         self._disk.submit(
             lambda: self._writer.write_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn),
             self._written,

@@ -223,6 +223,8 @@ class Control:
             raise InvalidRequestError(
                 f"cursor {name!r} of shard {shard_name!r} cannot be set to offset {offset}; offsets begin at 0"
             )
+        if offset > shard.published_offset:
+            raise OffsetOutOfRangeError(shard_name, offset, shard.start_offset, shard.published_offset)
         lsn = await self._compare_and_set(
             ("cursor", shard.shard_id, name),
             f"cursor {name!r} of shard {shard_name!r}",

@@ -113,7 +113,7 @@ class Engine:
         found = Recovered()
         entries = 0
         checkpoint = self._recorded(CHECKPOINT_KEY)
-        for group in read_journal(self._files, self._directory.journal, found):
+        for group in read_journal(self._files, self._directory.journal, found, checkpoint):
             for damage in group.damages:
                 shard = self.table.by_id(damage.shard_id)
                 if shard is not None and damage.lsn > checkpoint:
@@ -135,7 +135,8 @@ class Engine:
 
     def _assemble(self, found: Recovered, checkpoint: int) -> None:
         storage = self.config.storage
-        journal_next = max(found.next_lsn, checkpoint + 1)
+        # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
+        journal_next = found.next_lsn if found.used else checkpoint + 1
         reserved = max(self.views.lsns_reserved, self._recorded(LSNS_RESERVED_KEY))
         self.views.lsns_reserved = reserved
         self.writer = JournalWriter(
@@ -147,7 +148,7 @@ class Engine:
             self.writer,
             self._disk,
             # lsns that memory-mode batches may have used are not given out again.
-            next_lsn=max(journal_next, reserved),
+            next_lsn=max(journal_next, checkpoint + 1, reserved),
             journal_next_lsn=journal_next,
             publish=self._publish,
             failed=self._failed,

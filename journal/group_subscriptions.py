@@ -77,11 +77,11 @@ class _Share:
 
     __slots__ = ("assignment", "committing", "reference", "shard", "stored_offset")
 
-    def __init__(self, shard: Shard, reference: int, offset: int) -> None:
+    def __init__(self, shard: Shard, reference: int, offset: int, stored_offset: int) -> None:
         self.shard = shard
         self.reference = reference
         self.assignment: GroupAssignment[Member] = GroupAssignment(offset)
-        self.stored_offset = offset
+        self.stored_offset = stored_offset
         self.committing = False
 
 
@@ -108,7 +108,9 @@ class SharedGroup:
         """Include a shard from this offset on."""
         if shard.shard_id in self._shares:
             return
-        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset))
+        # A group has a stored position from the moment it meets a shard: a later start must not begin elsewhere.
+        stored = -1 if self._control.get_cursor(shard.name, self.cursor_name) is None else offset
+        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset), stored)
         for member in self._members:
             share.assignment.join(member)
         self._shares[shard.shard_id] = self._by_reference[share.reference] = share

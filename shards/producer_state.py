@@ -11,6 +11,8 @@ import struct
 
 import attrs
 
+from shards.errors import CorruptionError, FormatVersionError
+
 SEQUENCE_MODULUS = 1 << 32
 HALF = SEQUENCE_MODULUS // 2
 REMEMBERED_RUNS = 64
@@ -48,8 +50,7 @@ class ProducerState:
         runs = self.runs
         if runs:
             first_offset, first_sequence, length = runs[-1]
-            follows = first_offset + length == offset and (first_sequence + length) % SEQUENCE_MODULUS == sequence
-            if follows and length + count < HALF:
+            if first_offset + length == offset and sequence == self.next_sequence and length + count < HALF:
                 runs[-1] = (first_offset, first_sequence, length + count)
                 self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
                 return
@@ -75,10 +76,13 @@ class ProducerState:
         if not self.runs or self.runs[-1][0] + self.runs[-1][2] <= offset:
             return self
         kept = [(first, sequence, min(count, offset - first)) for first, sequence, count in self.runs if first < offset]
-        if kept:
-            _, sequence, count = kept[-1]
-            return ProducerState(self.epoch, (sequence + count) % SEQUENCE_MODULUS, kept, self.memory_lost)
-        return ProducerState(self.epoch, self.runs[0][1], [], self.memory_lost)
+        if not kept:
+            return ProducerState(self.epoch, self.runs[0][1], [], self.memory_lost)
+        _, sequence, count = kept[-1]
+        next_sequence = (sequence + count) % SEQUENCE_MODULUS
+        # If what is left out begins beyond that, records in between were lost, and it may come again.
+        jumped = len(kept) < len(self.runs) and self.runs[len(kept)][1] != next_sequence
+        return ProducerState(self.epoch, next_sequence, kept, self.memory_lost or jumped)
 
     def encode(self) -> bytes:
         """Stored form."""
@@ -87,8 +91,22 @@ class ProducerState:
 
     @classmethod
     def decode(cls, stored: bytes) -> ProducerState:
-        """Read the stored form back."""
-        _, memory_lost, count, epoch, next_sequence = _HEAD.unpack_from(stored)
+        """Read the stored form back.
+
+        Raises:
+            CorruptionError: It is cut short.
+            FormatVersionError: A newer program wrote it.
+        """
+        if stored[:1] != bytes((VERSION,)):
+            raise FormatVersionError(
+                f"a producer's state has format {stored[:1].hex() or 'none'}, this program reads format {VERSION}; "
+                f"use the program version that wrote it"
+            )
+        count = _HEAD.unpack_from(stored)[2] if len(stored) >= _HEAD.size else 0
+        wanted = _HEAD.size + count * _RUN.size
+        if len(stored) != wanted:
+            raise CorruptionError("a producer's state", 0, f"{len(stored)} bytes, expected {wanted}")
+        _, memory_lost, _, epoch, next_sequence = _HEAD.unpack_from(stored)
         runs = [_RUN.unpack_from(stored, _HEAD.size + at * _RUN.size) for at in range(count)]
         return cls(
             epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs], bool(memory_lost)

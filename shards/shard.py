@@ -120,8 +120,8 @@ class Shard:
             return self.in_memory_mode
         at = bisect_right(self.segments, offset, key=_base_offset) - 1
         if at < 0:
-            # Trimmed, or lost together with everything else the shard had.
-            return offset >= self.start_offset
+            # Lost together with everything else the shard had, or trimmed.
+            return offset >= self.start_offset or self.in_memory_mode
         return self.segments[at].kind is SegmentKind.MEMORY or offset >= self.segments[at].next_offset
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:

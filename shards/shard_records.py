@@ -10,7 +10,7 @@ producer id (u64 each, big-endian), value as in `shards.producer_state`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
@@ -44,15 +44,23 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
     present = set()
-    for segment in shard.segments if shard.published_segment is not None else ():
-        if isinstance(segment, LogSegment):
-            present.add(segment.base_offset)
-            _save_segment(mutations, shard.shard_id, segment)
-            if segment.flushed < shard.visible_end(segment):
-                # The journal brings the rest of it, and whatever segments come after it.
-                break
-        if segment is shard.published_segment:
-            # Later ones are not committed.
+    for segment in _published_log_segments(shard):
+        sealed = segment.sealed and segment.flushed == segment.end
+        present.add(segment.base_offset)
+        value = _SEGMENT_VALUE.pack(
+            _VERSION,
+            sealed,
+            segment.saved_entries,
+            segment.created_us,
+            segment.flushed,
+            segment.flushed_offset,
+            segment.newest_append_us,
+            segment.last_lsn,
+            segment.newest_us,
+        )
+        mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+        if segment.flushed < shard.visible_end(segment):
+            # What comes after it is made again from the journal, which goes on in this segment.
             break
     for base_offset in recorded - present:
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
@@ -64,20 +72,14 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     return present
 
 
-def _save_segment(mutations: Mutations, shard_id: int, segment: LogSegment) -> None:
-    sealed = segment.sealed and segment.flushed == segment.end
-    value = _SEGMENT_VALUE.pack(
-        _VERSION,
-        sealed,
-        segment.saved_entries,
-        segment.created_us,
-        segment.flushed,
-        segment.flushed_offset,
-        segment.newest_append_us,
-        segment.last_lsn,
-        segment.newest_us,
-    )
-    mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard_id, segment.base_offset), value)
+def _published_log_segments(shard: Shard) -> Iterator[LogSegment]:
+    # A segment behind the published one was opened by a decision that may never be committed.
+    if shard.published_segment is not None:
+        for segment in shard.segments:
+            if isinstance(segment, LogSegment):
+                yield segment
+            if segment is shard.published_segment:
+                return
 
 
 def safe_offset(shard: Shard) -> int:

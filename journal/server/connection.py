@@ -22,7 +22,7 @@ from journal.server.output import Output
 from journal.server.pushing import Pushing
 from journal.server.receive_buffers import ReceiveBuffer
 from journal.server.statistics import ServerStatistics
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.errors import OverloadedError, ShardNotFoundError, StorageError, StorageFailedError
 from shards.extents import Place
 from shards.shard import Shard
 
@@ -138,12 +138,11 @@ class Connection:
                             )
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
-                            raise UnknownHandleError(
-                                f"handle {handle} is not open on this connection; open the shard first"
-                            )
+                            raise unknown_handle(handle)
                         append(shard, view, start, stop, expected, level, correlation, self)
                         appended += length
-                    except StorageError as error:
+                    except StorageError as refusal:
+                        error = unknown_handle(handle) if isinstance(refusal, ShardNotFoundError) else refusal
                         self.statistics.count_error(error)
                         self.reply(encode_error(correlation, op, error))
                 else:
@@ -218,3 +217,8 @@ class Connection:
         """The client is gone: end its subscriptions."""
         self.pushing.close()
         self.output.abandon()
+
+
+def unknown_handle(handle: int) -> UnknownHandleError:
+    """The error for a handle that was not given, was closed, or whose shard was deleted."""
+    return UnknownHandleError(f"handle {handle} is not open on this connection, or its shard was deleted; open the shard")

@@ -13,7 +13,7 @@ from typing import Any
 
 from journal.engine import Engine
 from journal.protocol import messages
-from journal.protocol.errors import RemoteProtocolError, UnknownHandleError, UnknownOperationError
+from journal.protocol.errors import RemoteProtocolError, UnknownOperationError
 from journal.protocol.frames import (
     FETCH_REPLY,
     PROTOCOL_VERSION,
@@ -25,7 +25,7 @@ from journal.protocol.frames import (
     read_fetch,
 )
 from journal.protocol.messages import decode_request, encode
-from journal.server.connection import Connection
+from journal.server.connection import Connection, unknown_handle
 from journal.server.statistics import ServerStatistics
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.extents import Extent
@@ -144,8 +144,8 @@ class ServerOperations:
 
     def _shard(self, connection: Connection, handle: int) -> Shard:
         shard = connection.handles[handle] if handle < len(connection.handles) else None
-        if shard is None:
-            raise UnknownHandleError(f"handle {handle} is not open on this connection; open the shard first")
+        if shard is None or shard.deleted:
+            raise unknown_handle(handle)
         return shard
 
     def list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:

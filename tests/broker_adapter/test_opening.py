@@ -42,7 +42,7 @@ def test_the_base_installation_is_enough_to_import_the_adapter() -> None:
 import sys
 for extra in {EXTRAS!r}:
     sys.modules[extra] = None
-import trio, broker_adapter
+import trio, broker_adapter, broker_adapter.engines.journal
 async def main():
     async with broker_adapter.open_adapter("memory:") as adapter:
         await adapter.create_shard("s")

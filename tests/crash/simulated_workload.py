@@ -230,7 +230,8 @@ class Workload:
         if last.level is AckLevel.DURABLE:
             require(got.duplicate and got.base_offset == last.offset, "stored twice", known.name, last, got)
         elif got.duplicate:
-            require(got.level is AckLevel.MEMORY or got.base_offset in known.durable, "promised too much", last, got)
+            kept = got.base_offset in known.durable or got.base_offset < shard.start_offset
+            require(got.level is AckLevel.MEMORY or kept, "promised too much", last, got)
         else:
             last.level = None
             known.acknowledge(last, got.base_offset, got.level)
