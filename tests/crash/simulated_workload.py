@@ -275,8 +275,7 @@ class Workload:
                 await self._engine.control.delete_cursor(shard.name, name, None)
                 register.acknowledge(None, 0)
                 continue
-            self._ledger.number += 1
-            offset = self._ledger.number
+            offset = self._rng.randint(0, shard.published_offset)
             register.attempt(offset)
             expected = self._rng.choice([None, register.version if register.value is not None else 0])
             cursor = await self._engine.control.commit_cursor(shard.name, name, offset, expected)
