@@ -50,7 +50,9 @@ class Pushing:
             InvalidRequestError: The number is in use.
         """
         if number in self._states:
-            raise InvalidRequestError(f"subscription {number} is open on this connection already; choose another number")
+            raise InvalidRequestError(
+                f"subscription {number} is open on this connection already; choose another number"
+            )
         state = self._states[number] = PushState(number, credit_bytes)
         return state
 
