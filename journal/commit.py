@@ -23,7 +23,13 @@ from shards.word_index import Words
 
 
 class AckSink(Protocol):
-    """Where acknowledgements go: a connection, or a caller inside the process."""
+    """Where acknowledgements go: a connection, or a caller inside the process.
+
+    Attributes:
+        number: Number of the connection, later ones higher; 0 inside the process.
+    """
+
+    number: int
 
     def acknowledge(self, acks: bytearray) -> None:
         """Take packed ``protocol.ACK`` entries; called on the loop, must not block."""
@@ -44,12 +50,14 @@ class Group:
         acks: Packed acknowledgements per sink, sent after the commit.
         held: Receive buffers that the entries lie in, given back after the commit.
         published: What each touched shard may show once the group is durable.
+        committed: It is durable and published.
     """
 
     __slots__ = (
         "_done",
         "acks",
         "buffers",
+        "committed",
         "decisions",
         "first_lsn",
         "held",
@@ -73,6 +81,7 @@ class Group:
         self.published: list[tuple[Shard, Published]] = []
         self.first_lsn = 0
         self.next_lsn = 0
+        self.committed = False
         self._done: trio.Event | None = None
 
     @property
@@ -137,7 +146,7 @@ class Committer:
         self._in_flight: Group | None = None
         self._groups_started = 1
         self.next_lsn = next_lsn
-        self._group_first_lsn = journal_next_lsn
+        self._journal_next_lsn = journal_next_lsn
         self.committed_lsn = next_lsn - 1
         self.group = Group(0)
         self.groups_committed = 0
@@ -186,8 +195,7 @@ class Committer:
 
     def _close_group(self) -> None:
         group = self.group
-        group.first_lsn = self._group_first_lsn
-        group.next_lsn = self._group_first_lsn = self.next_lsn
+        group.next_lsn = self.next_lsn
         group.published = [(shard, shard.published_now()) for shard in group.touched]
         self._waiting.append(group)
         self.group = Group(self._groups_started)
@@ -209,6 +217,9 @@ class Committer:
             if not self._settle(group):
                 return
         self._in_flight = group
+        # Groups in the journal follow on one another, whatever lsns memory-mode batches took in between.
+        group.first_lsn = self._journal_next_lsn
+        self._journal_next_lsn = group.next_lsn
         self._disk.submit(
             lambda: self._writer.write_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn),
             self._written,
@@ -233,6 +244,7 @@ class Committer:
             self._fail(group, error)
             return False
         self.committed_lsn = group.next_lsn - 1
+        group.committed = True
         self.groups_committed += 1
         group.finish()
         return True
@@ -268,11 +280,14 @@ class Committer:
             StorageFailedError: It will never be.
         """
         self.kick()
-        await group.done().wait()
-        if self.failure is not None and group.next_lsn - 1 > self.committed_lsn:
+        if self.failure is None:
+            await group.done().wait()
+        if self.failure is not None and not group.committed:
             raise self.failure
 
     async def drain(self) -> None:
-        """Wait until everything decided so far is durable and published."""
+        """Wait until everything decided so far is durable and published, or until it never will be."""
         while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
-            await self.wait(self._in_flight or (self._waiting[0] if self._waiting else self.group))
+            self.kick()
+            group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
+            await group.done().wait()

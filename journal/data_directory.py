@@ -61,10 +61,12 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     try:
         files.mkdir(path)
     except OSError as error:
-        raise DataDirectoryError(f"data directory {path} cannot be made: {error.strerror}; choose another path") from error
+        raise DataDirectoryError(
+            f"data directory {path} cannot be made: {error.strerror}; choose another path"
+        ) from error
     lock = files.lock(path)
     try:
-        node_id = _read_format(files, path)
+        node_id = _read_or_write_format(files, path)
         for name in ("journal", "log"):
             make_durable_directory(files, f"{path}/{name}")
     except BaseException as error:
@@ -75,7 +77,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     return DataDirectory(path, node_id, lock)
 
 
-def _read_format(files: FileSystem, path: str) -> str:
+def _read_or_write_format(files: FileSystem, path: str) -> str:
     name = f"{path}/FORMAT"
     if not files.exists(name):
         others = [entry for entry in files.listdir(path) if entry not in ("LOCK", "FORMAT.new", "lost+found")]
@@ -85,6 +87,17 @@ def _read_format(files: FileSystem, path: str) -> str:
                 f"choose an empty directory"
             )
         return _write_format(files, path)
+    return read_format(files, path)
+
+
+def read_format(files: FileSystem, path: str) -> str:
+    """Id of the node whose data directory this is; nothing is changed.
+
+    Raises:
+        FormatVersionError: A newer program made it.
+        CorruptionError: Its FORMAT file cannot be read.
+    """
+    name = f"{path}/FORMAT"
     file = files.open(name, write=False)
     try:
         stored = file.pread(4096, 0)

@@ -22,6 +22,8 @@ group u16, kind u8, flags u8, epoch u32, reserved u32, lsn u64, shard u64."""
 CHECKED_PART = struct.Struct("<IHBBIIQQ")
 """The fields behind header_crc, as they are checksummed."""
 
+_SIZE_AND_CRC = struct.Struct("<II")
+
 GROUP_HEADER = struct.Struct("<4sIQQQQ")
 GROUP_HEADER_SIZE = GROUP_HEADER.size
 GROUP_MAGIC = b"JGRP"
@@ -112,17 +114,25 @@ class BadEntryHeader:
     found: int
 
 
+def decode_entry_size(data: memoryview, at: int, end: int) -> int | BadEntryHeader:
+    """Size of the entry that begins here (header and payload, before padding), if its header can be trusted."""
+    if end - at < ENTRY_HEADER_SIZE:
+        return BadEntryHeader(at, 0, 0)
+    size, header_crc = _SIZE_AND_CRC.unpack_from(data, at)
+    found = crc32c(data[at + 8 : at + ENTRY_HEADER_SIZE], size)
+    if found != header_crc or size < ENTRY_HEADER_SIZE or at + size > end:
+        return BadEntryHeader(at, header_crc, found)
+    return int(size)
+
+
 def decode_entries(data: memoryview, start: int, end: int) -> Iterator[Entry | BadEntryHeader]:
     """Entries that lie between two positions; stops after a header that cannot be trusted."""
     at = start
     while at < end:
-        if end - at < ENTRY_HEADER_SIZE:
-            yield BadEntryHeader(at, 0, 0)
+        size = decode_entry_size(data, at, end)
+        if isinstance(size, BadEntryHeader):
+            yield size
             return
-        size, header_crc, payload_crc, _group, kind, _flags, _epoch, _, lsn, shard_id = ENTRY_HEADER.unpack_from(data, at)
-        found = crc32c(data[at + 8 : at + ENTRY_HEADER_SIZE], size)
-        if found != header_crc or size < ENTRY_HEADER_SIZE or at + size > end:
-            yield BadEntryHeader(at, header_crc, found)
-            return
+        _, _, payload_crc, _group, kind, _flags, _epoch, _, lsn, shard_id = ENTRY_HEADER.unpack_from(data, at)
         yield Entry(at, kind, lsn, shard_id, data[at + ENTRY_HEADER_SIZE : at + size], payload_crc)
         at += (size + 7) & ~7

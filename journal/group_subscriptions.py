@@ -40,7 +40,7 @@ class Member:
         """Queue records that this member now holds."""
         if share.reference not in self._announced:
             self._announced.add(share.reference)
-            self._queue.append(Notice("added", share.reference, share.shard.name, push.first_offset, None))
+            self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
         self._queue.append(push)
         self._on_ready()
 
@@ -77,11 +77,11 @@ class _Share:
 
     __slots__ = ("assignment", "committing", "reference", "shard", "stored_offset")
 
-    def __init__(self, shard: Shard, reference: int, offset: int) -> None:
+    def __init__(self, shard: Shard, reference: int, offset: int, stored_offset: int) -> None:
         self.shard = shard
         self.reference = reference
         self.assignment: GroupAssignment[Member] = GroupAssignment(offset)
-        self.stored_offset = offset
+        self.stored_offset = stored_offset
         self.committing = False
 
 
@@ -108,7 +108,9 @@ class SharedGroup:
         """Include a shard from this offset on."""
         if shard.shard_id in self._shares:
             return
-        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset))
+        # A group has a stored position from the moment it meets a shard: a later start must not begin elsewhere.
+        stored = -1 if self._control.get_cursor(shard.name, self.cursor_name) is None else offset
+        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset), stored)
         for member in self._members:
             share.assignment.join(member)
         self._shares[shard.shard_id] = self._by_reference[share.reference] = share
@@ -183,7 +185,7 @@ class SharedGroup:
         except StorageError as error:
             if shard.start_offset > first:
                 return True
-            shard.damage = shard.damage or str(error)
+            shard.damage = str(error)
             return True
         # The read may have waited: the range may be somebody's by now, and members may have gone.
         if assignment.wanted().first_offset != first:
@@ -206,7 +208,7 @@ class SharedGroup:
             shard.check_usable()
         except StorageError as error:
             for member in self._members:
-                member.notify(Notice(event, share.reference, shard.name, share.assignment.committed_offset, error))
+                member.notify(Notice(event, share.reference, shard.shard_id, shard.name, error=error))
 
     def _store_position(self, share: _Share, nursery: trio.Nursery) -> None:
         """Store the group's position if it moved, one commit at a time for each shard."""

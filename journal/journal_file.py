@@ -62,7 +62,9 @@ class JournalFileHeader:
             FormatVersionError: Written by a newer program.
         """
         if len(data) < _HEADER.size:
-            raise CorruptionError(path, 0, f"a journal file begins with {FIRST_GROUP_POSITION} bytes, found {len(data)}")
+            raise CorruptionError(
+                path, 0, f"a journal file begins with {FIRST_GROUP_POSITION} bytes, found {len(data)}"
+            )
         magic, checksum, version, _, _, number, salt, size_bytes, first_lsn = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise CorruptionError(path, 0, f"expected magic {MAGIC!r}, found {magic!r}")
@@ -98,7 +100,11 @@ def journal_path(directory: str, number: int) -> str:
 
 def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str]]:
     """(number, path) of the files in use, in order."""
-    found = [(int(match[1]), f"{directory}/{match[0]}") for name in files.listdir(directory) if (match := _USED.fullmatch(name))]
+    found = [
+        (int(match[1]), f"{directory}/{match[0]}")
+        for name in files.listdir(directory)
+        if (match := _USED.fullmatch(name))
+    ]
     return sorted(found)
 
 
@@ -123,13 +129,26 @@ class JournalWriter:
         self._file_bytes = file_bytes
         self._new_salt = new_salt
         self._used = used
-        self._free = [f"{directory}/{name}" for name in files.listdir(directory) if _FREE.fullmatch(name)]
-        numbers = [int(match[1]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
+        spares = [(int(match[1]), match[0]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
+        numbers = [number for number, _ in spares]
+        self._free = [path for _, name in spares if self._is_whole(path := f"{directory}/{name}")]
         # Spares are made in the background while the disk thread may need one: each gets a number of its own.
         self._free_numbers = itertools.count(max(numbers, default=0) + 1)
         self._next_number = used[-1].header.number + 1 if used else 1
         self._current: File | None = None
         self._position = 0
+        self._end = 0
+
+    def _is_whole(self, path: str) -> bool:
+        """Whether a spare has the size that files have now; one that was being made in a crash, or before, is removed."""
+        file = self._files.open(path)
+        try:
+            size = file.size()
+        finally:
+            file.close()
+        if size != self._file_bytes:
+            self._files.remove(path)
+        return size == self._file_bytes
 
     @property
     def largest_group_bytes(self) -> int:
@@ -153,8 +172,11 @@ class JournalWriter:
 
     def resume(self, position: int) -> None:
         """Go on writing at this position of the newest used file."""
-        self._current = self._files.open(self._used[-1].path)
+        newest = self._used[-1]
+        self._current = self._files.open(newest.path)
         self._position = position
+        # It may have been made under another configuration; what lies behind its own end would not be read back.
+        self._end = newest.header.size_bytes
 
     def write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
         """Make the entries durable.
@@ -164,7 +186,7 @@ class JournalWriter:
         Raises:
             OSError: The disk failed; nothing of the group may be acknowledged, now or later.
         """
-        if self._current is None or self._position + GROUP_HEADER_SIZE + size_bytes > self._file_bytes:
+        if self._current is None or self._position + GROUP_HEADER_SIZE + size_bytes > self._end:
             self._next_file(first_lsn)
         assert self._current is not None  # _next_file opened it
         used = self._used[-1]
@@ -192,6 +214,7 @@ class JournalWriter:
             self._current.close()
         self._current = file
         self._position = FIRST_GROUP_POSITION
+        self._end = self._file_bytes
         self._next_number += 1
         self._used.append(UsedFile(path, header, first_lsn - 1))
 
@@ -219,7 +242,7 @@ class JournalWriter:
         while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
             file = self._used.pop(0)
             if file.keep:
-                self._files.rename(file.path, file.path.replace("journal-", "damaged-"))
+                self._files.rename(file.path, f"{self._directory}/damaged-{file.header.number:016}.jnl")
             elif len(self._free) < spare_count and file.header.size_bytes == self._file_bytes:
                 path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
                 self._files.rename(file.path, path)

@@ -177,6 +177,9 @@ class Maintenance:
     def _plans(self, shards: list[Shard]) -> list[FlushPlan]:
         plans = []
         for shard in shards:
+            if shard.deleted:
+                # Perhaps only since the flush began: what it held in memory is gone.
+                continue
             for segment in shard.segments:
                 if isinstance(segment, LogSegment):
                     end = shard.visible_end(segment)
@@ -188,8 +191,7 @@ class Maintenance:
 
     async def flush(self) -> None:
         """Write all committed batches that are in memory only into their log files. Not durable by itself."""
-        waiting = [shard for shard in self.dirty.values() if not shard.deleted]
-        for some in _slices(waiting, _FLUSHED_AT_ONCE):
+        for some in _slices(list(self.dirty.values()), _FLUSHED_AT_ONCE):
             plans = self._plans(some)
             if not plans:
                 await trio.lowlevel.checkpoint()
@@ -203,8 +205,10 @@ class Maintenance:
                 self.disk_full = DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on")
                 return
             for plan in plans:
-                plan.segment.flushed_to(plan)
                 self._unsynced.add(plan.segment.path)
+                if plan.index_bytes:
+                    self._unsynced.add(plan.segment.index_path)
+                plan.segment.flushed_to(plan)
             self._progress.unpark_all()
 
     def _write(self, plans: list[FlushPlan]) -> None:
@@ -286,10 +290,13 @@ class Maintenance:
     def drop(self, segments: list[Segment]) -> None:
         """Take over segments whose records are gone: their memory now, their files when the loop has time."""
         for segment in segments:
+            written = segment.size_bytes > 0
             segment.chunks.release()
-            if isinstance(segment, LogSegment):
+            # An empty segment never had a file: the one of its name belongs to the segment that began at the same
+            # offset after it (a mode switched back and forth with no record in between).
+            if isinstance(segment, LogSegment) and written:
                 self._to_remove.append(segment)
-                self._unsynced.discard(segment.path)
+                self._unsynced.difference_update((segment.path, segment.index_path))
         if segments:
             self._wake.set()
 

@@ -24,9 +24,8 @@ from journal.entry import (
 )
 from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, UsedFile, list_journal_files
 from shards.batch import verify
-from shards.errors import BatchError, CorruptionError
+from shards.errors import BatchError, CorruptionError, FormatVersionError
 from shards.file_system import FileSystem
-
 
 _KINDS = frozenset(Kind)
 
@@ -129,13 +128,17 @@ def check_payload(entry: Entry) -> str:
     found = crc32c(entry.payload)
     if found != entry.payload_crc:
         return f"payload checksum: expected {entry.payload_crc:#010x}, found {found:#010x}"
-    if entry.kind not in _KINDS:
-        return f"unknown entry kind {entry.kind}; it was written by a newer program"
     return ""
 
 
-def read_journal(files: FileSystem, directory: str, found: Recovered) -> Iterator[RecoveredGroup]:
+def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint: int = 0) -> Iterator[RecoveredGroup]:
     """All groups in order, as far as they may be folded; fills ``found`` on the way.
+
+    Args:
+        files: The file system.
+        directory: The journal's directory.
+        found: Is filled.
+        checkpoint: The views hold everything up to this lsn, so files before it may be gone, but no others.
 
     Raises:
         CorruptionError: Acknowledged data is damaged and it cannot be told whose.
@@ -152,6 +155,12 @@ def read_journal(files: FileSystem, directory: str, found: Recovered) -> Iterato
         if found.used and header.first_lsn != found.next_lsn:
             raise CorruptionError(
                 path, 0, f"begins with lsn {header.first_lsn}, but the file before it ends with {found.next_lsn - 1}"
+            )
+        if len(data) < header.size_bytes:
+            raise CorruptionError(path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes")
+        if not found.used and header.first_lsn > checkpoint + 1:
+            raise CorruptionError(
+                path, 0, f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it"
             )
         found.next_lsn = header.first_lsn
         used = UsedFile(path, header, header.first_lsn - 1)
@@ -188,6 +197,12 @@ def _read_groups(
         for entry in decode_entries(data, start, end):
             if isinstance(entry, BadEntryHeader):
                 bad_header = entry
+            elif entry.kind not in _KINDS:
+                # Its header is whole, so this is no damage, and nothing of it may be cut off or skipped.
+                raise FormatVersionError(
+                    f"{path} at byte {entry.position}: entry kind {entry.kind} was written by a newer program; "
+                    f"start that version of the server"
+                )
             elif problem := check_payload(entry):
                 damages.append(Damage(path, entry.position, entry.shard_id, entry.lsn, problem))
             else:
@@ -215,8 +230,12 @@ def _read_groups(
             return
         for damage in damages:
             if damage.shard_id == 0:
-                raise CorruptionError(path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard")
-        next_lsn = header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
+                raise CorruptionError(
+                    path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard"
+                )
+        next_lsn = (
+            header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
+        )
         found.next_lsn = next_lsn
         yield RecoveredGroup(entries, damages, next_lsn)
         position = end

@@ -18,6 +18,11 @@ from shards.store import OrderedStore
 FAN_OUT = 256
 
 
+def log_path(log_directory: str, shard_id: int, base_offset: int) -> str:
+    """Where a log segment lies; 256 directories, so that none gets too large and few have to be synced."""
+    return f"{log_directory}/{shard_id % FAN_OUT:02x}/{shard_id:016x}-{base_offset:020}.log"
+
+
 class ShardTable:
     """Open shards by id, and the way to the others.
 
@@ -50,8 +55,8 @@ class ShardTable:
         self.recovering = True
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
-        """Where a log segment lies; 256 directories, so that none gets too large and few have to be synced."""
-        return f"{self._log_directory}/{shard_id % FAN_OUT:02x}/{shard_id:016x}-{base_offset:020}.log"
+        """Where a log segment of this table lies."""
+        return log_path(self._log_directory, shard_id, base_offset)
 
     def open_shards(self) -> list[Shard]:
         """The shards that are open now."""

@@ -16,9 +16,9 @@ import attrs
 import msgspec
 
 from shards.errors import CorruptionError, FormatVersionError
+from shards.filter_index import TopicIndex
 from shards.model import ShardConfig
 from shards.store import Family, Mutations, OrderedStore
-from shards.filter_index import TopicIndex
 
 _ID = struct.Struct(">Q")
 _FORMAT_VERSION = b"\x01"
@@ -65,13 +65,13 @@ class Catalogue:
     def record(self, shard_id: int) -> CatalogueRecord | None:
         """The stored record of a shard, None if there is none."""
         value = self._store.get(Family.CATALOGUE, _ID.pack(shard_id))
-        return None if value is None else _decode(shard_id, value)
+        return None if value is None else decode_record(shard_id, value)
 
     def records(self) -> Iterator[tuple[int, CatalogueRecord]]:
         """(shard id, record) of every shard, in the order of their creation."""
         for key, value in self._store.scan(Family.CATALOGUE):
             shard_id = _ID.unpack(key)[0]
-            yield shard_id, _decode(shard_id, value)
+            yield shard_id, decode_record(shard_id, value)
 
     def fold_put(self, mutations: Mutations, shard_id: int, record: CatalogueRecord) -> None:
         """The shard exists and is kept like this."""
@@ -88,7 +88,13 @@ class Catalogue:
             self._names.discard(name)
 
 
-def _decode(shard_id: int, value: bytes) -> CatalogueRecord:
+def decode_record(shard_id: int, value: bytes) -> CatalogueRecord:
+    """Read a stored record.
+
+    Raises:
+        CorruptionError: It is damaged.
+        FormatVersionError: A newer program wrote it.
+    """
     if value[:1] != _FORMAT_VERSION:
         raise FormatVersionError(
             f"shard {shard_id} is stored in catalogue format {value[:1].hex() or 'none'}, this program reads format 1; "

@@ -31,13 +31,13 @@ class Cursors:
     def get(self, shard_id: int, name: str) -> Cursor | None:
         """Return a cursor, None if it is not there."""
         value = self._store.get(Family.CURSORS, _key(shard_id, name))
-        return None if value is None else _decode(shard_id, name, value)
+        return None if value is None else decode_cursor(shard_id, name, value)
 
     def list(self, shard_id: int) -> list[Cursor]:
         """Return all cursors of a shard, sorted by name."""
         prefix = _SHARD_ID.pack(shard_id)
         return [
-            _decode(shard_id, key[_SHARD_ID.size :].decode(), value)
+            decode_cursor(shard_id, key[_SHARD_ID.size :].decode(), value)
             for key, value in self._store.scan(Family.CURSORS, prefix)
         ]
 
@@ -62,7 +62,13 @@ def _key(shard_id: int, name: str) -> bytes:
     return _SHARD_ID.pack(shard_id) + name.encode()
 
 
-def _decode(shard_id: int, name: str, value: bytes) -> Cursor:
+def decode_cursor(shard_id: int, name: str, value: bytes) -> Cursor:
+    """Read a stored cursor.
+
+    Raises:
+        CorruptionError: It is damaged.
+        FormatVersionError: A newer program wrote it.
+    """
     if value[:1] != bytes((_FORMAT_VERSION,)):
         raise FormatVersionError(
             f"cursor {name!r} of shard {shard_id} is stored in format {value[:1].hex() or 'none'}, "

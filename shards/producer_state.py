@@ -11,6 +11,8 @@ import struct
 
 import attrs
 
+from shards.errors import CorruptionError, FormatVersionError
+
 SEQUENCE_MODULUS = 1 << 32
 HALF = SEQUENCE_MODULUS // 2
 REMEMBERED_RUNS = 64
@@ -46,7 +48,7 @@ class ProducerState:
         runs = self.runs
         if runs:
             first_offset, first_sequence, length = runs[-1]
-            if first_offset + length == offset and length + count < HALF:
+            if first_offset + length == offset and sequence == self.next_sequence and length + count < HALF:
                 runs[-1] = (first_offset, first_sequence, length + count)
                 self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
                 return
@@ -74,7 +76,21 @@ class ProducerState:
 
     @classmethod
     def decode(cls, stored: bytes) -> ProducerState:
-        """Read the stored form back."""
-        _, count, epoch, next_sequence = _HEAD.unpack_from(stored)
+        """Read the stored form back.
+
+        Raises:
+            CorruptionError: It is cut short.
+            FormatVersionError: A newer program wrote it.
+        """
+        if stored[:1] != bytes((VERSION,)):
+            raise FormatVersionError(
+                f"a producer's state has format {stored[:1].hex() or 'none'}, this program reads format {VERSION}; "
+                f"use the program version that wrote it"
+            )
+        count = _HEAD.unpack_from(stored)[1] if len(stored) >= _HEAD.size else 0
+        wanted = _HEAD.size + count * _RUN.size
+        if len(stored) != wanted:
+            raise CorruptionError("a producer's state", 0, f"{len(stored)} bytes, expected {wanted}")
+        _, _, epoch, next_sequence = _HEAD.unpack_from(stored)
         runs = [_RUN.unpack_from(stored, _HEAD.size + at * _RUN.size) for at in range(count)]
         return cls(epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from shards.errors import UnknownProducerError
+from shards.errors import CorruptionError, FormatVersionError, UnknownProducerError
 from shards.model import ProducerIdentity
 from shards.store import Family, Mutations, OrderedStore
 
@@ -32,8 +32,7 @@ class Producers:
         value = self._store.get(Family.PRODUCERS, b"n" + name.encode())
         if value is None:
             return None
-        _, producer_id, epoch = _BY_NAME.unpack(value)
-        return ProducerIdentity(producer_id, epoch)
+        return decode_identity(value)
 
     def epoch(self, producer_id: int) -> int:
         """Newest epoch of a producer id.
@@ -45,10 +44,12 @@ class Producers:
         if epoch is None:
             value = self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id))
             if value is None:
-                raise UnknownProducerError(f"producer id {producer_id} was never opened on this node; open a producer by name first")
+                raise UnknownProducerError(
+                    f"producer id {producer_id} was never opened on this node; open a producer by name first"
+                )
             if len(self._epochs) >= _MOST_CACHED:
                 self._epochs.clear()
-            (epoch,) = _EPOCH.unpack(value)
+            epoch = decode_epoch(value)
             self._epochs[producer_id] = epoch
         return epoch
 
@@ -57,3 +58,33 @@ class Producers:
         mutations.put(Family.PRODUCERS, b"n" + name.encode(), _BY_NAME.pack(_VERSION, producer_id, epoch))
         mutations.put(Family.PRODUCERS, _ID.pack(b"i", producer_id), _EPOCH.pack(epoch))
         self._epochs[producer_id] = epoch
+
+
+def decode_identity(value: bytes) -> ProducerIdentity:
+    """Read what is stored under a name.
+
+    Raises:
+        CorruptionError: It is damaged.
+        FormatVersionError: A newer program wrote it.
+    """
+    if value[:1] != bytes((_VERSION,)):
+        raise FormatVersionError(
+            f"a producer is stored in format {value[:1].hex() or 'none'}, this program reads format {_VERSION}; "
+            f"use the program version that wrote it"
+        )
+    if len(value) != _BY_NAME.size:
+        raise CorruptionError("a producer", 0, f"the value has {len(value)} bytes, expected {_BY_NAME.size}")
+    _, producer_id, epoch = _BY_NAME.unpack(value)
+    return ProducerIdentity(producer_id, epoch)
+
+
+def decode_epoch(value: bytes) -> int:
+    """Read what is stored under an id.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
+    if len(value) != _EPOCH.size:
+        raise CorruptionError("the epoch of a producer", 0, f"{len(value)} bytes, expected {_EPOCH.size}")
+    epoch: int = _EPOCH.unpack(value)[0]
+    return epoch

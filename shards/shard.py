@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-
-import attrs
+from typing import TypeAlias
 
 from shards.chunks import ChunkPool
 from shards.errors import ShardDamagedError, ShardNotFoundError
@@ -19,15 +18,9 @@ from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.producer_state import ProducerState
 from shards.segment import MemorySegment, Segment
 
-
-@attrs.frozen(slots=True)
-class Published:
-    """How far a shard may be read: everything before this offset, which ends at this position of this segment."""
-
-    next_offset: int
-    segment: Segment | None
-    position: int
-    lsn: int
+Published: TypeAlias = tuple[int, Segment | None, int, int]
+"""How far a shard may be read: (next offset, segment in which that lies, position in it, lsn). A plain tuple: a commit
+group makes one for every shard it touches."""
 
 
 class Shard:
@@ -56,6 +49,7 @@ class Shard:
     """
 
     __slots__ = (
+        "asked_offset",
         "chunk_number",
         "config",
         "created_us",
@@ -70,7 +64,6 @@ class Shard:
         "name",
         "next_offset",
         "pending_groups",
-        "asked_offset",
         "producers",
         "published_lsn",
         "published_offset",
@@ -141,17 +134,14 @@ class Shard:
     def published_now(self) -> Published:
         """The write state as it is, to be given to `publish` once all of it is committed."""
         segment = self.segments[-1] if self.segments else None
-        return Published(self.next_offset, segment, segment.end if segment else 0, self.last_lsn)
+        return self.next_offset, segment, segment.chunks.end if segment else 0, self.last_lsn
 
     def publish(self, published: Published) -> None:
         """Let readers see everything up to there.
 
         REQUIRES: it is committed, or the shard is in memory mode and nothing of it is pending.
         """
-        self.published_offset = published.next_offset
-        self.published_segment = published.segment
-        self.published_position = published.position
-        self.published_lsn = published.lsn
+        self.published_offset, self.published_segment, self.published_position, self.published_lsn = published
         self.dirty = True
         if self.listeners:
             self.notify()

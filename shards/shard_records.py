@@ -10,7 +10,7 @@ producer id (u64 each, big-endian), value as in `shards.producer_state`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
@@ -45,9 +45,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     )
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
     present = set()
-    for segment in shard.segments:
-        if not isinstance(segment, LogSegment) or segment.base_offset > shard.published_offset:
-            continue
+    for segment in _published_log_segments(shard):
         sealed = segment.sealed and segment.flushed == segment.end
         present.add(segment.base_offset)
         value = _SEGMENT_VALUE.pack(
@@ -62,11 +60,24 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
             segment.newest_us,
         )
         mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+        if segment.flushed < shard.visible_end(segment):
+            # What comes after it is made again from the journal, which goes on in this segment.
+            break
     for base_offset in recorded - present:
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
     for producer_id, state in (shard.producers or {}).items():
         mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.encode())
     return present
+
+
+def _published_log_segments(shard: Shard) -> Iterator[LogSegment]:
+    # A segment behind the published one was opened by a decision that may never be committed.
+    if shard.published_segment is not None:
+        for segment in shard.segments:
+            if isinstance(segment, LogSegment):
+                yield segment
+            if segment is shard.published_segment:
+                return
 
 
 def safe_offset(shard: Shard) -> int:
@@ -127,8 +138,8 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
         shard.segments.append(segment)
         recorded.add(base_offset)
     # Only the newest segment can be open; an older one that a crash left unsealed is followed by its successor.
-    for segment in shard.segments[:-1]:
-        segment.sealed = True
+    for older in shard.segments[:-1]:
+        older.sealed = True
     return recorded
 
 

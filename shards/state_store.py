@@ -25,8 +25,8 @@ from shards.store import Family, Mutations, OrderedStore
 _VALUE_HEADER = struct.Struct(">BQQ")
 _EXPIRY = struct.Struct(">Q")
 _FORMAT_VERSION = 1
-_VALUES = b"v"
-_EXPIRIES = b"x"
+VALUE_PREFIX = b"v"
+EXPIRY_PREFIX = b"x"
 
 
 class StateStore:
@@ -41,8 +41,8 @@ class StateStore:
 
     def get(self, key: bytes, now_us: int) -> StateValue | None:
         """Return a value, None if it is not there or has expired at `now_us`."""
-        stored = self._store.get(Family.STATE, _VALUES + key)
-        value = None if stored is None else _decode(key, stored)
+        stored = self._store.get(Family.STATE, VALUE_PREFIX + key)
+        value = None if stored is None else decode_value(key, stored)
         return None if value is None or _is_expired(value, now_us) else value
 
     def scan(self, prefix: bytes, now_us: int, *, after: bytes | None = None, limit: int) -> list[StateValue]:
@@ -52,22 +52,24 @@ class StateStore:
             after: Begin behind this key, which need not exist: the last one of the page before.
             limit: Most values to return; fewer mean that there are no more.
         """
-        start = None if after is None else _VALUES + after + b"\x00"
-        items = self._store.scan(Family.STATE, _VALUES + prefix, start=start)
-        values = (_decode(key[1:], stored) for key, stored in items)
+        start = None if after is None else VALUE_PREFIX + after + b"\x00"
+        items = self._store.scan(Family.STATE, VALUE_PREFIX + prefix, start=start)
+        values = (decode_value(key[1:], stored) for key, stored in items)
         return list(itertools.islice((value for value in values if not _is_expired(value, now_us)), limit))
 
     def fold_put(self, mutations: Mutations, key: bytes, value: bytes, version: int, expires_at_us: int) -> None:
         """Set a key. `version` is the lsn of the put; `expires_at_us` 0 means never."""
         self._forget_expiry(mutations, key)
-        mutations.put(Family.STATE, _VALUES + key, _VALUE_HEADER.pack(_FORMAT_VERSION, version, expires_at_us) + value)
+        mutations.put(
+            Family.STATE, VALUE_PREFIX + key, _VALUE_HEADER.pack(_FORMAT_VERSION, version, expires_at_us) + value
+        )
         if expires_at_us:
-            mutations.put(Family.STATE, _index_key(expires_at_us, key), b"")
+            mutations.put(Family.STATE, expiry_key(expires_at_us, key), b"")
 
     def fold_delete(self, mutations: Mutations, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""
         self._forget_expiry(mutations, key)
-        mutations.delete(Family.STATE, _VALUES + key)
+        mutations.delete(Family.STATE, VALUE_PREFIX + key)
 
     def expired(self, now_us: int, limit: int) -> list[bytes]:
         """Return up to `limit` keys whose values have expired, those that expired first before the others.
@@ -78,27 +80,47 @@ class StateStore:
         return list(itertools.islice(self._expired_keys(now_us), limit))
 
     def _expired_keys(self, now_us: int) -> Iterator[bytes]:
-        for index_key, _ in self._store.scan(Family.STATE, _EXPIRIES):
-            (expires_at_us,) = _EXPIRY.unpack_from(index_key, 1)
+        for index_key, _ in self._store.scan(Family.STATE, EXPIRY_PREFIX):
+            expires_at_us, key = decode_expiry_key(index_key)
             if expires_at_us > now_us:
                 return
-            yield index_key[1 + _EXPIRY.size :]
+            yield key
 
     def _forget_expiry(self, mutations: Mutations, key: bytes) -> None:
-        stored = mutations.get(self._store, Family.STATE, _VALUES + key)
-        if stored is not None and (expires_at_us := _decode(key, stored).expires_at_us):
-            mutations.delete(Family.STATE, _index_key(expires_at_us, key))
+        stored = mutations.get(self._store, Family.STATE, VALUE_PREFIX + key)
+        if stored is not None and (expires_at_us := decode_value(key, stored).expires_at_us):
+            mutations.delete(Family.STATE, expiry_key(expires_at_us, key))
 
 
-def _index_key(expires_at_us: int, key: bytes) -> bytes:
-    return _EXPIRIES + _EXPIRY.pack(expires_at_us) + key
+def expiry_key(expires_at_us: int, key: bytes) -> bytes:
+    """Key of the expiry index entry of a value."""
+    return EXPIRY_PREFIX + _EXPIRY.pack(expires_at_us) + key
+
+
+def decode_expiry_key(index_key: bytes) -> tuple[int, bytes]:
+    """Expiry and state key of an entry of the expiry index.
+
+    Raises:
+        CorruptionError: It is cut short.
+    """
+    if len(index_key) < 1 + _EXPIRY.size:
+        raise CorruptionError(
+            "index of expiries", 0, f"a key has {len(index_key)} bytes, expected {1 + _EXPIRY.size} or more"
+        )
+    return _EXPIRY.unpack_from(index_key, 1)[0], index_key[1 + _EXPIRY.size :]
 
 
 def _is_expired(value: StateValue, now_us: int) -> bool:
     return 0 < value.expires_at_us <= now_us
 
 
-def _decode(key: bytes, stored: bytes) -> StateValue:
+def decode_value(key: bytes, stored: bytes) -> StateValue:
+    """Read a stored value.
+
+    Raises:
+        CorruptionError: It is damaged.
+        FormatVersionError: A newer program wrote it.
+    """
     if stored[:1] != bytes((_FORMAT_VERSION,)):
         raise FormatVersionError(
             f"state of key {key!r} is stored in format {stored[:1].hex() or 'none'}, "

@@ -1,4 +1,4 @@
-"""The opt-in index of a shard: which offsets carry a key or a tag. It is a view, folded from batches after their commit.
+"""The opt-in index of a shard: which offsets carry a key or a tag. A view, folded from batches after their commit.
 
 Keys of the store: shard id (8 bytes), b"k" or b"t", the word with its length in front (2 bytes), offset (8 bytes), all
 big-endian, so that a scan of one word gives its offsets in order. A word longer than 1 KiB is indexed by its checksum
@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from shards.batch import keys, tags
 from shards.checksum import crc32c
+from shards.errors import CorruptionError
 from shards.model import ShardConfig
 from shards.store import Family, Mutations, OrderedStore
 
@@ -26,6 +27,8 @@ _SHARD = struct.Struct(">Q")
 _OFFSET = struct.Struct(">Q")
 _WORD = struct.Struct(">H")
 _HASHED = struct.Struct(">HIQ")
+_IS_HASHED = 0xFFFF
+"""In place of the length of a word that is too long."""
 
 
 def words_of(config: ShardConfig, batch: memoryview) -> Words:
@@ -45,7 +48,7 @@ def words_of(config: ShardConfig, batch: memoryview) -> Words:
 def _encoded(by: By, word: bytes) -> bytes:
     if len(word) <= LONGEST_WORD_BYTES:
         return _KINDS[by] + _WORD.pack(len(word)) + word
-    return _KINDS[by] + _HASHED.pack(0xFFFF, crc32c(word), len(word))
+    return _KINDS[by] + _HASHED.pack(_IS_HASHED, crc32c(word), len(word))
 
 
 class WordIndex:
@@ -76,7 +79,9 @@ class WordIndex:
                 return offset
         return None
 
-    def drop_below(self, mutations: Mutations, shard_id: int, start_offset: int, limit: int, after: bytes) -> bytes | None:
+    def drop_below(
+        self, mutations: Mutations, shard_id: int, start_offset: int, limit: int, after: bytes
+    ) -> bytes | None:
         """Remove up to ``limit`` visited entries of trimmed records; give the key to go on from, None at the end."""
         prefix = _SHARD.pack(shard_id)
         visited = 0
@@ -87,3 +92,21 @@ class WordIndex:
             if _OFFSET.unpack_from(key, len(key) - _OFFSET.size)[0] < start_offset:
                 mutations.delete(Family.KEY_INDEX, key)
         return None
+
+
+def decode_index_key(key: bytes) -> tuple[int, bytes, int]:
+    """Shard id, word with its kind and length in front, and offset of a key of the index.
+
+    Raises:
+        CorruptionError: It is malformed.
+    """
+    head = _SHARD.size + 1 + _WORD.size
+    size = _WORD.unpack_from(key, _SHARD.size + 1)[0] if len(key) >= head else 0
+    wanted = head + (_HASHED.size - _WORD.size if size == _IS_HASHED else size) + _OFFSET.size
+    if len(key) != wanted or key[_SHARD.size : _SHARD.size + 1] not in _KINDS.values():
+        raise CorruptionError("key index", 0, f"malformed key {key.hex()}, expected {wanted} bytes")
+    return (
+        _SHARD.unpack_from(key)[0],
+        key[_SHARD.size : -_OFFSET.size],
+        _OFFSET.unpack_from(key, len(key) - _OFFSET.size)[0],
+    )

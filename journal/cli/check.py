@@ -9,6 +9,8 @@ from journal.cli.output import progress, write_json, write_text
 def check(directory: str, /, *, json: JsonOption = False) -> int:
     """Read a whole data directory offline and say where it is damaged; exit status 1 if it is anywhere.
 
+    Notes tell what is no damage: the torn end of a last write, which nobody was told is safe, or files no record knows.
+
     Args:
         directory: Data directory; no server may be running on it.
         json: Print the report as one JSON object.
@@ -22,5 +24,7 @@ def check(directory: str, /, *, json: JsonOption = False) -> int:
     else:
         for damage in report.damages:
             write_text(str(damage))
+        for each in report.notes:
+            write_text(f"note: {each}")
         write_text(report.summary)
     return 1 if report.damages else 0

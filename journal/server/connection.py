@@ -245,3 +245,8 @@ class Connection:
         """The client is gone: end its subscriptions."""
         self.pushing.close()
         self.output.abandon()
+
+
+def unknown_handle(handle: int) -> UnknownHandleError:
+    """The error for a handle that was not given, was closed, or whose shard was deleted."""
+    return UnknownHandleError(f"handle {handle} is not open on this connection, or its shard was deleted; open the shard")

@@ -15,7 +15,7 @@ import trio
 
 from journal.engine import Engine
 from journal.protocol import messages
-from journal.protocol.errors import RemoteProtocolError, UnknownHandleError, UnknownOperationError
+from journal.protocol.errors import RemoteProtocolError, UnknownOperationError
 from journal.protocol.frames import (
     FETCH_REPLY,
     PROTOCOL_VERSION,

@@ -88,8 +88,7 @@ async def receive_messages(connection: Connection, websocket: WebSocketConnectio
                 raise
             if connection.greeted:
                 greeting.deadline = float("inf")
-    if greeting.cancelled_caught:
-        raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")
+    raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")
 
 
 async def _take(connection: Connection, message: bytes | str) -> None:

@@ -1,0 +1,135 @@
+"""Checks a whole data directory: its FORMAT, the journal, the views, the log segments, and files that nobody knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from journal.check.journal_files import check_journal
+from journal.check.log_files import check_segment
+from journal.check.report import Progress, Report
+from journal.check.views import CheckedViews, ViewPass
+from journal.data_directory import read_format
+from journal.shard_table import FAN_OUT
+from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
+from shards.file_system import FileSystem, OsFileSystem
+from shards.store import OrderedStore
+
+_FAN = re.compile("[0-9a-f]{2}")
+_KNOWN = frozenset(("LOCK", "FORMAT", "journal", "log", "state", "lost+found"))
+
+
+def _open_rocks_store(path: str) -> OrderedStore:
+    from shards.rocks_store import RocksStore
+
+    return RocksStore(path)
+
+
+def check_directory(
+    path: str,
+    progress: Progress | None = None,
+    *,
+    files: FileSystem | None = None,
+    open_store: Callable[[str], OrderedStore] = _open_rocks_store,
+) -> Report:
+    """Read a data directory that no server uses and say where it is damaged.
+
+    Nothing of the data is changed; memory is bounded by the largest batch and by what is found.
+
+    Args:
+        path: The data directory.
+        progress: Called now and then with the bytes read so far.
+        files: The file system.
+        open_store: Opens the views.
+
+    Returns:
+        Counts, damages and notes.
+
+    Raises:
+        DataDirectoryError: A server uses the directory, or it is none.
+        FormatVersionError: A newer program made it.
+    """
+    files = files or OsFileSystem()
+    path = path.rstrip("/") or "/"
+    if not files.exists(f"{path}/FORMAT") and not files.exists(f"{path}/journal"):
+        raise DataDirectoryError(f"{path} is not a data directory: it has neither a FORMAT file nor a journal")
+    lock = files.lock(path)
+    try:
+        return _check(files, path, progress, open_store)
+    finally:
+        lock.release()
+
+
+def _check(
+    files: FileSystem, path: str, progress: Progress | None, open_store: Callable[[str], OrderedStore]
+) -> Report:
+    report = Report(path)
+    _check_format(files, path, report)
+    for name in files.listdir(path):
+        if name not in _KNOWN:
+            report.note(f"{path}/{name}", 0, "nothing of a data directory has such a name")
+    first_lsn = None
+    if files.exists(f"{path}/journal"):
+        first_lsn = check_journal(files, f"{path}/journal", report, progress)
+    else:
+        report.damage(f"{path}/journal", 0, "the directory of the journal is missing")
+    views = _check_views(files, path, report, open_store)
+    if views is None:
+        report.note(f"{path}/log", 0, "the log segments were not checked: the views that describe them cannot be read")
+        return report
+    if first_lsn is not None and first_lsn > views.checkpoint_lsn + 1:
+        problem = (
+            f"begins with lsn {first_lsn}, but the views end with {views.checkpoint_lsn}: a file is missing before it"
+        )
+        report.damage(f"{path}/journal", 0, problem)
+    for segment in views.segments.values():
+        try:
+            check_segment(files, segment, report, progress)
+        except OSError as error:
+            report.damage(segment.path, 0, f"the file cannot be read: {error}")
+    known = {name for segment in views.segments.values() for name in (segment.path, segment.index_path)}
+    for file in _log_files(files, f"{path}/log", report):
+        if file not in known:
+            report.note(file, 0, "no record knows this file: a recovery makes it anew, or it is left over")
+    return report
+
+
+def _check_format(files: FileSystem, path: str, report: Report) -> None:
+    name = f"{path}/FORMAT"
+    if not files.exists(name):
+        report.damage(name, 0, "the file is missing")
+        return
+    try:
+        read_format(files, path)
+    except CorruptionError as error:
+        report.damage(error.path, error.position, error.problem)
+
+
+def _check_views(
+    files: FileSystem, path: str, report: Report, open_store: Callable[[str], OrderedStore]
+) -> CheckedViews | None:
+    state = f"{path}/state"
+    if not files.exists(state):
+        report.damage(state, 0, "the directory of the views is missing")
+        return None
+    try:
+        store = open_store(state)
+    except (CorruptionError, StorageFailedError) as error:
+        report.damage(state, 0, error.problem if isinstance(error, CorruptionError) else str(error))
+        return None
+    try:
+        return ViewPass(store, state, f"{path}/log", report).check()
+    finally:
+        store.close()
+
+
+def _log_files(files: FileSystem, log: str, report: Report) -> Iterator[str]:
+    if not files.exists(log):
+        report.damage(log, 0, f"the directory of the log segments is missing (it has up to {FAN_OUT} of its own)")
+        return
+    for name in files.listdir(log):
+        if _FAN.fullmatch(name):
+            for file in files.listdir(f"{log}/{name}"):
+                yield f"{log}/{name}/{file}"
+        else:
+            yield f"{log}/{name}"

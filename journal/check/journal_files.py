@@ -1,0 +1,221 @@
+"""The journal's part of a check: file headers, groups, entries, payloads, and that lsns go on without a break.
+
+Which damage is a torn last write and which is not is decided by the table that recovery uses, `journal.recovery.judge`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from journal.check.report import Progress, Report
+from journal.check.window import Window
+from journal.decisions import decode_decision
+from journal.entry import (
+    ENTRY_HEADER_SIZE,
+    GROUP_HEADER_SIZE,
+    GROUP_MAGIC,
+    BadEntryHeader,
+    Entry,
+    GroupHeader,
+    Kind,
+    decode_entries,
+    decode_entry_size,
+    decode_group_header,
+)
+from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, list_journal_files
+from journal.recovery import Verdict, check_payload, judge
+from shards.errors import CorruptionError, FormatVersionError
+from shards.file_system import FileSystem
+
+_SPARE = re.compile(r"free-\d{16}\.jnl")
+_SET_ASIDE = re.compile(r"damaged-\d{16}\.jnl")
+_KINDS = frozenset(Kind)
+
+
+def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> int | None:
+    """Check all journal files.
+
+    Returns:
+        The first lsn of the oldest file; None if it is not known.
+    """
+    used = list_journal_files(files, directory)
+    names = {path for _, path in used}
+    for name in files.listdir(directory):
+        path = f"{directory}/{name}"
+        if _SET_ASIDE.fullmatch(name):
+            report.note(path, 0, "a recovery set this damaged journal file aside; remove it when nobody needs it")
+        elif path not in names and not _SPARE.fullmatch(name):
+            report.note(path, 0, "no file of a journal has such a name")
+    first_lsn: int | None = None
+    expected: int | None = None
+    for place, (number, path) in enumerate(used):
+        file = files.open(path, write=False)
+        try:
+            window = Window(file, report.counts, progress)
+            pass_ = _FilePass(path, window, report, expected, is_last=place == len(used) - 1)
+            pass_.check(number)
+        except OSError as error:
+            report.damage(path, 0, f"the file cannot be read: {error}")
+            expected = None
+            continue
+        finally:
+            file.close()
+        if place == 0 and pass_.header is not None:
+            first_lsn = pass_.header.first_lsn
+        expected = pass_.expected_lsn
+    return first_lsn
+
+
+@attrs.define
+class _Group:
+    """A group as far as it could be read."""
+
+    bad_header: BadEntryHeader | None = None
+    damages: list[tuple[int, str]] = attrs.Factory(list)
+    entries: int = 0
+
+
+class _FilePass:
+    """One walk over one journal file.
+
+    Attributes:
+        header: Its header, None if that is damaged.
+        expected_lsn: First lsn of the next group; None when damage hides it.
+    """
+
+    def __init__(self, path: str, window: Window, report: Report, expected_lsn: int | None, *, is_last: bool) -> None:
+        self._path = path
+        self._window = window
+        self._report = report
+        self._is_last = is_last
+        self.expected_lsn = expected_lsn
+        self.header: JournalFileHeader | None = None
+
+    def check(self, number: int) -> None:
+        report = self._report
+        report.counts.journal_files += 1
+        try:
+            header = JournalFileHeader.decode(self._path, bytes(self._window.view(0, FIRST_GROUP_POSITION)))
+        except (CorruptionError, FormatVersionError) as error:
+            self._damage(0, error.problem if isinstance(error, CorruptionError) else str(error))
+            self.expected_lsn = None
+            return
+        self.header = header
+        if header.number != number:
+            self._damage(0, f"the header says that this is journal file {header.number}")
+        if self._window.size < header.size_bytes:
+            self._damage(self._window.size, f"the file ends here, but it was made with {header.size_bytes} bytes")
+        if self.expected_lsn not in (None, header.first_lsn):
+            self._damage(
+                0, f"begins with lsn {header.first_lsn}, but the file before it ends before {self.expected_lsn}"
+            )
+        self.expected_lsn = header.first_lsn
+        self._check_groups(header.salt & 0xFFFFFFFF)
+
+    def _check_groups(self, salt: int) -> None:
+        position = FIRST_GROUP_POSITION
+        while True:
+            header = decode_group_header(self._window.view(position, GROUP_HEADER_SIZE), 0, salt)
+            later: tuple[int, GroupHeader] | None = None
+            if header is None:
+                later = self._next_group(position, salt)
+                if later is None:
+                    return
+                self._damage(position, "the header of a commit group is damaged")
+            start = position + GROUP_HEADER_SIZE
+            end = later[0] if later is not None else start + (header.size_bytes if header is not None else 0)
+            if end > self._window.size:
+                self._damage(position, f"a commit group of {end - start} bytes reaches beyond the end of the file")
+                self.expected_lsn = None
+                return
+            if header is not None and self.expected_lsn not in (None, header.first_lsn):
+                self._damage(
+                    position, f"a commit group begins with lsn {header.first_lsn}, expected {self.expected_lsn}"
+                )
+            group = self._read_group(start, end, header)
+            clean = group.bad_header is None and not group.damages
+            if header is not None and not clean:
+                later = self._next_group(end, salt, header.next_lsn)
+            verdict = judge(
+                group_header_ok=header is not None,
+                entry_headers_ok=group.bad_header is None,
+                payloads_ok=not group.damages,
+                is_tail=self._is_last and later is None and not clean,
+            )
+            if verdict is Verdict.TRUNCATE:
+                self._report.note(
+                    self._path, position, f"a last write of {end - position} bytes is torn; it was never acknowledged"
+                )
+                return
+            self._tell(group)
+            self._report.counts.groups += 1
+            if header is not None:
+                self.expected_lsn = header.next_lsn
+            elif later is not None:
+                self.expected_lsn = later[1].first_lsn
+            position = end
+
+    def _tell(self, group: _Group) -> None:
+        for position, problem in group.damages:
+            self._damage(position, problem)
+        if group.bad_header is not None:
+            bad = group.bad_header
+            self._damage(
+                bad.position,
+                f"entry header checksum: expected {bad.expected:#010x}, found {bad.found:#010x}; "
+                f"the rest of its commit group cannot be read",
+            )
+
+    def _read_group(self, start: int, end: int, header: GroupHeader | None) -> _Group:
+        """Read the entries of a group one by one: a group may be as large as the file."""
+        group = _Group()
+        position = start
+        previous = header.first_lsn - 1 if header is not None else 0
+        while position < end:
+            head = self._window.view(position, min(ENTRY_HEADER_SIZE, end - position))
+            size = decode_entry_size(head, 0, end - position)
+            if isinstance(size, BadEntryHeader):
+                group.bad_header = attrs.evolve(size, position=position)
+                break
+            stored = self._window.view(position, size)
+            for entry in decode_entries(stored, 0, size):
+                assert isinstance(entry, Entry)  # its header was whole a moment ago
+                problem = _problem_of(entry)
+                if problem:
+                    group.damages.append((position, problem))
+                if entry.lsn <= previous or (header is not None and entry.lsn >= header.next_lsn):
+                    reach = f"{previous + 1} to {header.next_lsn - 1}" if header is not None else f"over {previous}"
+                    group.damages.append((position, f"entry with lsn {entry.lsn}, expected {reach}"))
+                previous = entry.lsn
+            group.entries += 1
+            position += (size + 7) & ~7
+        self._report.counts.entries += group.entries
+        return group
+
+    def _next_group(self, start: int, salt: int, least_lsn: int | None = None) -> tuple[int, GroupHeader] | None:
+        """The first group header of this life of the file at or after a position."""
+        least = least_lsn if least_lsn is not None else self.expected_lsn or 0
+        at = self._window.find(GROUP_MAGIC, start, self._window.size)
+        while at >= 0:
+            header = decode_group_header(self._window.view(at, GROUP_HEADER_SIZE), 0, salt)
+            if header is not None and header.first_lsn >= least:
+                return at, header
+            at = self._window.find(GROUP_MAGIC, at + 1, self._window.size)
+        return None
+
+    def _damage(self, position: int, problem: str) -> None:
+        self._report.damage(self._path, position, problem)
+
+
+def _problem_of(entry: Entry) -> str:
+    if entry.kind not in _KINDS:
+        return f"entry kind {entry.kind} was written by a newer program"
+    problem = check_payload(entry)
+    if not problem and entry.kind != Kind.APPEND:
+        try:
+            decode_decision(entry.kind, entry.payload)
+        except ValueError as error:
+            return f"the payload is no {Kind(entry.kind).name.lower()}: {error}"
+    return problem

@@ -1,0 +1,202 @@
+"""The log segments' part of a check: file header, every batch, and the index file beside it.
+
+What a segment should hold is what the views recorded of it. Bytes behind that are no damage: they are written again from
+the journal.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from journal.check.report import Progress, Report
+from journal.check.window import Window
+from shards.batch import verify
+from shards.batch_header import HEADER_SIZE, MAGIC, BatchHeader
+from shards.errors import BatchError, CorruptionError, FormatVersionError
+from shards.file_system import FileSystem
+from shards.log_segment import LogHeader, LogSegment
+from shards.sparse_index import STORED_SIZE, SparseIndex
+
+_LARGEST_LOG_HEADER = 2048
+_ALIGNMENT = 8
+
+
+@attrs.define
+class _IndexWalk:
+    """The saved index entries of a segment, met one after the other while its batches are read."""
+
+    path: str
+    entries: list[tuple[int, int, int, int, int]]
+    """(place in the index file, offset, position, lsn, newest record before it)"""
+    at: int = 0
+
+
+def check_segment(files: FileSystem, segment: LogSegment, report: Report, progress: Progress | None) -> None:
+    """Check one recorded log segment with its index file."""
+    report.counts.segments += 1
+    if not files.exists(segment.path):
+        if segment.flushed_offset > segment.base_offset:
+            report.damage(segment.path, 0, f"the file is missing; the views record {segment.flushed} bytes of it")
+        return
+    index = _read_index(files, segment, report)
+    file = files.open(segment.path, write=False)
+    try:
+        window = Window(file, report.counts, progress)
+        _SegmentPass(segment, window, report, index).check()
+    finally:
+        file.close()
+
+
+class _SegmentPass:
+    """One walk over one log file."""
+
+    def __init__(self, segment: LogSegment, window: Window, report: Report, index: _IndexWalk) -> None:
+        self._segment = segment
+        self._window = window
+        self._report = report
+        self._index = index
+        self._newest_us = 0
+        self._whole = True
+
+    def check(self) -> None:
+        segment, window = self._segment, self._window
+        try:
+            header, size = LogHeader.decode(segment.path, bytes(window.view(0, _LARGEST_LOG_HEADER)))
+        except (CorruptionError, FormatVersionError) as error:
+            self._damage(0, error.problem if isinstance(error, CorruptionError) else str(error))
+        else:
+            if header != segment.header or size != segment.start_position:
+                self._damage(0, f"the file says it is {header}, the views say {segment.header}")
+        if window.size < segment.flushed:
+            self._damage(window.size, f"the file ends here, but the views record {segment.flushed} bytes of it")
+        elif window.size > segment.flushed:
+            behind = window.size - segment.flushed
+            self._report.note(segment.path, segment.flushed, f"{behind} bytes lie behind the recorded end")
+        self._check_batches(min(segment.flushed, window.size))
+        index = self._index
+        for place, _, position, _, _ in index.entries[index.at :]:
+            self._report.damage(index.path, place, f"points to byte {position} of the log, where no batch begins")
+
+    def _check_batches(self, end: int) -> None:
+        segment = self._segment
+        position = segment.start_position
+        next_offset = segment.base_offset
+        last_lsn = append_time_us = 0
+        while position < end:
+            batch = self._verify(position, end)
+            if batch is None:
+                self._whole = False
+                position = self._next_batch(position + _ALIGNMENT, end, next_offset, last_lsn)
+                continue
+            if batch.base_offset != next_offset and self._whole:
+                self._damage(position, f"batch with base offset {batch.base_offset}, expected {next_offset}")
+            if batch.lsn <= last_lsn:
+                self._damage(position, f"batch with lsn {batch.lsn} behind one with lsn {last_lsn}")
+            if batch.append_time_us < append_time_us:
+                self._damage(
+                    position, f"append time {batch.append_time_us} is before {append_time_us} of an earlier batch"
+                )
+            self._meet_index(position, batch)
+            self._report.counts.batches += 1
+            self._report.counts.records += batch.record_count
+            self._newest_us = max(self._newest_us, batch.max_timestamp_us)
+            next_offset, last_lsn, append_time_us = batch.next_offset, batch.lsn, batch.append_time_us
+            position += batch.size_bytes
+        if self._whole and position == end and end == segment.flushed:
+            self._check_record(next_offset, last_lsn)
+
+    def _check_record(self, next_offset: int, last_lsn: int) -> None:
+        segment = self._segment
+        if next_offset != segment.flushed_offset:
+            self._damage(
+                segment.flushed,
+                f"the file holds offsets up to {next_offset}, the views record {segment.flushed_offset}",
+            )
+        # What an open segment has in memory alone is counted in its record already.
+        if segment.sealed and segment.size_bytes and last_lsn != segment.last_lsn:
+            self._damage(segment.flushed, f"the last batch has lsn {last_lsn}, the views record {segment.last_lsn}")
+
+    def _verify(self, position: int, end: int) -> BatchHeader | None:
+        """The batch at a position; a damage and None if it is not whole."""
+        head = self._window.view(position, min(HEADER_SIZE, end - position))
+        try:
+            size = BatchHeader.unpack(head).size_bytes
+            batch = verify(self._window.view(position, min(size, end - position)))
+        except BatchError as error:
+            self._damage(position, str(error).removeprefix("record batch at byte 0").removeprefix(": ").strip())
+            return None
+        if batch.is_gap:
+            self._damage(position, "a gap batch, which no log holds")
+        return batch
+
+    def _next_batch(self, start: int, end: int, least_offset: int, last_lsn: int) -> int:
+        """Where a later batch of this segment begins, by its magic and checksums; the end if there is none."""
+        at = self._window.find(MAGIC, start, end)
+        while at >= 0:
+            if (at - self._segment.start_position) % _ALIGNMENT == 0 and self._is_later(
+                at, end, least_offset, last_lsn
+            ):
+                return at
+            at = self._window.find(MAGIC, at + 1, end)
+        return end
+
+    def _is_later(self, at: int, end: int, least_offset: int, last_lsn: int) -> bool:
+        try:
+            size = BatchHeader.unpack(self._window.view(at, min(HEADER_SIZE, end - at))).size_bytes
+            batch = verify(self._window.view(at, min(size, end - at)))
+        except BatchError:
+            return False
+        return batch.lsn > last_lsn and least_offset < batch.base_offset < self._segment.flushed_offset
+
+    def _meet_index(self, position: int, batch: BatchHeader) -> None:
+        index = self._index
+        while index.at < len(index.entries):
+            place, offset, indexed, lsn, newest_us = index.entries[index.at]
+            if indexed > position:
+                return
+            index.at += 1
+            found = (position, batch.base_offset, batch.lsn)
+            if (indexed, offset, lsn) != found:
+                problem = f"points to byte {indexed}, offset {offset}, lsn {lsn}; the batch there or next is at {found}"
+                self._report.damage(index.path, place, problem)
+            elif newest_us != self._newest_us and self._whole:
+                problem = f"says the newest record before is of {newest_us}, it is of {self._newest_us}"
+                self._report.damage(index.path, place, problem)
+
+    def _damage(self, position: int, problem: str) -> None:
+        self._report.damage(self._segment.path, position, problem)
+
+
+def _read_index(files: FileSystem, segment: LogSegment, report: Report) -> _IndexWalk:
+    path = segment.index_path
+    walk = _IndexWalk(path, [])
+    if not segment.saved_entries:
+        if files.exists(path):
+            report.note(path, 0, "the views record no index of this segment")
+        return walk
+    if not files.exists(path):
+        report.damage(path, 0, f"the index file is missing; the server makes its {segment.saved_entries} entries anew")
+        return walk
+    file = files.open(path, write=False)
+    try:
+        stored = file.pread(segment.saved_entries * STORED_SIZE, 0)
+        size = file.size()
+    finally:
+        file.close()
+    report.counts.bytes_read += len(stored)
+    for place in range(0, segment.saved_entries * STORED_SIZE, STORED_SIZE):
+        if place + STORED_SIZE > len(stored):
+            report.damage(
+                path, len(stored), f"the file ends here, but the views record {segment.saved_entries} entries"
+            )
+            break
+        entry = SparseIndex.decode(stored[place : place + STORED_SIZE], 1)
+        if entry is None:
+            report.damage(path, place, "index entry checksum does not match")
+        else:
+            walk.entries.append((place, entry.offsets[0], entry.positions[0], entry.lsns[0], entry.times[0]))
+            report.counts.index_entries += 1
+    if size > segment.saved_entries * STORED_SIZE:
+        behind = size - segment.saved_entries * STORED_SIZE
+        report.note(path, segment.saved_entries * STORED_SIZE, f"{behind} bytes lie behind the recorded entries")
+    return walk

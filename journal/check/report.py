@@ -1,0 +1,88 @@
+"""What a check finds: counts of what was looked at, damages, and notes on what is odd but right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+Progress = Callable[[int], None]
+
+MOST_FINDINGS = 10_000
+"""Findings kept of each sort; a directory that is all rubble must not fill the memory."""
+
+
+@attrs.frozen(slots=True)
+class Finding:
+    """Something at a place of a file; of the views the path is that of their store and the position 0."""
+
+    path: str
+    position: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.position}: {self.problem}"
+
+
+@attrs.define(slots=True)
+class Counts:
+    """How much was looked at."""
+
+    bytes_read: int = 0
+    journal_files: int = 0
+    groups: int = 0
+    entries: int = 0
+    shards: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    index_entries: int = 0
+    cursors: int = 0
+    state_values: int = 0
+    producers: int = 0
+    indexed_words: int = 0
+
+
+@attrs.define(slots=True)
+class Report:
+    """The outcome of a check.
+
+    Attributes:
+        directory: The data directory.
+        counts: How much was looked at.
+        damages: Where stored bytes are not what was written, or break an invariant.
+        notes: What is no damage but worth knowing: a torn last write, files that no record knows.
+        left_out: Damages and notes beyond `MOST_FINDINGS` of each, which are only counted.
+    """
+
+    directory: str
+    counts: Counts = attrs.Factory(Counts)
+    damages: list[Finding] = attrs.Factory(list)
+    notes: list[Finding] = attrs.Factory(list)
+    left_out: int = 0
+
+    def damage(self, path: str, position: int, problem: str) -> None:
+        """Add a damage."""
+        self._add(self.damages, Finding(path, position, problem))
+
+    def note(self, path: str, position: int, problem: str) -> None:
+        """Add a note."""
+        self._add(self.notes, Finding(path, position, problem))
+
+    def _add(self, findings: list[Finding], finding: Finding) -> None:
+        if len(findings) < MOST_FINDINGS:
+            findings.append(finding)
+        else:
+            self.left_out += 1
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        counts = self.counts
+        found = f"{len(self.damages)} damages" if self.damages else "no damage"
+        more = f" ({self.left_out} findings are not listed)" if self.left_out else ""
+        return (
+            f"{self.directory}: {found}, {len(self.notes)} notes{more}; read {counts.bytes_read:,} bytes: "
+            f"{counts.entries:,} entries in {counts.journal_files} journal files, {counts.batches:,} batches with "
+            f"{counts.records:,} records in {counts.segments:,} segments of {counts.shards:,} shards"
+        )

@@ -1,0 +1,214 @@
+"""The views' part of a check: every record decodes, and what they say of shards and of each other fits together."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import attrs
+
+from journal.check.report import Report
+from journal.shard_table import log_path
+from shards import shard_records
+from shards.catalogue import CatalogueRecord, decode_record
+from shards.chunks import ChunkPool
+from shards.cursors import decode_cursor
+from shards.errors import CorruptionError, FormatVersionError, InvalidNameError
+from shards.log_segment import LogSegment
+from shards.names import validate_name, validate_shard_name
+from shards.producer_state import ProducerState
+from shards.producers import decode_epoch, decode_identity
+from shards.shard import Shard
+from shards.state_store import EXPIRY_PREFIX, VALUE_PREFIX, decode_expiry_key, decode_value, expiry_key
+from shards.store import Family, OrderedStore
+from shards.word_index import decode_index_key
+
+_ID = struct.Struct(">Q")
+_DAMAGED = (CorruptionError, FormatVersionError, InvalidNameError, UnicodeDecodeError, struct.error)
+
+
+@attrs.define
+class CheckedViews:
+    """What other parts of the check need of the views."""
+
+    checkpoint_lsn: int = 0
+    segments: dict[str, LogSegment] = attrs.Factory(dict)
+
+
+class ViewPass:
+    """One walk over all families of a store."""
+
+    def __init__(self, store: OrderedStore, path: str, log_directory: str, report: Report) -> None:
+        self._store = store
+        self._path = path
+        self._log_directory = log_directory
+        self._report = report
+        self._shards: dict[int, CatalogueRecord] = {}
+        self._pool = ChunkPool(0)
+        self.found = CheckedViews()
+
+    def check(self) -> CheckedViews:
+        """Check all families; a store that cannot be read any further ends it with a damage."""
+        parts: tuple[Callable[[], None], ...] = (
+            self._check_meta,
+            self._check_catalogue,
+            self._check_shards,
+            self._check_segment_keys,
+            self._check_cursors,
+            self._check_producers,
+            self._check_state,
+            self._check_words,
+        )
+        for part in parts:
+            try:
+                part()
+            except CorruptionError as error:
+                self._report.damage(error.path, error.position, error.problem)
+        return self.found
+
+    def _damage(self, problem: str) -> None:
+        self._report.damage(self._path, 0, problem)
+
+    def _check_meta(self) -> None:
+        for key, value in self._store.scan(Family.META):
+            if len(value) != _ID.size:
+                self._damage(f"{key.decode('ascii', 'replace')} has {len(value)} bytes, expected {_ID.size}")
+            elif key == b"checkpoint_lsn":
+                self.found.checkpoint_lsn = _ID.unpack(value)[0]
+
+    def _check_catalogue(self) -> None:
+        names: dict[str, int] = {}
+        for key, value in self._store.scan(Family.CATALOGUE):
+            try:
+                (shard_id,) = _ID.unpack(key)
+                record = decode_record(shard_id, value)
+                validate_shard_name(record.name)
+            except _DAMAGED as error:
+                self._damage(f"catalogue key {key.hex()}: {error}")
+                continue
+            self._report.counts.shards += 1
+            self._shards[shard_id] = record
+            if record.name in names:
+                self._damage(f"shards {names[record.name]} and {shard_id} have the same name {record.name!r}")
+            names[record.name] = shard_id
+
+    def _check_shards(self) -> None:
+        for shard_id, record in self._shards.items():
+            shard = Shard(shard_id, record.name, record.config, record.created_us)
+            try:
+                shard_records.load(self._store, shard, self._log_path, self._pool)
+            except _DAMAGED as error:
+                self._damage(f"shard {record.name!r} ({shard_id}): {error}")
+                continue
+            self._check_shard(shard)
+
+    def _log_path(self, shard_id: int, base_offset: int) -> str:
+        return log_path(self._log_directory, shard_id, base_offset)
+
+    def _check_shard(self, shard: Shard) -> None:
+        if shard.damage:
+            self._damage(f"shard {shard.name!r} was stopped: {shard.damage}")
+        following = shard.start_offset
+        segments = [segment for segment in shard.segments if isinstance(segment, LogSegment)]
+        for segment in segments:
+            self.found.segments[segment.path] = segment
+            if segment is not segments[0] and segment.base_offset < following:
+                self._damage(
+                    f"shard {shard.name!r}: the segment at offset {segment.base_offset} begins before the end "
+                    f"{following} of the one before it"
+                )
+            self._check_gap(shard, following, segment.base_offset)
+            if segment.next_offset < segment.base_offset or segment.flushed < segment.start_position:
+                self._damage(f"shard {shard.name!r}: the segment at offset {segment.base_offset} ends before it begins")
+            following = max(following, segment.next_offset)
+        self._check_gap(shard, following, shard.next_offset)
+        if segments and shard.next_offset < segments[-1].next_offset and not shard.damage:
+            self._damage(
+                f"shard {shard.name!r}: its next offset {shard.next_offset} is before the end "
+                f"{segments[-1].next_offset} of its last segment"
+            )
+
+    def _check_gap(self, shard: Shard, end: int, begin: int) -> None:
+        """Offsets are missing only where they were reserved for memory; what was trimmed lies before the start."""
+        if end < begin > shard.reserved_offset:
+            self._damage(
+                f"shard {shard.name!r}: offsets {end} to {begin - 1} are in no segment and were never in memory"
+            )
+
+    def _check_segment_keys(self) -> None:
+        unknown: set[int] = set()
+        for key, _ in self._store.scan(Family.SEGMENTS):
+            if len(key) not in (_ID.size, 2 * _ID.size):
+                self._damage(f"segments key {key.hex()} has {len(key)} bytes")
+            elif (shard_id := _ID.unpack_from(key)[0]) not in self._shards:
+                unknown.add(shard_id)
+        for shard_id in sorted(unknown):
+            self._report.note(
+                self._path, 0, f"segments are recorded of shard {shard_id}, which the catalogue does not have"
+            )
+
+    def _check_cursors(self) -> None:
+        for key, value in self._store.scan(Family.CURSORS):
+            try:
+                (shard_id,) = _ID.unpack_from(key)
+                name = key[_ID.size :].decode()
+                decode_cursor(shard_id, validate_name("cursor name", name), value)
+            except _DAMAGED as error:
+                self._damage(f"cursor key {key.hex()}: {error}")
+                continue
+            self._report.counts.cursors += 1
+            if shard_id not in self._shards:
+                self._report.note(self._path, 0, f"cursor {name!r} belongs to shard {shard_id}, which is not there")
+
+    def _check_producers(self) -> None:
+        epochs: dict[int, int] = {}
+        named: dict[int, int] = {}
+        for key, value in self._store.scan(Family.PRODUCERS):
+            try:
+                if key[:1] == b"n":
+                    identity = decode_identity(value)
+                    named[identity.producer_id] = identity.epoch
+                    validate_name("producer name", key[1:].decode())
+                    self._report.counts.producers += 1
+                elif key[:1] == b"i":
+                    epochs[_ID.unpack(key[1:])[0]] = decode_epoch(value)
+                elif key[:1] == b"s" and len(key) == 1 + 2 * _ID.size:
+                    ProducerState.decode(value)
+                else:
+                    self._damage(f"producers key {key.hex()} is of no known kind")
+            except _DAMAGED as error:
+                self._damage(f"producers key {key.hex()}: {error}")
+        if named != epochs:
+            ids = sorted({*named.items()} ^ {*epochs.items()})
+            self._damage(f"producers by name and by id differ: (id, epoch) {ids[:10]}")
+
+    def _check_state(self) -> None:
+        for key, value in self._store.scan(Family.STATE):
+            try:
+                if key[:1] == VALUE_PREFIX:
+                    stored = decode_value(key[1:], value)
+                    self._report.counts.state_values += 1
+                    expires = stored.expires_at_us
+                    if expires and self._store.get(Family.STATE, expiry_key(expires, stored.key)) is None:
+                        self._damage(f"state key {stored.key!r} expires, but is not in the index of expiries")
+                elif key[:1] == EXPIRY_PREFIX:
+                    self._check_expiry(key)
+                else:
+                    self._damage(f"state key {key.hex()} is of no known kind")
+            except _DAMAGED as error:
+                self._damage(f"state key {key.hex()}: {error}")
+
+    def _check_expiry(self, key: bytes) -> None:
+        expires_at_us, state_key = decode_expiry_key(key)
+        value = self._store.get(Family.STATE, VALUE_PREFIX + state_key)
+        if value is None or decode_value(state_key, value).expires_at_us != expires_at_us:
+            self._damage(f"the index of expiries has state key {state_key!r} at {expires_at_us}, the value has not")
+
+    def _check_words(self) -> None:
+        for key, _ in self._store.scan(Family.KEY_INDEX):
+            try:
+                decode_index_key(key)
+            except _DAMAGED as error:
+                self._damage(f"key index: {error}")
+                continue
+            self._report.counts.indexed_words += 1
