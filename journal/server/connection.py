@@ -31,11 +31,6 @@ _APPEND = int(Op.APPEND)
 _HELLO = int(Op.HELLO)
 
 
-def gone(shard: Shard) -> UnknownHandleError:
-    """What a request through a handle gets once its shard is deleted, whether or not another has its name by now."""
-    return UnknownHandleError(f"the handle's shard {shard.name!r} was deleted; open or create the shard again")
-
-
 class Operations(Protocol):
     """What a connection does with every frame that is not an append."""
 
@@ -153,13 +148,11 @@ class Connection:
                             )
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
-                            raise UnknownHandleError(
-                                f"handle {handle} is not open on this connection; open the shard first"
-                            )
+                            raise unknown_handle(handle)
                         append(shard, view, start, stop, expected, level, correlation, self)
                         appended += length
                     except StorageError as error:
-                        self._refuse(op, correlation, gone(shard) if shard is not None and shard.deleted else error)
+                        self._refuse(op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error)
                 else:
                     if op != _HELLO and not self.greeted:
                         raise RemoteProtocolError(f"the first frame must be HELLO, not operation {op}")

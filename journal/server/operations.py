@@ -27,7 +27,7 @@ from journal.protocol.frames import (
     read_fetch,
 )
 from journal.protocol.messages import decode_request, encode
-from journal.server.connection import Connection, gone
+from journal.server.connection import Connection, unknown_handle
 from journal.server.statistics import ServerStatistics
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.extents import Extent
@@ -140,9 +140,7 @@ class ServerOperations:
         request: messages.HandleRequest = decode_request(Op.CLOSE_SHARD, body)
         shard = connection.handles[request.handle] if request.handle < len(connection.handles) else None
         if shard is None:
-            raise UnknownHandleError(
-                f"handle {request.handle} is not open on this connection; there is nothing to close"
-            )
+            raise unknown_handle(request.handle)
         connection.handles[request.handle] = None
         del connection.handle_of[shard.shard_id]
         connection.places.pop(shard.shard_id, None)
@@ -150,10 +148,8 @@ class ServerOperations:
 
     def _shard(self, connection: Connection, handle: int) -> Shard:
         shard = connection.handles[handle] if handle < len(connection.handles) else None
-        if shard is None:
-            raise UnknownHandleError(f"handle {handle} is not open on this connection; open the shard first")
-        if shard.deleted:
-            raise gone(shard)
+        if shard is None or shard.deleted:
+            raise unknown_handle(handle)
         return shard
 
     def list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
@@ -289,7 +285,7 @@ class ServerOperations:
                 start=Start(request.start, request.value),
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
-                has_credit=lambda: state.credit_bytes > 0,
+                has_credit=lambda: state.credit_bytes,
             )
         except BaseException:
             pushing.discard(state)

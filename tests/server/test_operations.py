@@ -132,7 +132,7 @@ async def test_the_number_of_handles_is_bounded(tmp_path: Path) -> None:
 async def test_appends_are_acknowledged_with_the_level_they_reached(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as client:
         file, memory = await client.open("file"), await client.open("memory", MEMORY)
-        assert [(await client.append_values(file, b"x", ack=ack)).level for ack in (0, 1, 2)] == [2, 1, 2]
+        assert [(await client.append_values(file, b"x", ack=ack)).level for ack in (0, 1, 2)] == [2, 2, 2]
         assert [(await client.append_values(memory, b"x", ack=ack)).level for ack in (0, 1)] == [1, 1]
         with pytest.raises(DurabilityUnavailableError, match="memory mode"):
             await client.append_values(memory, b"x", ack=2)
@@ -333,7 +333,7 @@ async def test_records_are_found_by_key_and_tag(tmp_path: Path, mode: Mode) -> N
 
 async def test_cursors_are_set_under_their_version(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as client:
-        await client.open("a")
+        await client.append_values(await client.open("a"), b"0", b"1", b"2", b"3")
         assert (await client.call(Op.CURSOR_GET, messages.CursorRequest("a", "c"))).cursor is None
         set_once = await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("a", "c", 3, 0))
         with pytest.raises(VersionConflictError) as refused:
@@ -346,6 +346,8 @@ async def test_cursors_are_set_under_their_version(tmp_path: Path) -> None:
             await client.call(Op.CURSOR_DELETE, messages.CursorDeleteRequest("a", "c", set_once.version))
         await client.call(Op.CURSOR_DELETE, messages.CursorDeleteRequest("a", "c", moved.version))
         assert (await client.call(Op.CURSOR_GET, messages.CursorRequest("a", "c"))).cursor is None
+        with pytest.raises(OffsetOutOfRangeError, match="up to but not including 4"):
+            await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("a", "c", 5))
         with pytest.raises(InvalidNameError):
             await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("a", "", 4))
         with pytest.raises(ShardNotFoundError):
