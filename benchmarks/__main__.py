@@ -9,6 +9,8 @@ import argparse
 import json
 import os
 import platform
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -42,6 +44,8 @@ EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGrou
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark. Returns 0 unless a measurement failed: missing a goal is a result, not a failure."""
     arguments = _parser().parse_args(argv)
+    # Told to stop, it still stops the servers it started and removes their data.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     quick: bool = arguments.quick
     shards = QUICK_SHARDS if quick else FULL_SHARDS
     wanted = runs.select(rows(shards=shards, many=ours.MANY_SHARDS), arguments.rows)

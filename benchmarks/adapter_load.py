@@ -6,7 +6,6 @@ they send together. The same work without the client is in `benchmarks.ours`.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -76,8 +75,7 @@ class _Generator:
                 # One append to each, so that all are open before the clock starts.
                 for name in names:
                     nursery.start_soon(adapter.append, name, [VALUE])
-            choose = random.Random(1).choice
-            return await _append_loop(adapter, lambda: choose(names), [VALUE], APPENDERS, timing)
+            return await _append_loop(adapter, ours.in_random_order(names), [VALUE], APPENDERS, timing)
 
         return self._with_adapter(work, timing)
 

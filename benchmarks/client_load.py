@@ -6,7 +6,6 @@ server without the client `benchmarks.ours`.
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -64,8 +63,7 @@ class _Generator:
     def singles_over_many(self, timing: Timing) -> float:
         """Records per second, appended one by one to many shards in random order."""
         names = ours.many_shards(self._stage)
-        choose = random.Random(1).choice
-        return self._run(lambda: choose(names), 1, timing, join=True, first=names)
+        return self._run(ours.in_random_order(names), 1, timing, join=True, first=names)
 
     def _append_rate(self, config: ShardConfig, records: int, timing: Timing, *, join: bool) -> float:
         """Acknowledged records per second to a fresh shard that is deleted afterwards."""
@@ -80,7 +78,7 @@ class _Generator:
     def _run(
         self, choose: Callable[[], str], records: int, timing: Timing, *, join: bool, first: Sequence[str]
     ) -> float:
-        """The rate after one append to each of the shards in ``first``, so that all are open before the clock starts."""
+        """The rate after one append to each shard of ``first``, so that all are open before the clock starts."""
 
         async def main() -> float:
             # The client by itself would try for ever to reach a server that has died.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
@@ -116,6 +116,13 @@ def many_shards(stage: Stage) -> list[str]:
         return names
 
     return stage.once("many shards", create)
+
+
+def in_random_order(names: list[str]) -> Callable[[], str]:
+    """A function that returns one name after the other for ever, four shuffled rounds long before it repeats."""
+    order = names * 4
+    random.Random(1).shuffle(order)
+    return itertools.cycle(order).__next__
 
 
 def window_of(batch_bytes: int) -> int:

@@ -7,7 +7,7 @@ all pass the contract suite in ``tests/adapter_contract``. Errors are those of `
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
@@ -177,9 +177,10 @@ class StorageAdapter(abc.ABC):
     ) -> Appended:
         """Append records (or bare values) as one batch: all of them, next to each other, or none.
 
-        Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at once. Calls
-        that one task makes one after the other are stored in that order. When the call is cancelled the records may or
-        may not be stored.
+        Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at once. What is
+        acknowledged is readable, but for a file-mode batch acknowledged as `MEMORY`: it is readable once it is durable.
+        Calls that one task makes one after the other are stored in that order. When the call is cancelled the records
+        may or may not be stored.
 
         Args:
             shard: Name of an existing shard; an append never creates one.
@@ -201,7 +202,8 @@ class StorageAdapter(abc.ABC):
         """Append a batch made by `shards.batch.encode`; the promises are those of `append`.
 
         A batch that carries a producer id is stored at most once: a repeated sequence is answered with
-        ``duplicate=True``.
+        ``duplicate=True``. The journal engine refuses such batches (`InvalidRequestError`): its client numbers what it
+        sends by itself, so that appends are stored once across reconnects.
 
         Raises:
             BatchError: The bytes are not exactly one intact batch.
@@ -277,7 +279,7 @@ class StorageAdapter(abc.ABC):
             credit_bytes: Batch bytes that may be under way.
         """
 
-    async def tail(self, target: str, start: Start = LATEST) -> AsyncIterator[Delivery]:
+    async def tail(self, target: str, start: Start = LATEST) -> AsyncGenerator[Delivery, None]:
         """Iterate over deliveries; a short form of `subscribe`. Close it (`contextlib.aclosing`) when left early."""
         async with self.subscribe(target, start) as subscription:
             async for delivery in subscription:

@@ -14,7 +14,7 @@ _Opener = Callable[[str], AbstractAsyncContextManager[StorageAdapter]]
 
 ENGINES = {
     "memory": "broker_adapter.engines.local:open_memory",
-    "rocksdb": "broker_adapter.engines.local:open_rocksdb",
+    "rocksdb": "broker_adapter.engines.rocksdb:open_rocksdb",
     "journal": "broker_adapter.engines.journal:open_journal",
     "journal+ws": "broker_adapter.engines.journal:open_journal",
 }

@@ -17,8 +17,8 @@ from journal.decisions import LsnsReserved, OffsetsReserved
 from journal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
 from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD
 from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, verify_body
-from shards.batch_header import ALL_COLUMNS, MAX_CODEC
-from shards.columns import MAX_TIME_US
+from shards.batch_header import MAX_CODEC
+from shards.columns import ALL_COLUMNS, MAX_TIME_US
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
@@ -43,6 +43,9 @@ _PLACE = struct.Struct("<QQQ")
 _CHECKED_PACK = CHECKED_PART.pack
 _ACK_PACK = ACK.pack
 _APPEND = int(Kind.APPEND)
+# Plain numbers: an enum member costs more to compare and to pack than everything around it.
+_MEMORY = int(AckLevel.MEMORY)
+_DURABLE = int(AckLevel.DURABLE)
 _BATCH_MAGIC = b"JRB1"
 
 OFFSETS_RESERVED_AT_ONCE = 1 << 20
@@ -76,6 +79,7 @@ class Appender:
         fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
     ) -> None:
         self._committer = committer
+        self._largest_group_bytes = committer.largest_group_bytes
         self._max_batch_bytes = max_batch_bytes
         self._producer_epoch = producer_epoch
         self._load_producers = load_producers
@@ -89,6 +93,7 @@ class Appender:
         self._published_now: list[Shard] = []
         self._immediate: dict[AckSink, bytearray] = {}
         self._chunk_number = 0
+        self._owners: dict[int, int] = {}
         self.append_time_us = 0
         self.lsns_reserved = lsns_reserved
         self._lsns_asked = lsns_reserved
@@ -148,29 +153,36 @@ class Appender:
             or size > self._max_batch_bytes
         ):
             self._look_closer(view[batch_at:end])
+        if shard.damage:
+            shard.check_usable()
+        producer: ProducerState | None = None
+        if producer_id:
+            # What is stored already is acknowledged again, whatever else the batch asks for.
+            producer = self._producer(shard, producer_id, epoch, sequence, sink)
+            if sequence != producer.next_sequence and not producer.follows(sequence):
+                self._repeat_or_gap(shard, producer, producer_id, sequence, correlation, sink)
+                return
         in_memory = shard.in_memory_mode
         base_offset = shard.next_offset
         refused = self.refuse_memory if in_memory else self.refuse_files
-        if shard.damage or refused is not None or expected_offset not in (-1, base_offset):
-            self._refuse(shard, refused, expected_offset)
-        if in_memory and ack_level == AckLevel.DURABLE:
+        if refused is not None:
+            raise refused
+        if expected_offset != -1 and expected_offset != base_offset:
+            raise OffsetConflictError(shard.name, expected_offset, base_offset)
+        if in_memory and ack_level == _DURABLE:
             raise DurabilityUnavailableError(
                 f"shard {shard.name!r} is in memory mode, which cannot acknowledge as durable; switch it to file mode "
                 f"or ask for level memory"
             )
-        producer: ProducerState | None = None
-        if producer_id:
-            producer = self._producer(shard, producer_id, epoch, sequence)
-            if sequence != producer.next_sequence and not producer.follows(sequence):
-                self._repeat_or_gap(shard, producer, producer_id, sequence, correlation, sink)
-                return
         words = self._words(shard, view[batch_at:end]) if shard.indexed else None
 
         committer = self._committer
-        if not in_memory and not committer.room(self._run_end - self._run_start + size + ENTRY_HEADER_SIZE):
+        group = committer.group
+        if group.size_bytes + self._run_end - self._run_start + end - at > self._largest_group_bytes and not in_memory:
             self.flush_run()
-            committer.make_room(size + ENTRY_HEADER_SIZE)
-        segment = shard.segments[-1] if shard.segments else None
+            committer.make_room(end - at)
+        segments = shard.segments
+        segment = segments[-1] if segments else None
         if segment is None or segment.sealed or segment.chunks.end >= shard.segment_limit_bytes:
             self.flush_run()
             segment = self._open_segment(shard)
@@ -178,8 +190,11 @@ class Appender:
         lsn = committer.next_lsn
         next_offset = base_offset + count
         if in_memory:
-            level = AckLevel.MEMORY
-            if next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2 or lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2:
+            level = _MEMORY
+            if (
+                next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2
+                or lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2
+            ):
                 self._reserve(shard, next_offset)
                 lsn = committer.next_lsn
             # A memory batch needs no disk, but it must not overtake a file batch of its shard that is not durable yet.
@@ -199,7 +214,9 @@ class Appender:
                 view,
                 at,
                 entry_bytes,
-                crc32c(_CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id), entry_bytes),
+                crc32c(
+                    _CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id), entry_bytes
+                ),
                 body_crc,
                 NODE_GROUP,
                 _APPEND,
@@ -223,11 +240,27 @@ class Appender:
                 self._run_end = end
             if shard.group_number != group.number:
                 group.touch(shard)
-            waits = ack_level != AckLevel.MEMORY
-            level = AckLevel.DURABLE if waits else AckLevel.MEMORY
+            # Asked for level memory too: an acknowledgement before the fsync would name an offset that a crash
+            # gives to another record.
+            waits = True
+            level = _DURABLE
 
         committer.next_lsn = lsn + 1
-        segment.append(view[batch_at:end], next_offset, lsn, self.append_time_us, newest_us)
+        # What Segment.append does, without its calls.
+        chunks = segment.chunks
+        if chunks.end >= segment.indexed_end:
+            segment.add_to_index(lsn)
+        fill = chunks.fill
+        if fill + size > chunks.capacity:
+            chunks.add_chunk(size)
+            fill = 0
+        chunks.chunks[-1][fill : fill + size] = view[batch_at:end]
+        chunks.fill = fill + size
+        chunks.end += size
+        segment.next_offset = next_offset
+        segment.last_lsn = lsn
+        segment.newest_append_us = self.append_time_us
+        segment.newest_us = max(segment.newest_us, newest_us)
         shard.next_offset = next_offset
         shard.last_lsn = lsn
         if producer is not None:
@@ -281,16 +314,17 @@ class Appender:
         if header.size_bytes != len(batch):
             raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
 
-    def _refuse(self, shard: Shard, refused: StorageError | None, expected_offset: int) -> None:
-        """Raise the reason why the shard takes no append now; does not return."""
-        shard.check_usable()
-        if refused is not None:
-            raise refused
-        raise OffsetConflictError(shard.name, expected_offset, shard.next_offset)
-
-    def _producer(self, shard: Shard, producer_id: int, epoch: int, sequence: int) -> ProducerState:
+    def _producer(self, shard: Shard, producer_id: int, epoch: int, sequence: int, sink: AckSink) -> ProducerState:
         """Sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
         newest = self._producer_epoch(producer_id)
+        owner = self._owners.get(producer_id, 0)
+        if owner > sink.number:
+            # Bytes of an older connection that still lay in a buffer: their sequence may belong to another batch now.
+            raise StaleEpochError(
+                f"producer {producer_id} has been used over a newer connection; this one may no longer send for it"
+            )
+        if owner < sink.number:
+            self._owners[producer_id] = sink.number
         if epoch != newest:
             raise StaleEpochError(
                 f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another holder has "

@@ -114,7 +114,9 @@ class Control:
         if self._table.catalogue.id_of(name) is not None:
             shard = self._table.by_name(name)
             if not exist_ok:
-                raise ShardExistsError(f"shard {name!r} exists already (in {shard.config.mode} mode); use it or delete it first")
+                raise ShardExistsError(
+                    f"shard {name!r} exists already (in {shard.config.mode} mode); use it or delete it first"
+                )
             return shard.info(with_segments=False)
         if len(self._table.catalogue) + len(self._pending_names) >= self._max_shards:
             raise LimitExceededError(
@@ -218,7 +220,11 @@ class Control:
         validate_name("cursor name", name)
         shard = self._usable(shard_name)
         if offset < 0:
-            raise InvalidRequestError(f"cursor {name!r} of shard {shard_name!r} cannot be set to offset {offset}; offsets begin at 0")
+            raise InvalidRequestError(
+                f"cursor {name!r} of shard {shard_name!r} cannot be set to offset {offset}; offsets begin at 0"
+            )
+        if offset > shard.published_offset:
+            raise OffsetOutOfRangeError(shard_name, offset, shard.start_offset, shard.published_offset)
         lsn = await self._compare_and_set(
             ("cursor", shard.shard_id, name),
             f"cursor {name!r} of shard {shard_name!r}",

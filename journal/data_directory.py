@@ -61,7 +61,9 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     try:
         files.mkdir(path)
     except OSError as error:
-        raise DataDirectoryError(f"data directory {path} cannot be made: {error.strerror}; choose another path") from error
+        raise DataDirectoryError(
+            f"data directory {path} cannot be made: {error.strerror}; choose another path"
+        ) from error
     lock = files.lock(path)
     try:
         node_id = _read_or_write_format(files, path)

@@ -20,7 +20,7 @@ from journal.control import Control
 from journal.data_directory import DataDirectory, open_directory
 from journal.disk import Disk, DiskThread
 from journal.entry import ENTRY_HEADER_SIZE
-from journal.journal_file import JournalWriter, UsedFile
+from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from journal.reader import Reader
@@ -79,7 +79,13 @@ class Engine:
     """
 
     def __init__(
-        self, config: ServerConfig, directory: DataDirectory, files: FileSystem, clock: Clock, disk: Disk, store: OrderedStore
+        self,
+        config: ServerConfig,
+        directory: DataDirectory,
+        files: FileSystem,
+        clock: Clock,
+        disk: Disk,
+        store: OrderedStore,
     ) -> None:
         storage = config.storage
         self.config = config
@@ -182,7 +188,9 @@ class Engine:
         self.maintenance.drop(self._dropped)
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
         self.reader = Reader(self._files, self.table, self.views)
-        self.subscriptions = Subscriptions(self.table, self.views, self.reader, self.control)
+        self.subscriptions = Subscriptions(
+            self.table, self.views, self.reader, self.control, lambda: self.committer.committed_lsn
+        )
 
     # What the parts call back
 
@@ -221,13 +229,12 @@ class Engine:
         )
 
     def _publish(self, group: Group) -> None:
-        for shard, _ in group.published:
-            shard.pending_groups -= 1
         if group.decisions or group.words:
             self.views.fold(group.decisions, group.words)
             self.appender.lsns_reserved = self.views.lsns_reserved
         dirty = self.maintenance.dirty
         for shard, published in group.published:
+            shard.pending_groups -= 1
             if not shard.deleted:
                 dirty[shard.shard_id] = shard
                 shard.publish(published)
@@ -256,8 +263,7 @@ class Engine:
     def now_us(self) -> int:
         """Server time in microseconds; never goes backwards."""
         now = self._clock.now_us()
-        if now > self._last_us:
-            self._last_us = now
+        self._last_us = max(self._last_us, now)
         return self._last_us
 
     def begin_chunk(self) -> None:
@@ -313,6 +319,8 @@ class Engine:
 
 class _Waiter:
     """An ack sink for one append."""
+
+    number = 0
 
     def __init__(self) -> None:
         self._done = trio.Event()

@@ -23,13 +23,18 @@ from shards.shard import Shard
 class Member:
     """One member's end of a group subscription; the same shape as a `Subscription`."""
 
-    def __init__(self, group: SharedGroup, on_ready: Callable[[], None], has_credit: Callable[[], bool]) -> None:
+    def __init__(self, group: SharedGroup, on_ready: Callable[[], None], has_credit: Callable[[], int]) -> None:
         self._group = group
         self._on_ready = on_ready
         self._queue: deque[Push | Notice] = deque()
         self._announced: set[int] = set()
-        self.has_credit = has_credit
+        self._credit_bytes = has_credit
+        self._queued_bytes = 0
         self.topic_filter: str | None = None
+
+    def has_credit(self) -> bool:
+        """Whether it may be given more: what it has not taken yet counts as taken."""
+        return self._credit_bytes() > self._queued_bytes
 
     @property
     def has_more(self) -> bool:
@@ -40,8 +45,9 @@ class Member:
         """Queue records that this member now holds."""
         if share.reference not in self._announced:
             self._announced.add(share.reference)
-            self._queue.append(Notice("added", share.reference, share.shard.name, push.first_offset, None))
+            self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
         self._queue.append(push)
+        self._queued_bytes += push.size_bytes
         self._on_ready()
 
     def notify(self, notice: Notice) -> None:
@@ -51,7 +57,12 @@ class Member:
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
         """The next push or notice, None when there is none now."""
-        return self._queue.popleft() if self._queue else None
+        if not self._queue:
+            return None
+        item = self._queue.popleft()
+        if isinstance(item, Push):
+            self._queued_bytes -= item.size_bytes
+        return item
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
         """The member is done with these records."""
@@ -60,11 +71,6 @@ class Member:
     def credit_changed(self) -> None:
         """The owner can take more."""
         self._group.wake()
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that wait to be taken."""
-        return sum(push.size_bytes for push in self._queue if isinstance(push, Push))
 
     def close(self) -> None:
         """Leave the group; what the member held goes to the others."""
@@ -77,11 +83,11 @@ class _Share:
 
     __slots__ = ("assignment", "committing", "reference", "shard", "stored_offset")
 
-    def __init__(self, shard: Shard, reference: int, offset: int) -> None:
+    def __init__(self, shard: Shard, reference: int, offset: int, stored_offset: int) -> None:
         self.shard = shard
         self.reference = reference
         self.assignment: GroupAssignment[Member] = GroupAssignment(offset)
-        self.stored_offset = offset
+        self.stored_offset = stored_offset
         self.committing = False
 
 
@@ -93,9 +99,18 @@ class SharedGroup:
         topic_filter: Its filter, if it has one.
     """
 
-    def __init__(self, name: str, reader: Reader, control: Control, on_empty: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        control: Control,
+        *,
+        on_left: Callable[[], None],
+        on_empty: Callable[[], None],
+    ) -> None:
         self._reader = reader
         self._control = control
+        self._on_left = on_left
         self._on_empty = on_empty
         self._members: list[Member] = []
         self._shares: dict[int, _Share] = {}
@@ -108,7 +123,9 @@ class SharedGroup:
         """Include a shard from this offset on."""
         if shard.shard_id in self._shares:
             return
-        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset))
+        # A group has a stored position from the moment it meets a shard: a later start must not begin elsewhere.
+        stored = -1 if self._control.get_cursor(shard.name, self.cursor_name) is None else offset
+        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset), stored)
         for member in self._members:
             share.assignment.join(member)
         self._shares[shard.shard_id] = self._by_reference[share.reference] = share
@@ -122,7 +139,7 @@ class SharedGroup:
         """Have the task look again: new records, credit, members or acknowledgements."""
         self._wake.set()
 
-    def join(self, on_ready: Callable[[], None], has_credit: Callable[[], bool]) -> Member:
+    def join(self, on_ready: Callable[[], None], has_credit: Callable[[], int]) -> Member:
         """Take a member in."""
         member = Member(self, on_ready, has_credit)
         self._members.append(member)
@@ -138,6 +155,7 @@ class SharedGroup:
         self._members.remove(member)
         for share in self._shares.values():
             share.assignment.leave(member)
+        self._on_left()
         if not self._members:
             self._on_empty()
         self.wake()
@@ -161,6 +179,9 @@ class SharedGroup:
                         progress = await self._hand_out(share) or progress
                     if not progress:
                         await self._wake.wait()
+                    else:
+                        # What lies in memory is handed out without a wait: others have their turn in between.
+                        await trio.lowlevel.checkpoint()
                 for share in self._shares.values():
                     self._store_position(share, nursery)
         finally:
@@ -183,7 +204,7 @@ class SharedGroup:
         except StorageError as error:
             if shard.start_offset > first:
                 return True
-            shard.damage = shard.damage or str(error)
+            shard.damage = str(error)
             return True
         # The read may have waited: the range may be somebody's by now, and members may have gone.
         if assignment.wanted().first_offset != first:
@@ -206,7 +227,7 @@ class SharedGroup:
             shard.check_usable()
         except StorageError as error:
             for member in self._members:
-                member.notify(Notice(event, share.reference, shard.name, share.assignment.committed_offset, error))
+                member.notify(Notice(event, share.reference, shard.shard_id, shard.name, error=error))
 
     def _store_position(self, share: _Share, nursery: trio.Nursery) -> None:
         """Store the group's position if it moved, one commit at a time for each shard."""

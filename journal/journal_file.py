@@ -62,7 +62,9 @@ class JournalFileHeader:
             FormatVersionError: Written by a newer program.
         """
         if len(data) < _HEADER.size:
-            raise CorruptionError(path, 0, f"a journal file begins with {FIRST_GROUP_POSITION} bytes, found {len(data)}")
+            raise CorruptionError(
+                path, 0, f"a journal file begins with {FIRST_GROUP_POSITION} bytes, found {len(data)}"
+            )
         magic, checksum, version, _, _, number, salt, size_bytes, first_lsn = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise CorruptionError(path, 0, f"expected magic {MAGIC!r}, found {magic!r}")
@@ -98,7 +100,11 @@ def journal_path(directory: str, number: int) -> str:
 
 def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str]]:
     """(number, path) of the files in use, in order."""
-    found = [(int(match[1]), f"{directory}/{match[0]}") for name in files.listdir(directory) if (match := _USED.fullmatch(name))]
+    found = [
+        (int(match[1]), f"{directory}/{match[0]}")
+        for name in files.listdir(directory)
+        if (match := _USED.fullmatch(name))
+    ]
     return sorted(found)
 
 

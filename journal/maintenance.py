@@ -94,8 +94,11 @@ class Maintenance:
     # Back-pressure
 
     def has_room(self) -> bool:
-        """Whether more file-mode appends may be taken in without passing the memory and journal budgets."""
-        return (
+        """Whether more file-mode appends may be taken in without passing the memory and journal budgets.
+
+        Always while the disk is full: then appends are refused anyhow, and reads and whatever frees space must go on.
+        """
+        return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
             and self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
         )
@@ -174,6 +177,9 @@ class Maintenance:
     def _plans(self, shards: list[Shard]) -> list[FlushPlan]:
         plans = []
         for shard in shards:
+            if shard.deleted:
+                # Perhaps only since the flush began: what it held in memory is gone.
+                continue
             for segment in shard.segments:
                 if isinstance(segment, LogSegment):
                     end = shard.visible_end(segment)
@@ -185,8 +191,7 @@ class Maintenance:
 
     async def flush(self) -> None:
         """Write all committed batches that are in memory only into their log files. Not durable by itself."""
-        waiting = [shard for shard in self.dirty.values() if not shard.deleted]
-        for some in _slices(waiting, _FLUSHED_AT_ONCE):
+        for some in _slices(list(self.dirty.values()), _FLUSHED_AT_ONCE):
             plans = self._plans(some)
             if not plans:
                 await trio.lowlevel.checkpoint()
@@ -237,7 +242,7 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
-        lsn = self._committer.committed_lsn
+        lsn = self._committer.journal_lsn
         await self.flush()
         if self.disk_full is not None:
             return

@@ -122,9 +122,7 @@ class Reader:
             position = place.position
         else:
             start = segment.index.position_before_offset(offset, segment.start_position)
-            _, position = await self._search(
-                shard, segment, start, lambda header: header.next_offset > offset, bound
-            )
+            _, position = await self._search(shard, segment, start, lambda header: header.next_offset > offset, bound)
         stop = segment.index.last_position_up_to(position + max_bytes, position)
         if not 0 < stop < bound or bound - position <= max_bytes:
             stop, next_offset = bound, bound_offset
@@ -207,7 +205,9 @@ class Reader:
                 return max(header.base_offset, shard.start_offset)
         return shard.published_offset
 
-    async def read_indexed(self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool) -> Extent:
+    async def read_indexed(
+        self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
+    ) -> Extent:
         """Whole batches that hold records with a key or tag; the reader picks these records out.
 
         Args:

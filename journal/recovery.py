@@ -230,8 +230,12 @@ def _read_groups(
             return
         for damage in damages:
             if damage.shard_id == 0:
-                raise CorruptionError(path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard")
-        next_lsn = header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
+                raise CorruptionError(
+                    path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard"
+                )
+        next_lsn = (
+            header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
+        )
         found.next_lsn = next_lsn
         yield RecoveredGroup(entries, damages, next_lsn)
         position = end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import trio
 
@@ -28,6 +28,7 @@ from shards.shard import Shard
 from shards.topic_filters import validate_filter
 
 _ATTACHED_AT_ONCE = 500
+_PROGRESS_INTERVAL_S = 1.0
 
 
 class _Feed:
@@ -52,8 +53,17 @@ class Subscription:
         on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
     """
 
-    def __init__(self, reader: Reader, on_ready: Callable[[], None], forget: Callable[[Subscription], None]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        on_ready: Callable[[], None],
+        forget: Callable[[Subscription], None],
+        committed_lsn: Callable[[], int],
+    ) -> None:
         self._reader = reader
+        self._committed_lsn = committed_lsn
+        self._pushed = False
+        self._next_progress = 0.0
         self._on_ready = on_ready
         self._forget = forget
         self._feeds: dict[int, _Feed] = {}
@@ -69,6 +79,11 @@ class Subscription:
         self._references += 1
         feed = self._feeds[shard.shard_id] = _Feed(shard, self._references, offset)
         shard.add_listener(self._published)
+        if self.topic_filter is None:
+            # Told at once: a reader that loses its connection before the first push goes on at this offset.
+            feed.announced = True
+            self._notices.append(Notice("added", feed.reference, shard.shard_id, shard.name, offset))
+            self._on_ready()
         if offset < shard.published_offset:
             self._queue(feed)
 
@@ -87,7 +102,7 @@ class Subscription:
     @property
     def has_more(self) -> bool:
         """Whether `take` may give something."""
-        return bool(self._ready or self._notices)
+        return bool(self._ready or self._notices) or self._progress_is_due
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
         """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
@@ -98,7 +113,7 @@ class Subscription:
             if self._notices:
                 return self._notices.popleft()
             if not self._ready:
-                return None
+                return self._progress()
             feed = self._ready.popleft()
             feed.queued = False
             try:
@@ -111,8 +126,20 @@ class Subscription:
             if not feed.announced:
                 feed.announced = True
                 self._notices.append(push)
-                return Notice("added", feed.reference, feed.shard.name, push.first_offset, None)
+                return Notice("added", feed.reference, feed.shard.shard_id, feed.shard.name, push.first_offset)
             return push
+
+    def _progress(self) -> Notice | None:
+        """Tell, now and then, up to which lsn everything was given: a subscription by filter resumes from there."""
+        if not self._progress_is_due:
+            return None
+        self._pushed = False
+        self._next_progress = trio.current_time() + _PROGRESS_INTERVAL_S
+        return Notice("progress", lsn=self._committed_lsn())
+
+    @property
+    def _progress_is_due(self) -> bool:
+        return self._pushed and self.topic_filter is not None and trio.current_time() >= self._next_progress
 
     async def _read(self, feed: _Feed, max_bytes: int) -> Push | None:
         shard = feed.shard
@@ -134,6 +161,7 @@ class Subscription:
             push = Push(feed.reference, feed.offset, extent.next_offset, extent.buffers, extent.size_bytes)
             feed.offset = extent.next_offset
             feed.place = extent.place
+        self._pushed = True
         if feed.offset < shard.published_offset and not feed.queued:
             feed.queued = True
             self._ready.append(feed)
@@ -142,7 +170,9 @@ class Subscription:
     def _end(self, feed: _Feed, event: str, error: StorageError | None) -> None:
         self._feeds.pop(feed.shard.shard_id, None)
         feed.shard.remove_listener(self._published)
-        self._notices.append(Notice(event, feed.reference, feed.shard.name, feed.offset, error))
+        self._notices.append(
+            Notice(event, feed.reference, feed.shard.shard_id, feed.shard.name, feed.offset, error=error)
+        )
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
         """A subscription without a group needs no acknowledgements; they are ignored."""
@@ -159,24 +189,22 @@ class Subscription:
         self._forget(self)
 
 
-class Attachable(Protocol):
-    """What new shards are attached to."""
-
-    def attach(self, shard: Shard, offset: int) -> None: ...
-
-
 AnySubscription: TypeAlias = Subscription | Member
 
 
 class Subscriptions:
     """All subscriptions of an engine."""
 
-    def __init__(self, table: ShardTable, views: Views, reader: Reader, control: Control) -> None:
+    def __init__(
+        self, table: ShardTable, views: Views, reader: Reader, control: Control, committed_lsn: Callable[[], int]
+    ) -> None:
+        self._committed_lsn = committed_lsn
         self._table = table
         self._reader = reader
         self._control = control
-        self._filters: FilterIndex[Attachable] = FilterIndex()
+        self._filters: FilterIndex[Subscription | SharedGroup] = FilterIndex()
         self._groups: dict[tuple[str, str], SharedGroup] = {}
+        self._beginning: dict[tuple[str, str], trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self.count = 0
         views.on_created = self._shard_created
@@ -202,7 +230,7 @@ class Subscriptions:
         start: Start,
         group: str | None,
         on_ready: Callable[[], None],
-        has_credit: Callable[[], bool],
+        has_credit: Callable[[], int],
     ) -> AnySubscription:
         """Begin a subscription to a shard, or to all shards that match a filter, now and later.
 
@@ -218,11 +246,13 @@ class Subscriptions:
         if topic_filter is not None:
             validate_filter(topic_filter)
             if start.kind == "offset":
-                raise InvalidRequestError("an offset is a place in one shard; start a filter by time, lsn, earliest or latest")
+                raise InvalidRequestError(
+                    "an offset is a place in one shard; start a filter by time, lsn, earliest or latest"
+                )
         if group is not None:
             validate_name("group name", group)
             return await self._join(group, shard, topic_filter, start, on_ready, has_credit)
-        subscription = Subscription(self._reader, on_ready, self._forget)
+        subscription = Subscription(self._reader, on_ready, self._forget, self._committed_lsn)
         self.count += 1
         try:
             await self._attach_all(subscription, shard, topic_filter, start)
@@ -270,25 +300,37 @@ class Subscriptions:
         topic_filter: str | None,
         start: Start,
         on_ready: Callable[[], None],
-        has_credit: Callable[[], bool],
+        has_credit: Callable[[], int],
     ) -> Member:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
         key = (name, shard if shard is not None else f"filter {topic_filter}")
+        while (beginning := self._beginning.get(key)) is not None:
+            # Somebody is gathering the group's shards right now; it is there afterwards, or it was refused.
+            await beginning.wait()
         group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = SharedGroup(name, self._reader, self._control, lambda: self._drop_group(key))
-            member = group.join(on_ready, has_credit)
-            try:
-                await self._attach_all(group, shard, topic_filter, start)
-            except BaseException:
-                member.close()
-                raise
-            self._nursery.start_soon(group.run)
-        else:
-            member = group.join(on_ready, has_credit)
+        if group is not None:
+            self.count += 1
+            return group.join(on_ready, has_credit)
+        group = self._groups[key] = SharedGroup(
+            name, self._reader, self._control, on_left=self._member_left, on_empty=lambda: self._drop_group(key)
+        )
         self.count += 1
+        member = group.join(on_ready, has_credit)
+        self._nursery.start_soon(group.run)
+        done = self._beginning[key] = trio.Event()
+        try:
+            await self._attach_all(group, shard, topic_filter, start)
+        except BaseException:
+            member.close()
+            raise
+        finally:
+            del self._beginning[key]
+            done.set()
         return member
+
+    def _member_left(self) -> None:
+        self.count -= 1
 
     def _drop_group(self, key: tuple[str, str]) -> None:
         group = self._groups.pop(key, None)

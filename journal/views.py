@@ -33,7 +33,7 @@ from shards import shard_records
 from shards.batch import BatchHeader
 from shards.catalogue import CatalogueRecord
 from shards.cursors import Cursors
-from shards.model import Mode, SegmentKind
+from shards.model import Mode, SegmentKind, ShardConfig
 from shards.producer_state import ProducerState
 from shards.producers import Producers
 from shards.segment import Segment
@@ -73,7 +73,9 @@ class Views:
         self.on_created: Callable[[Shard], None] | None = None
         self.on_deleted: Callable[[Shard], None] | None = None
 
-    def fold(self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()) -> None:
+    def fold(
+        self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()
+    ) -> None:
         """Fold the decisions of one commit group, in order, with one atomic write to the store."""
         mutations = Mutations()
         created: list[Shard] = []
@@ -171,16 +173,18 @@ class Views:
         if self.on_deleted is not None:
             self.on_deleted(shard)
 
-    def _reconfigured(self, mutations: Mutations, shard_id: int, **changes: object) -> None:
-        shard = self.table.by_id(shard_id)
-        if shard is not None:
-            shard.config = attrs.evolve(shard.config, **changes)
+    def _reconfigured(self, mutations: Mutations, shard: Shard, config: ShardConfig) -> None:
+        if config != shard.config:
+            shard.config = config
             self.table.set_segment_limit(shard)
             record = CatalogueRecord(shard.name, shard.config, shard.created_us)
-            self.table.catalogue.fold_put(mutations, shard_id, record)
+            self.table.catalogue.fold_put(mutations, shard.shard_id, record)
 
     def _configured(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardConfigured) -> None:
-        self._reconfigured(mutations, shard_id, retention=decision.retention, segment_bytes=decision.segment_bytes)
+        shard = self.table.by_id(shard_id)
+        if shard is not None:
+            config = attrs.evolve(shard.config, retention=decision.retention, segment_bytes=decision.segment_bytes)
+            self._reconfigured(mutations, shard, config)
 
     def _rolled(self, mutations: Mutations, lsn: int, shard_id: int, decision: Rolled) -> None:
         shard = self.table.by_id(shard_id)
@@ -188,8 +192,7 @@ class Views:
             return
         if self.table.recovering:
             self._replay_roll(shard, decision)
-        if shard.config.mode is not decision.mode:
-            self._reconfigured(mutations, shard_id, mode=decision.mode)
+        self._reconfigured(mutations, shard, attrs.evolve(shard.config, mode=decision.mode))
 
     def _replay_roll(self, shard: Shard, decision: Rolled) -> None:
         newest = shard.segments[-1].base_offset if shard.segments else -1

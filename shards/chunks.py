@@ -82,13 +82,14 @@ class ChunkList:
         size = len(data)
         fill = self.fill
         if fill + size > self.capacity:
-            self._add_chunk(size)
+            self.add_chunk(size)
             fill = 0
         self.chunks[-1][fill : fill + size] = data
         self.fill = fill + size
         self.end += size
 
-    def _add_chunk(self, needed_bytes: int) -> None:
+    def add_chunk(self, needed_bytes: int) -> None:
+        """Go on in a new buffer with room for at least this many bytes."""
         # Doubling what is held bounds the slack at the bytes themselves, for one shard and for a million.
         wanted = max(FIRST_CHUNK_BYTES, min(FULL_CHUNK_BYTES, self.end - self.start), needed_bytes)
         chunk = self._pool.take() if wanted == FULL_CHUNK_BYTES else bytearray(wanted)

@@ -61,7 +61,9 @@ class LogHeader:
         if magic != MAGIC:
             raise CorruptionError(path, 0, f"expected magic {MAGIC!r}, found {magic!r}")
         if version > VERSION:
-            raise FormatVersionError(f"{path} has log format {version}, this program knows up to {VERSION}; use a newer one")
+            raise FormatVersionError(
+                f"{path} has log format {version}, this program knows up to {VERSION}; use a newer one"
+            )
         found = crc32c(data[8:size])
         if len(data) < size or found != checksum:
             raise CorruptionError(path, 0, f"header checksum: expected {checksum:#010x}, found {found:#010x}")
@@ -98,7 +100,9 @@ class LogSegment(Segment):
         """File beside the log that holds the sparse index; absent for a small segment."""
         return f"{self.path.removesuffix('.log')}.index"
 
-    def restore(self, *, end: int, next_offset: int, newest_append_us: int, last_lsn: int, newest_us: int, entries: int) -> None:
+    def restore(
+        self, *, end: int, next_offset: int, newest_append_us: int, last_lsn: int, newest_us: int, entries: int
+    ) -> None:
         """Take over what the views recorded at the last checkpoint: the file is known to hold this much."""
         self.chunks.end = self.flushed = end
         self.next_offset = self.flushed_offset = next_offset
@@ -108,7 +112,7 @@ class LogSegment(Segment):
         self.saved_entries = entries
         if entries:
             self._index = None
-            self._indexed_end = 1 << 62
+            self.indexed_end = 1 << 62
 
     @property
     def needs_index(self) -> bool:
@@ -134,7 +138,7 @@ class LogSegment(Segment):
         """Use this index from now on."""
         self._index = index
         last = index.positions[-1] if len(index) else self.start_position
-        self._indexed_end = last + INTERVAL_BYTES
+        self.indexed_end = last + INTERVAL_BYTES
 
     def rebuild_index(self, files: FileSystem) -> SparseIndex:
         """Make the index anew by walking the batch headers of the flushed part."""

@@ -29,10 +29,23 @@ class Push:
 
 @attrs.frozen(slots=True)
 class Notice:
-    """News about one shard of a subscription: ``added`` before its first push, ``removed`` or ``error`` at its end."""
+    """News of a subscription.
+
+    Attributes:
+        event: ``added`` before a shard's first push, ``removed`` or ``error`` at its end; ``progress`` when everything
+            up to ``lsn`` was given.
+        reference: The subscription's number for the shard, 0 with ``progress``.
+        shard_id: Its id.
+        name: Its name.
+        offset: Where the subscription stands in it.
+        lsn: With ``progress``.
+        error: With ``error``.
+    """
 
     event: str
-    reference: int
-    name: str
-    offset: int
-    error: StorageError | None
+    reference: int = 0
+    shard_id: int = 0
+    name: str = ""
+    offset: int = -1
+    lsn: int = 0
+    error: StorageError | None = None

@@ -24,18 +24,19 @@ class Segment:
         newest_append_us: Server time of its newest batch; that of its creation if it is empty.
         last_lsn: lsn of its newest batch, 0 if empty.
         newest_us: Newest record timestamp in it, 0 if empty.
+        indexed_end: A batch that begins here or later gets an entry in the sparse index.
         sealed: No record will be added any more.
     """
 
     kind: SegmentKind
     __slots__ = (
         "_index",
-        "_indexed_end",
         "base_offset",
         "chunks",
         "created_us",
-        "newest_append_us",
+        "indexed_end",
         "last_lsn",
+        "newest_append_us",
         "newest_us",
         "next_offset",
         "sealed",
@@ -54,7 +55,7 @@ class Segment:
         self.chunks = ChunkList(start_position, pool)
         # Most segments of a million quiet topics never reach the first interval: no index object until then.
         self._index: SparseIndex | None = None
-        self._indexed_end = start_position + INTERVAL_BYTES
+        self.indexed_end = start_position + INTERVAL_BYTES
 
     @property
     def end(self) -> int:
@@ -71,25 +72,23 @@ class Segment:
         """The sparse index, empty for a small segment."""
         return self._index if self._index is not None else SparseIndex()
 
-    def append(
-        self, data: memoryview | bytes, next_offset: int, lsn: int, append_time_us: int, newest_us: int
-    ) -> None:
+    def append(self, data: memoryview | bytes, next_offset: int, lsn: int, append_time_us: int, newest_us: int) -> None:
         """Copy one stamped batch behind the others."""
         chunks = self.chunks
-        if chunks.end >= self._indexed_end:
-            self._add_to_index(lsn)
+        if chunks.end >= self.indexed_end:
+            self.add_to_index(lsn)
         chunks.append(data)
         self.next_offset = next_offset
         self.last_lsn = lsn
         self.newest_append_us = append_time_us
-        if newest_us > self.newest_us:
-            self.newest_us = newest_us
+        self.newest_us = max(self.newest_us, newest_us)
 
-    def _add_to_index(self, lsn: int) -> None:
+    def add_to_index(self, lsn: int) -> None:
+        """Give the batch that comes next an index entry."""
         if self._index is None:
             self._index = SparseIndex()
         self._index.add(self.next_offset, self.chunks.end, lsn, self.newest_us)
-        self._indexed_end = self.chunks.end + INTERVAL_BYTES
+        self.indexed_end = self.chunks.end + INTERVAL_BYTES
 
     def info(self, visible_offset: int, visible_position: int) -> SegmentInfo:
         """The segment as far as it is published."""
@@ -128,5 +127,3 @@ def walk(buffers: list[Readable], position: int) -> Iterator[tuple[int, BatchHea
             yield position + at, header
             at += header.size_bytes
         position += size
-
-

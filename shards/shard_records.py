@@ -40,9 +40,8 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     Returns:
         Base offsets recorded now.
     """
-    head = _HEAD_VALUE.pack(
-        _VERSION, shard.start_offset, safe_offset(shard), shard.reserved_offset, shard.published_lsn
-    )
+    safe = safe_offset(shard)
+    head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
     present = set()
     for segment in _published_log_segments(shard):
@@ -66,7 +65,10 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     for base_offset in recorded - present:
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
     for producer_id, state in (shard.producers or {}).items():
-        mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.encode())
+        # Batches on their way to the disk may never get there: sent again, they must not be taken for repeated ones.
+        mutations.put(
+            Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.before(safe).encode()
+        )
     return present
 
 

@@ -3,8 +3,6 @@
 Shards and records have their own way to the reader (an offset that moves when the flush is done), see `key_value`.
 """
 
-# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -29,21 +27,23 @@ _EXPIRY_STEP_KEYS = 500
 class CommittedWrites:
     """Writes at once, acknowledges after the flush, and knows which keys are in between."""
 
-    def __init__(self, store: OrderedStore, commit: GroupCommit) -> None:
-        self._store = store
+    def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
         self._unfinished: dict[bytes, CommitGroup] = {}
 
     async def write(self, mutations: Mutations, key: bytes = b"") -> None:
         """Return when the mutations are durable; `settled` waits for the same if it is asked for ``key``."""
-        self._commit.require_working()
-        self._store.write(mutations)
+        self._commit.write(mutations)
         group = self._commit.request()
         if key:
             self._unfinished[key] = group
             group.on_durable(lambda: self._forget(key, group))
         await trio.lowlevel.checkpoint()
         await group.wait()
+
+    def write_nowait(self, mutations: Mutations) -> None:
+        """Write what becomes durable with whatever is flushed next."""
+        self._commit.write(mutations)
 
     async def settled(self, key: bytes = b"") -> None:
         """Return when what the store holds under a key (without one: all that it holds now) is durable."""
@@ -62,7 +62,6 @@ class CommittedCursors:
     """The cursors of one store."""
 
     def __init__(self, store: OrderedStore, writes: CommittedWrites, table: ShardTable) -> None:
-        self._store = store
         self._writes = writes
         self._table = table
         self._view = Cursors(store)
@@ -104,7 +103,7 @@ class CommittedCursors:
         """Set a cursor without waiting; it becomes durable with whatever is flushed next."""
         mutations = Mutations()
         self._view.fold_commit(mutations, shard.shard_id, name, offset, self._table.next_lsn(mutations))
-        self._store.write(mutations)
+        self._writes.write_nowait(mutations)
 
     def _check(self, shard: StoredShard, name: str, expected_version: int | None) -> None:
         found = self._view.get(shard.shard_id, name)
@@ -115,7 +114,6 @@ class CommittedState:
     """The state of one store."""
 
     def __init__(self, store: OrderedStore, writes: CommittedWrites, table: ShardTable, clock: Clock) -> None:
-        self._store = store
         self._writes = writes
         self._table = table
         self._clock = clock
@@ -158,7 +156,7 @@ class CommittedState:
             for key in keys:
                 mutations = Mutations()
                 self._view.fold_delete(mutations, key)
-                self._store.write(mutations)
+                self._writes.write_nowait(mutations)
             await trio.lowlevel.checkpoint()
 
     def _check(self, key: bytes, expected_version: int | None) -> None:

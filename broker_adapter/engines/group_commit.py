@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from shards.errors import StorageError, StorageFailedError
-from shards.store import OrderedStore
+from shards.store import Mutations, OrderedStore
 
 
 class CommitGroup:
@@ -66,19 +66,33 @@ class GroupCommit:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a flush failed; see `require_working`."""
+        """Whether a write or flush failed; see `require_working`."""
         return self._failure is not None
 
     def require_working(self) -> None:
-        """Raise the error of a failed flush: after one, nothing is acknowledged until the store is opened anew."""
+        """Raise the error of a failed write or flush: after one, nothing is acknowledged until it is reopened."""
         if self._failure is not None:
             raise self._failure
+
+    def write(self, mutations: Mutations) -> None:
+        """Write to the store at once, without waiting for anything.
+
+        Raises:
+            StorageFailedError: This or an earlier write or flush failed. It is final: what is held in memory beside the
+                store may be ahead of it now.
+        """
+        self.require_working()
+        try:
+            self._store.write(mutations)
+        except StorageError as error:
+            self._failure = error
+            raise
 
     def request(self, on_durable: Callable[[], None] | None = None) -> CommitGroup:
         """Have everything written so far made durable; the group tells when it is.
 
         Raises:
-            StorageFailedError: An earlier flush failed.
+            StorageFailedError: An earlier write or flush failed.
         """
         self.require_working()
         group = self._collecting

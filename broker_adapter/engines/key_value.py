@@ -7,10 +7,9 @@ Decisions take effect in one step between two awaits, so calls never see each ot
 cursors and state only when they are committed, so nothing they have seen disappears in a crash.
 """
 
-# ruff: noqa: D102 - what the methods promise is said once, in StorageAdapter.
-
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
@@ -36,11 +35,14 @@ from shards import batch as batches
 from shards.clock import Clock
 from shards.errors import (
     BatchError,
+    CorruptionError,
     DurabilityUnavailableError,
+    InvalidRequestError,
     LimitExceededError,
     OffsetConflictError,
     OffsetOutOfRangeError,
     ShardExistsError,
+    StorageFailedError,
 )
 from shards.model import (
     AckLevel,
@@ -60,6 +62,8 @@ from shards.record import Record, StoredRecord
 from shards.store import Mutations, OrderedStore
 from shards.topic_filters import is_filter, matches, validate_filter
 
+_log = logging.getLogger(__name__)
+
 _DROP_STEP_BATCHES = 200
 _SCAN_PAGE_VALUES = 200
 _EXPIRY_STEP_KEYS = 500
@@ -69,14 +73,13 @@ class KeyValueAdapter(StorageAdapter):
     """A `StorageAdapter` over an `OrderedStore`; made by `open_store`, which runs its tasks."""
 
     def __init__(self, store: OrderedStore, *, durable: bool, clock: Clock, max_batch_bytes: int) -> None:
-        self._store = store
         self._durable = durable
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
         self._kind = SegmentKind.LOG if durable else SegmentKind.MEMORY
         self._table = ShardTable(store)
         self._commit = GroupCommit(store, durable=durable)
-        self._writes = CommittedWrites(store, self._commit)
+        self._writes = CommittedWrites(self._commit)
         self._cursors = CommittedCursors(store, self._writes, self._table)
         self._state = CommittedState(store, self._writes, self._table, clock)
         self._producers = ProducerTable(store)
@@ -92,14 +95,18 @@ class KeyValueAdapter(StorageAdapter):
 
     async def run_upkeep(self, interval_s: float) -> None:
         """Retention by age, expired state and leftovers of deleted shards; runs until cancelled."""
-        while True:
-            for shard_id in self._table.garbage():
-                await self._sweep(shard_id)
-            for shard in list(self._table):
-                if shard.config.retention.max_age_s and not shard.deleted:
-                    await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
-            await self._state.drop_expired()
-            await trio.sleep(interval_s)
+        try:
+            while True:
+                for shard_id in self._table.garbage():
+                    await self._sweep(shard_id)
+                for shard in list(self._table):
+                    if shard.config.retention.max_age_s and not shard.deleted:
+                        await self._retain(shard)
+                await self._state.drop_expired()
+                await trio.sleep(interval_s)
+        except StorageFailedError:
+            # Every caller that wants to write meets the same error; those that read go on.
+            _log.exception("upkeep stopped: the store failed")
 
     # Shards
 
@@ -115,7 +122,7 @@ class KeyValueAdapter(StorageAdapter):
             return self._shard(name).info()
         mutations = Mutations()
         shard = self._table.create(mutations, name, config, self._clock.now_us())
-        self._watchers.shard_created(shard, self._group_offset)
+        self._watchers.shard_created(shard, lambda group: self._first_offset(shard, Start.earliest(), group))
         await self._writes.write(mutations)
         return shard.info()
 
@@ -156,7 +163,7 @@ class KeyValueAdapter(StorageAdapter):
             shard, Mutations(), **{setting: value for setting, value in changes.items() if value is not None}
         )
         if retention is not None and not shard.deleted:
-            await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
+            await self._retain(shard)
             return shard.info(kind=self._kind)
         return info
 
@@ -210,7 +217,9 @@ class KeyValueAdapter(StorageAdapter):
             )
         if len(batch) > self._max_batch_bytes:
             raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
-        level = AckLevel.MEMORY if in_memory or ack is AckLevel.MEMORY else AckLevel.DURABLE
+        # In file mode MEMORY may be asked for but is not given: an offset told before the flush could, after a crash,
+        # be told again for another record.
+        level = AckLevel.MEMORY if in_memory else AckLevel.DURABLE
         header = batches.BatchHeader.unpack(batch)
         if header.producer_id:
             stored_at = self._producers.find_duplicate(name, shard.shard_id, header)
@@ -223,14 +232,13 @@ class KeyValueAdapter(StorageAdapter):
         mutations = Mutations()
         base_offset = self._place(shard, mutations, batch, header)
         must_flush = in_memory and self._durable and shard.reserve(mutations)
-        self._store.write(mutations)
+        self._commit.write(mutations)
         group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
-        if group is not None and (level is AckLevel.DURABLE or must_flush):
+        await trio.lowlevel.checkpoint()
+        if group is not None:
             await group.wait()
-        else:
-            await trio.lowlevel.checkpoint()
         if shard.passes_bound() and not shard.deleted:
-            await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
+            await self._retain(shard)
         return Appended(base_offset, level)
 
     def _place(self, shard: StoredShard, mutations: Mutations, batch: bytes, header: batches.BatchHeader) -> int:
@@ -302,6 +310,11 @@ class KeyValueAdapter(StorageAdapter):
             validate_name("cursor name of the group", GROUP_CURSOR_PREFIX + group)
         if is_filter(target):
             validate_filter(target)
+            if start.kind == "offset":
+                raise InvalidRequestError(
+                    f"an offset counts within one shard and says nothing for the filter {target!r}: "
+                    f"begin at 'earliest', 'latest', a time or an lsn"
+                )
             shards = [shard for shard in self._table if matches(target, shard.name)]
         else:
             shards = [self._shard(target)]
@@ -319,21 +332,17 @@ class KeyValueAdapter(StorageAdapter):
     def _first_offset(self, shard: StoredShard, start: Start, group: str | None) -> int:
         if group is None:
             return shard.offset_of(start)
-        offset = self._group_offset(shard, group)
+        offset = self._cursors.offset_nowait(shard, GROUP_CURSOR_PREFIX + group)
         if offset is None:
             offset = shard.offset_of(start)
             self._commit_group_position(shard, GROUP_CURSOR_PREFIX + group, offset)
         return max(offset, shard.start_offset)
 
-    def _group_offset(self, shard: StoredShard, group: str) -> int | None:
-        return self._cursors.offset_nowait(shard, GROUP_CURSOR_PREFIX + group)
-
     def _commit_group_position(self, shard: StoredShard, name: str, offset: int) -> None:
         """Store a group's position; it becomes durable with whatever is committed next."""
-        if not shard.deleted:
+        if not shard.deleted and not self._closed:
             self._cursors.set_nowait(shard, name, offset)
-            if not self._closed:
-                self._commit.request()
+            self._commit.request()
 
     # Cursors and state
 
@@ -417,6 +426,13 @@ class KeyValueAdapter(StorageAdapter):
         self._watchers.shard_advanced(shard)
         self._wake_readers(shard)
 
+    async def _retain(self, shard: StoredShard) -> None:
+        """Apply retention; a damaged shard keeps its records and troubles no other one."""
+        try:
+            await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
+        except (CorruptionError, BatchError):
+            _log.exception("retention of shard %r stopped", shard.name)
+
     def _wake_readers(self, shard: StoredShard) -> None:
         moved = self._moved.pop(shard, None)
         if moved is not None:
@@ -427,7 +443,7 @@ class KeyValueAdapter(StorageAdapter):
         while True:
             mutations = Mutations()
             more = shard.drop_below(mutations, before_offset, limit=_DROP_STEP_BATCHES)
-            self._store.write(mutations)
+            self._commit.write(mutations)
             self._watchers.shard_advanced(shard)
             if not more or shard.deleted:
                 return
@@ -439,5 +455,5 @@ class KeyValueAdapter(StorageAdapter):
             mutations = Mutations()
             self._producers.sweep(mutations, shard_id)
             more = self._table.sweep(mutations, shard_id)
-            self._store.write(mutations)
+            self._commit.write(mutations)
             await trio.lowlevel.checkpoint()

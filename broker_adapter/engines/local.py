@@ -1,4 +1,4 @@
-"""The engines of a broker on its own: ``memory:`` and ``rocksdb:/directory``, both `KeyValueAdapter` over a store."""
+"""``memory:``, and any other `OrderedStore` behind the adapter for the time of a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.engines.key_value import KeyValueAdapter
-from broker_adapter.opening import directory_of
 from shards.clock import Clock, SystemClock
 from shards.errors import InvalidRequestError
 from shards.memory_store import MemoryStore
@@ -23,23 +22,6 @@ async def open_memory(url: str) -> AsyncIterator[StorageAdapter]:
     if url.partition(":")[2]:
         raise InvalidRequestError(f"{url!r}: the engine in memory takes no directory; write memory:")
     async with open_store(MemoryStore(), durable=False) as adapter:
-        yield adapter
-
-
-@asynccontextmanager
-async def open_rocksdb(url: str) -> AsyncIterator[StorageAdapter]:
-    """Open ``rocksdb:/directory``; the directory is made if it is not there.
-
-    Raises:
-        DataDirectoryError: The directory is in use or cannot be written.
-        CorruptionError: What lies in it is damaged.
-    """
-    # The package of RocksDB is an extra: only who opens this engine needs it.
-    from shards.rocks_store import RocksStore
-
-    directory = directory_of(url)
-    store = await trio.to_thread.run_sync(lambda: RocksStore(directory, wal=True))
-    async with open_store(store, durable=True) as adapter:
         yield adapter
 
 

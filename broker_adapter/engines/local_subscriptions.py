@@ -72,12 +72,15 @@ class Watchers:
         if share.skip_to(shard.start_offset):
             self._store_position(shard, group, share)
 
-    def shard_created(self, shard: StoredShard, start_of_group: Callable[[StoredShard, str], int | None]) -> None:
-        """Give a new shard to all subscriptions whose filter matches it, from its first record on."""
+    def shard_created(self, shard: StoredShard, position_of: Callable[[str], int]) -> None:
+        """Give a new shard to all subscriptions whose filter matches it, from its first record on.
+
+        Args:
+            position_of: Tells (and stores, so that it outlives the members) where a group begins.
+        """
         for subscription, topic_filter in list(self._by_filter.items()):
             if matches(topic_filter, shard.name):
-                offset = start_of_group(shard, subscription.group) if subscription.group is not None else None
-                self.watch(subscription, shard, offset or shard.start_offset)
+                self.watch(subscription, shard, position_of(subscription.group) if subscription.group else 0)
 
     def shard_advanced(self, shard: StoredShard) -> None:
         """New records are visible in a shard, or old ones went."""

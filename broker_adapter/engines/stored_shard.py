@@ -22,6 +22,7 @@ from broker_adapter.engines.key_layout import (
     placement_key,
     placement_prefix,
 )
+from broker_adapter.engines.selection import cut, has_word
 from shards import batch as batches
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
@@ -227,7 +228,7 @@ class StoredShard:
             if offset < end:
                 records.append(Gap(offset, end))
                 offset = end
-        return _cut(records, min(offset, end), max_records)
+        return cut(records, min(offset, end), max_records)
 
     def read_word(self, kind: bytes, word: bytes, from_offset: int, *, max_bytes: int, now_us: int) -> ReadResult:
         """Read records with a key (kind ``b"k"``) or tag (``b"t"``).
@@ -248,7 +249,7 @@ class StoredShard:
                 return ReadResult(records, base_offset)
             size_bytes += len(stored)
             found = batches.read_records(stored, start_offset=offset, now_us=now_us)
-            records += [record for record in found if _has_word(record, kind, word)]
+            records += [record for record in found if has_word(record, kind, word)]
         return ReadResult(records, self.visible_offset)
 
     def latest_with_key(self, key: bytes, *, now_us: int) -> StoredRecord | None:
@@ -342,20 +343,3 @@ class StoredShard:
         mutations.delete(Family.SEGMENTS, batch_key(self.shard_id, placement.base_offset))
         mutations.delete(Family.SEGMENTS, placement_key(self.shard_id, placement.base_offset))
         self._dropped_bytes = placement.total_bytes
-
-
-def _cut(records: list[StoredRecord | Gap], next_offset: int, max_records: int | None) -> ReadResult:
-    """Keep what lies below ``next_offset``, and at most ``max_records`` of it."""
-    while records and isinstance(last := records[-1], StoredRecord) and last.offset >= next_offset:
-        records.pop()
-    if max_records is None or len(records) <= max_records:
-        return ReadResult(records, next_offset)
-    following = records[max_records]
-    at = following.offset if isinstance(following, StoredRecord) else following.first_offset
-    return ReadResult(records[:max_records], at)
-
-
-def _has_word(record: StoredRecord | Gap, kind: bytes, word: bytes) -> bool:
-    if isinstance(record, Gap):
-        return False
-    return record.key == word if kind == b"k" else word.decode(errors="replace") in record.tags

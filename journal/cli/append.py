@@ -128,6 +128,6 @@ async def _send_all(
         for lines in batches:
             batch = encode_values(lines, timestamp_us=time.time_ns() // 1000)
             await settle(max(0, _IN_FLIGHT_BYTES - len(batch)))
-            in_flight.append((len(lines), len(batch), client.append_batch_nowait(shard, batch, len(lines), ack=ack)))
+            in_flight.append((len(lines), len(batch), client.append_batch_nowait(shard, batch, ack=ack)))
             in_flight_bytes += len(batch)
     await settle(-1)

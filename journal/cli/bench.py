@@ -140,7 +140,7 @@ async def _append_all(client: Client, names: list[str], load: _Load, tick: Calla
             count = min(load.batch, load.records - sent)
             batch = encode_values(values[:count], timestamp_us=time.time_ns() // 1000)
             name = names[sent // load.batch % len(names)]
-            in_flight.append((count, client.append_batch_nowait(name, batch, count, ack=load.ack)))
+            in_flight.append((count, client.append_batch_nowait(name, batch, ack=load.ack)))
             sent += count
         count, pending = in_flight.popleft()
         await pending.wait()
@@ -151,13 +151,15 @@ async def _append_all(client: Client, names: list[str], load: _Load, tick: Calla
 
 async def _read_all(client: Client, names: list[str], load: _Load, tick: Callable[[int], None]) -> Rate:
     """Read everything back, shard after shard; decoding is part of the time."""
+    from shards.batch import read_records
+
     count = 0
     started = time.perf_counter()
     for name in names:
         offset, end = 0, (await client.describe_shard(name)).next_offset
         while offset < end:
             fetched = await client.fetch(name, offset, max_bytes=_FETCH_BYTES)
-            count += len(fetched.records)
+            count += len(read_records(fetched.batches, start_offset=offset))
             offset = fetched.next_offset
             tick(count)
     return Rate.of(count, load.size_bytes, time.perf_counter() - started)

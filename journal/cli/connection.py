@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 from cyclopts import Parameter
 
 from journal.cli.boundary import CommandError
 
 if TYPE_CHECKING:
+    import trio
+
     from journal.client import Client
+    from journal.client.transport import Transport
 
 ServerOption: TypeAlias = Annotated[
     str, Parameter(name="--server", env_var="JOURNAL_SERVER", help="Server to talk to, as HOST:PORT.")
 ]
 JsonOption: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
 
-DEFAULT_SERVER = "127.0.0.1:7420"
+DEFAULT_SERVER: Final = "127.0.0.1:7420"
+_PATIENCE_S: Final = 30.0
 
 _T = TypeVar("_T")
 
@@ -27,19 +31,35 @@ _T = TypeVar("_T")
 async def connect(server: str) -> AsyncIterator[Client]:
     """A connected client for the length of the block.
 
+    When nothing answers at first, that is an error at once; a connection lost later is made again for a while.
+
     Raises:
         CommandError: Nothing answers at that address.
     """
     from journal.client import open_client
+    from journal.client.transport import Address, open_transport
+    from journal.protocol.errors import ConnectionLostError
 
-    async with AsyncExitStack() as stack:
+    address = Address.parse(server)
+    was_connected = False
+
+    async def connect_once(nursery: trio.Nursery) -> Transport:
+        nonlocal was_connected
         try:
-            client = await stack.enter_async_context(open_client(server))
-        except OSError as error:
+            transport = await open_transport(address, nursery)
+        except ConnectionLostError as error:
+            if was_connected:
+                raise
             raise CommandError(
-                f"no server answers at {server} ({error.strerror or error}); "
-                "start one with `journal serve --data DIR`, or name it with --server HOST:PORT"
+                f"no server answers at {server}; start one with `journal serve --data DIR`, "
+                "or name it with --server HOST:PORT"
             ) from error
+        was_connected = True
+        return transport
+
+    async with open_client(
+        server, name="journal command line", connect=connect_once, give_up_after_s=_PATIENCE_S
+    ) as client:
         yield client
 
 

@@ -58,7 +58,7 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
     for row in rows:

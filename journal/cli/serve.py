@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from journal.cli.boundary import UsageError
 from journal.cli.output import write_text
 
 
@@ -14,6 +15,7 @@ def serve(
     data: Annotated[str, Parameter(name="--data")],
     config: str | None = None,
     listen: str | None = None,
+    settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
 ) -> None:
     """Run the server; print `ready` with its addresses once it accepts; stop cleanly on SIGTERM or Ctrl-C.
 
@@ -21,17 +23,43 @@ def serve(
         data: Data directory; made if it is not there.
         config: Configuration file (see conf/journal.toml); what it leaves out has its default.
         listen: Address for clients as HOST:PORT, in place of the configured one.
+        settings: One setting as SECTION.KEY=VALUE, in place of the configured one, for example
+            --set storage.journal_file_bytes="64 MiB"; may be given many times.
     """
     import trio
 
     from journal.config import load_config
     from journal.server import run_server
 
-    settings = load_config(config, {"listen.tcp": listen} if listen is not None else {})
+    overrides = overrides_of(settings)
+    if listen is not None:
+        overrides["listen.tcp"] = listen
+    wanted = load_config(config, overrides)
 
     async def serving() -> None:
         async with trio.open_nursery() as nursery:
-            addresses = await nursery.start(run_server, settings, data)
+            addresses = await nursery.start(run_server, wanted, data)
             write_text(" ".join(("ready", *addresses)))
 
     trio.run(serving)
+
+
+def overrides_of(settings: tuple[str, ...]) -> dict[str, object]:
+    """Settings by dotted name, out of ``SECTION.KEY=VALUE`` texts.
+
+    Raises:
+        UsageError: A text has another form, or a setting is named twice.
+    """
+    overrides: dict[str, object] = {}
+    for setting in settings:
+        name, equals, value = (part.strip() for part in setting.partition("="))
+        section, dot, key = name.partition(".")
+        if not (equals and section and dot and key):
+            raise UsageError(
+                f"--set {setting!r} is no setting; write it as SECTION.KEY=VALUE, for example "
+                f"--set log.level=debug (conf/journal.toml lists all settings)"
+            )
+        if name in overrides:
+            raise UsageError(f"--set names {name} twice, as {overrides[name]} and as {value}; leave one of them out")
+        overrides[name] = int(value) if value.removeprefix("-").isdecimal() else value
+    return overrides

@@ -44,21 +44,32 @@ def tail(
 
 
 async def _tail(server: str, target: str, start: Start, count: int | None, as_json: bool) -> None:
+    import time
+
     from journal.cli.read import show
     from journal.cli.record_lines import topic_lines
     from journal.cli.selection import Selection
+    from shards.batch import read_records
 
+    is_filter = "+" in target or "#" in target
     selections: dict[str, Selection] = {}
     left = count
     if left == 0:
         return
-    async with connect(server) as client, client.subscribe(target, start) as subscription:
+    async with (
+        connect(server) as client,
+        client.subscribe(
+            shard=None if is_filter else target, topic_filter=target if is_filter else None, start=start
+        ) as subscription,
+    ):
         async for delivery in subscription:
             selection = selections.get(delivery.shard)
             if selection is None:
                 selection = selections[delivery.shard] = Selection(from_us=start.value if start.kind == "time" else 0)
             selection.count = left
-            show(delivery.shard, selection.take(delivery.records), topic_lines, as_json=as_json)
+            now_us = time.time_ns() // 1000
+            records = read_records(delivery.batches, start_offset=delivery.first_offset, now_us=now_us)
+            show(delivery.shard, selection.take(records), topic_lines, as_json=as_json)
             left = selection.count
             if left == 0:
                 return

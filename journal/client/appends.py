@@ -7,6 +7,7 @@ Everything runs on the loop without awaiting, called by the connection's reader 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import trio
@@ -27,13 +28,14 @@ from shards.model import ProducerIdentity
 class _Shard:
     """The way into one shard: a queue of appends not encoded yet, then the window."""
 
-    __slots__ = ("attempts", "handle", "is_opening", "is_waiting", "name", "queue", "window")
+    __slots__ = ("attempts", "handle", "is_opening", "is_ready", "is_waiting", "name", "queue", "window")
 
     def __init__(self, name: str, queue: AppendQueue) -> None:
         self.name = name
         self.queue = queue
         self.window: ProducerWindow | None = None
         self.handle: int | None = None
+        self.is_ready = False
         self.is_opening = False
         self.is_waiting = False
         self.attempts = 0
@@ -51,6 +53,7 @@ class Appends:
         producer_name: Registered with the first append; opening the same name elsewhere fences this client.
         after: Calls a function after some seconds, unless the client is closed first.
         encoder: Makes batches of records.
+        backoff: Delays before sending again what was refused for the moment.
         window_bytes: Bound on unacknowledged payload bytes.
         max_batch_bytes: A joined batch is sent once it has this many payload bytes...
         max_batch_records: ...or this many records, even while another is in flight.
@@ -62,10 +65,10 @@ class Appends:
         *,
         after: Callable[[float, Callable[[], None]], None],
         encoder: BatchEncoder,
+        backoff: Backoff,
         window_bytes: int = 32 << 20,
         max_batch_bytes: int = 128 << 10,
         max_batch_records: int = 8192,
-        backoff: Backoff = Backoff(),
     ) -> None:
         self.identity: ProducerIdentity | None = None
         self.unacknowledged_bytes = 0
@@ -77,7 +80,7 @@ class Appends:
         self._max_batch_records = max_batch_records
         self._backoff = backoff
         self._shards: dict[str, _Shard] = {}
-        self._ready: dict[str, _Shard] = {}
+        self._ready: deque[_Shard] = deque()
         self._in_flight: dict[int, tuple[_Shard, Entry]] = {}
         self._connection: Connection | None = None
         self._is_registering = False
@@ -107,7 +110,7 @@ class Appends:
             shard = self._shards[name] = _Shard(name, AppendQueue(self._max_batch_bytes, self._max_batch_records))
         shard.queue.add(pending)
         if self._connection is not None:
-            self._ready[name] = shard
+            self._mark_ready(shard)
             self._connection.wake()
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
@@ -134,7 +137,7 @@ class Appends:
         self._encoder.max_batch_bytes = server_batch_bytes
         for shard in self._shards.values():
             if shard.has_work:
-                self._ready[shard.name] = shard
+                self._mark_ready(shard)
         connection.wake()
 
     def disconnected(self) -> None:
@@ -145,6 +148,7 @@ class Appends:
         self._is_registering = False
         for shard in self._shards.values():
             shard.handle = None
+            shard.is_ready = False
             shard.is_opening = False
             shard.is_waiting = False
             if shard.window is not None:
@@ -170,7 +174,8 @@ class Appends:
             return
         size_bytes = 0
         while self._ready and size_bytes < limit_bytes:
-            shard = self._ready.pop(next(iter(self._ready)))
+            shard = self._ready.popleft()
+            shard.is_ready = False
             if shard.handle is None:
                 self._open(connection, shard)
                 continue
@@ -180,7 +185,6 @@ class Appends:
         """Resolve the appends that one APPENDED frame acknowledges."""
         take = self._in_flight.pop
         freed = 0
-        ready = self._ready
         for correlation, level, flags, _, base_offset in acks:
             found = take(correlation, None)
             if found is None:
@@ -195,9 +199,9 @@ class Appends:
                 if base_offset >= 0:
                     base_offset += pending.record_count
             if shard.has_work:
-                ready[shard.name] = shard
+                self._mark_ready(shard)
         self._free(freed)
-        if ready and self._connection is not None:
+        if self._ready and self._connection is not None:
             self._connection.wake()
 
     def append_refused(self, correlation: int, error: StorageError) -> None:
@@ -228,9 +232,14 @@ class Appends:
         # One that is larger than the whole window goes alone, rather than never.
         return not self.unacknowledged_bytes or self.unacknowledged_bytes + size_bytes <= self._window_bytes
 
+    def _mark_ready(self, shard: _Shard) -> None:
+        if not shard.is_ready:
+            shard.is_ready = True
+            self._ready.append(shard)
+
     def _make_ready(self, shard: _Shard) -> None:
         if self._connection is not None and not shard.is_waiting and shard.has_work:
-            self._ready[shard.name] = shard
+            self._mark_ready(shard)
             self._connection.wake()
 
     def _fill_from(self, connection: Connection, shard: _Shard, parts: list[bytes], limit_bytes: int) -> int:
@@ -254,7 +263,7 @@ class Appends:
             )
             parts.append(batch)
             size_bytes += APPEND_HEAD.size + len(batch)
-        self._ready[shard.name] = shard
+        self._mark_ready(shard)
         return size_bytes
 
     def _encode_next(self, shard: _Shard, window: ProducerWindow) -> bool:
@@ -309,6 +318,7 @@ class Appends:
         for shard in self._shards.values():
             if shard.window is not None:
                 shard.window.rebind(identity)
+                self._make_ready(shard)
         if self._connection is not None:
             self._connection.wake()
 

@@ -32,22 +32,23 @@ def pending_of(
     Raises:
         InvalidRequestError: No records, or something that is neither bytes nor `Record`.
     """
+    if isinstance(records, bytes | str):
+        raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {type(records).__name__}")
     count = len(records)
     if not count:
         raise InvalidRequestError("an append needs at least one record")
-    if isinstance(records, bytes | str):
-        raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {type(records).__name__}")
     expected = NO_OFFSET if expected_offset is None else expected_offset
     may_join = may_join and expected_offset is None
     try:
         if isinstance(records[0], Record):
-            fields = cast("Sequence[Record]", records)
+            # Copied: they are encoded later, when the caller may have put other things into its list.
+            fields = cast("tuple[Record, ...]", tuple(records))
             # Headers and tags are not weighed one by one: the bound is on memory, roughly, not an account of it.
             size_bytes = sum([len(record.value) + len(record.key) for record in fields]) + _OVERHEAD_BYTES * count
             return PendingAppend(
                 count, size_bytes, records=fields, ack_level=ack_level, expected_offset=expected, may_join=may_join
             )
-        values = cast("Sequence[bytes]", records)
+        values = cast("tuple[bytes, ...]", tuple(records))
         size_bytes = sum(map(len, values)) + _OVERHEAD_BYTES
     except (TypeError, AttributeError) as fault:
         raise InvalidRequestError(f"an append takes all bytes or all Record: {fault}") from fault

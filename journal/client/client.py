@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -37,6 +37,8 @@ from shards.errors import InvalidRequestError, StorageError
 from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
 from shards.record import Record
+
+_LATEST: Final = Start.latest()
 
 
 @asynccontextmanager
@@ -238,7 +240,7 @@ class Client(Operations):
         *,
         shard: str | None = None,
         topic_filter: str | None = None,
-        start: Start = Start.latest(),
+        start: Start = _LATEST,
         group: str | None = None,
         credit_bytes: int = 1 << 20,
     ) -> AsyncIterator[Subscription]:

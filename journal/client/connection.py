@@ -16,7 +16,7 @@ from journal.client.transport import Transport
 from journal.protocol import Frame, FrameParser, Op, RemoteProtocolError, decode_error, decode_reply, encode, frames
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import HelloReply, HelloRequest, ShardEvent
-from shards.errors import FormatVersionError, StorageError
+from shards.errors import FormatVersionError, LimitExceededError, StorageError
 
 RECEIVE_BYTES: Final = 256 * 1024
 SEND_BYTES: Final = 1 << 20
@@ -116,7 +116,16 @@ class Connection:
         return decode_reply(op, await self.exchange(op, encode(message)))
 
     async def exchange(self, op: Op, body: bytes) -> bytes | memoryview:
-        """Send a request with an encoded body and return the reply's body; see `call`."""
+        """Send a request with an encoded body and return the reply's body; see `call`.
+
+        Raises:
+            LimitExceededError: The server would close the connection over so long a frame.
+        """
+        limit = self.hello_reply.max_frame_bytes if self.hello_reply else frames.HELLO_MAX_FRAME_BYTES
+        if frames.HEADER.size + len(body) > limit:
+            raise LimitExceededError(
+                f"a {op.name} request of {len(body)} bytes is longer than the server's max_frame_bytes of {limit}"
+            )
         while self._outgoing_bytes > self._max_outgoing_bytes and self._reason is None:
             await self._room.wait()
         replied = trio.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from journal.protocol import Op, decode_reply
 from journal.protocol.frames import FETCH_BODY, FetchReply, read_fetch_reply
@@ -38,6 +38,8 @@ from journal.protocol.messages import (
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.position import Start
 
+_DEFAULT_CONFIG: Final = ShardConfig()
+
 
 class Operations(abc.ABC):
     """Requests with one reply.
@@ -62,7 +64,7 @@ class Operations(abc.ABC):
         return reply
 
     async def create_shard(
-        self, name: str, config: ShardConfig = ShardConfig(), *, exist_ok: bool = False
+        self, name: str, config: ShardConfig = _DEFAULT_CONFIG, *, exist_ok: bool = False
     ) -> ShardInfo:
         """Create a shard; durable when it returns. Repeatable with ``exist_ok``."""
         info: ShardInfo = await self._call(Op.CREATE_SHARD, CreateShardRequest(name, config, exist_ok), repeat=exist_ok)

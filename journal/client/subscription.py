@@ -92,8 +92,7 @@ class Subscription:
         while not self._queue:
             if self._error is not None:
                 raise self._error
-            self._event = trio.Event()
-            await self._event.wait()
+            await self._wait_for_news()
         delivery = self._queue.popleft()
         self._queued_bytes -= len(delivery.batches)
         self._taken_bytes = len(delivery.batches)
@@ -120,10 +119,14 @@ class Subscription:
         """
         await trio.lowlevel.checkpoint()
         while not self._is_established and self._error is None:
-            self._event = trio.Event()
-            await self._event.wait()
+            await self._wait_for_news()
         if self._error is not None:
             raise self._error
+
+    async def _wait_for_news(self) -> None:
+        if self._event.is_set():
+            self._event = trio.Event()
+        await self._event.wait()
 
     # What the client calls.
 

@@ -36,8 +36,12 @@ class EngineCollector:
         storage = engine.config.storage
         yield CounterMetricFamily("journal_appends", "Acknowledged batches.", statistics.appends)
         yield CounterMetricFamily("journal_append_bytes", "Bytes of appended frames received.", statistics.append_bytes)
-        yield CounterMetricFamily("journal_fetched_bytes", "Bytes of batches sent to fetches.", statistics.fetched_bytes)
-        yield CounterMetricFamily("journal_commit_groups", "Commit groups made durable.", engine.committer.groups_committed)
+        yield CounterMetricFamily(
+            "journal_fetched_bytes", "Bytes of batches sent to fetches.", statistics.fetched_bytes
+        )
+        yield CounterMetricFamily(
+            "journal_commit_groups", "Commit groups made durable.", engine.committer.groups_committed
+        )
         yield CounterMetricFamily("journal_checkpoints", "Checkpoints made.", engine.maintenance.checkpoints)
         yield GaugeMetricFamily("journal_connections", "Open connections.", statistics.connections)
         yield GaugeMetricFamily("journal_shards", "Shards in the catalogue.", len(engine.table.catalogue))
@@ -46,8 +50,14 @@ class EngineCollector:
         yield GaugeMetricFamily("journal_used_bytes", "Bytes of journal files in use.", engine.writer.used_bytes)
         yield GaugeMetricFamily("journal_budget_bytes", "Bytes the journal may use.", storage.journal_budget_bytes)
         yield GaugeMetricFamily("journal_tail_bytes", "Memory of unflushed tails.", engine.table.tail_pool.held_bytes)
-        yield GaugeMetricFamily("journal_memory_bytes", "Memory of memory segments.", engine.table.memory_pool.held_bytes)
-        yield GaugeMetricFamily("journal_disk_full", "1 while appends are refused for lack of disk.", int(engine.maintenance.disk_full is not None))
+        yield GaugeMetricFamily(
+            "journal_memory_bytes", "Memory of memory segments.", engine.table.memory_pool.held_bytes
+        )
+        yield GaugeMetricFamily(
+            "journal_disk_full",
+            "1 while appends are refused for lack of disk.",
+            int(engine.maintenance.disk_full is not None),
+        )
         yield GaugeMetricFamily("journal_failed", "1 after a storage failure.", int(engine.failure is not None))
         errors = CounterMetricFamily("journal_refusals", "Refused requests by error code.", labels=["code"])
         for code, count in sorted(statistics.errors.items()):

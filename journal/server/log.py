@@ -13,7 +13,9 @@ from journal.config import LogConfig, LogFormat
 def configure_log(config: LogConfig) -> None:
     """Set the process's log up."""
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if config.format is LogFormat.JSON else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if config.format is LogFormat.JSON
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(
         processors=[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import attrs
 import trio
 
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
@@ -50,7 +51,9 @@ class Pushing:
             InvalidRequestError: The number is in use.
         """
         if number in self._states:
-            raise InvalidRequestError(f"subscription {number} is open on this connection already; choose another number")
+            raise InvalidRequestError(
+                f"subscription {number} is open on this connection already; choose another number"
+            )
         state = self._states[number] = PushState(number, credit_bytes)
         return state
 
@@ -145,18 +148,18 @@ class Pushing:
 
 
 def _event(number: int, notice: Notice) -> ShardEvent:
-    error = notice.error
-    if error is None:
-        return ShardEvent(number, notice.event, notice.reference, notice.name, notice.offset)
-    body = describe_error(error)
-    return ShardEvent(
+    event = ShardEvent(
         number,
         notice.event,
-        notice.reference,
-        notice.name,
-        notice.offset,
-        code=body.code,
-        status=error_number(error),
-        message=body.message,
-        details=body.details,
+        shard_ref=notice.reference,
+        shard_id=notice.shard_id,
+        name=notice.name,
+        offset=notice.offset,
+        lsn=notice.lsn,
+    )
+    if notice.error is None:
+        return event
+    body = describe_error(notice.error)
+    return attrs.evolve(
+        event, code=body.code, status=error_number(notice.error), message=body.message, details=body.details
     )

@@ -1,32 +1,32 @@
-"""Every command against a real server, each in a process of its own, as a person or a script would run them."""
+"""Every command against a real server in a process of its own.
+
+The commands run in this process where nothing speaks against it, since starting Python takes longer than what they do.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
 import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
 import pytest
 
+from journal.cli import main
+
 TIMEOUT_S = 20
 JOURNAL = [sys.executable, "-m", "journal.cli.main"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @attrs.define
@@ -38,13 +38,14 @@ class Server:
     address: str
 
     @classmethod
-    def start(cls, directory: Path, *options: str) -> Server:
-        process = subprocess.Popen(
-            [*JOURNAL, "serve", "--data", str(directory / "data"), "--config", str(configuration(directory)), *options],
-            stdout=subprocess.PIPE,
-            stderr=(directory / "server.log").open("a"),
-            text=True,
-        )
+    def start(cls, directory: Path) -> Server:
+        with (directory / "server.log").open("a") as log:
+            process = subprocess.Popen(
+                [*JOURNAL, "serve", "--data", str(directory / "data"), "--config", str(configuration(directory))],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         line = read_line(process)
         assert line.startswith("ready"), f"{line!r}; {(directory / 'server.log').read_text()}"
         match = re.search(r"127\.0\.0\.1:\d+", line)
@@ -52,8 +53,16 @@ class Server:
         return cls(directory, process, match[0])
 
     def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(TIMEOUT_S)
+        return self.end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.process.returncode is None:
+            self.end(signal.SIGKILL)
+
+    def end(self, how: signal.Signals) -> int:
+        with self.process:
+            self.process.send_signal(how)
+            return self.process.wait(TIMEOUT_S)
 
     def journal(self, *arguments: str, given: bytes = b"", status: int = 0) -> str:
         return run(*arguments, "--server", self.address, given=given, status=status).stdout.decode()
@@ -62,17 +71,46 @@ class Server:
 def configuration(directory: Path) -> Path:
     """Listeners on free ports, so that tests may run beside a real server."""
     path = directory / "journal.toml"
-    path.write_text(
-        f'[listen]\ntcp = "127.0.0.1:{free_port()}"\nwebsocket = "127.0.0.1:{free_port()}"\n'
-        f'http = "127.0.0.1:{free_port()}"\n'
-    )
+    path.write_text('[listen]\ntcp = "127.0.0.1:0"\nwebsocket = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\n')
     return path
 
 
-def run(*arguments: str, given: bytes = b"", status: int = 0) -> subprocess.CompletedProcess[bytes]:
-    done = subprocess.run([*JOURNAL, *arguments], input=given, capture_output=True, timeout=TIMEOUT_S)
-    assert done.returncode == status, done
+@attrs.frozen
+class Done:
+    """What a command wrote and how it ended."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run(*arguments: str, given: bytes = b"", status: int = 0) -> Done:
+    """Run a command in this process, with ``given`` as its standard input."""
+    out, err = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
+    with standard_input(given), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        found = main.run(arguments)
+    told = []
+    for stream in (out, err):
+        stream.flush()
+        told.append(stream.buffer.getvalue())
+    done = Done(found, *told)
+    assert done.status == status, done
     return done
+
+
+@contextlib.contextmanager
+def standard_input(given: bytes) -> Iterator[None]:
+    """Put bytes behind file descriptor 0."""
+    saved = os.dup(0)
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(given)
+            file.seek(0)
+            os.dup2(file.fileno(), 0)
+            yield
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
@@ -88,6 +126,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server.start(tmp_path_factory.mktemp("server"))
     yield server
     server.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], Server]]:
+    """Starts servers on one directory, one after another, and leaves none behind."""
+    with contextlib.ExitStack() as servers:
+
+        def start() -> Server:
+            server = Server.start(tmp_path)
+            servers.callback(server.kill)
+            return server
+
+        yield start
 
 
 @pytest.fixture
@@ -249,8 +300,8 @@ def test_bench_measures_and_leaves_nothing_behind(server: Server) -> None:
     assert "bench" not in server.journal("shard", "list", "--json")
 
 
-def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(tmp_path: Path) -> None:
-    server = Server.start(tmp_path)
+def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(start: Callable[[], Server], tmp_path: Path) -> None:
+    server = start()
     server.journal("shard", "create", "kept")
     server.journal("append", "kept", given=b"a\nb\n")
     started = time.monotonic()
@@ -260,12 +311,13 @@ def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(tmp_path: Pat
     data = tmp_path / "data"
     run("check", str(data))
     assert json.loads(run("check", str(data), "--json").stdout)["damages"] == []
-    (log,) = data.rglob("*.log")
+    (log,) = (data / "log").rglob("*.log")
     shown = [json.loads(line) for line in run("dump", str(log), "--records", "--json").stdout.splitlines()]
     assert shown[0]["header"]["name"] == "kept"
     assert [line["value"] for line in shown if "value" in line] == ["a", "b"]
-    for file in data.rglob("journal-*.jnl"):
-        run("dump", str(file))
+    (journal,) = (data / "journal").glob("journal-*.jnl")
+    told = [json.loads(line) for line in run("dump", str(journal), "--json").stdout.splitlines()]
+    assert "append" in [line.get("entry") for line in told]
 
     content = bytearray(log.read_bytes())
     content[-5] ^= 1
@@ -273,36 +325,37 @@ def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(tmp_path: Pat
     assert str(log) in run("check", str(data), status=1).stdout.decode()
     assert str(log) in run("dump", str(log), status=1).stderr.decode()
 
-    again = Server.start(tmp_path)
+    again = start()
     assert "kept" in again.journal("shard", "list")
     assert again.stop() == 0
 
 
-def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
-    server = Server.start(tmp_path)
+def test_what_was_acknowledged_survives_sigkill(start: Callable[[], Server]) -> None:
+    server = start()
     server.journal("shard", "create", "kept")
     server.journal("append", "kept", given=b"a\nb\n")
-    server.process.kill()
-    server.process.wait(TIMEOUT_S)
-    again = Server.start(tmp_path)
+    server.kill()
+    again = start()
     assert again.journal("read", "kept") == "a\nb\n"
     assert again.stop() == 0
 
 
-def test_a_lost_memory_range_is_told_as_a_gap(tmp_path: Path) -> None:
-    server = Server.start(tmp_path)
-    server.journal("shard", "create", "volatile", "--mode", "memory")
-    server.journal("append", "volatile", given=b"a\nb\n")
-    server.process.kill()
-    server.process.wait(TIMEOUT_S)
-    again = Server.start(tmp_path)
-    again.journal("append", "volatile", given=b"c\n")
-    gap, record = (json.loads(line) for line in again.journal("read", "volatile", "--json").splitlines())
-    assert gap["gap"][0] == 0
-    assert gap["gap"][1] >= 2
-    assert (record["value"], record["offset"]) == ("c", gap["gap"][1])
-    done = run("read", "volatile", "--server", again.address)
-    assert done.stdout == b"c\n"
+def test_a_lost_memory_range_is_told_as_a_gap(start: Callable[[], Server]) -> None:
+    server = start()
+    server.journal("shard", "create", "mixed")
+    server.journal("append", "mixed", given=b"kept\n")
+    server.journal("shard", "mode", "mixed", "memory")
+    server.journal("append", "mixed", given=b"lost\nlost\n")
+    server.kill()
+    again = start()
+    again.journal("append", "mixed", given=b"new\n")
+    first, gap, last = (json.loads(line) for line in again.journal("read", "mixed", "--json").splitlines())
+    assert (first["value"], first["offset"]) == ("kept", 0)
+    assert gap["gap"][0] == 1
+    assert gap["gap"][1] >= 3
+    assert (last["value"], last["offset"]) == ("new", gap["gap"][1])
+    done = run("read", "mixed", "--server", again.address)
+    assert done.stdout == b"kept\nnew\n"
     assert b"are lost" in done.stderr
     assert again.stop() == 0
 

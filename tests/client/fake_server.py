@@ -161,7 +161,8 @@ class Session:
         if request.offset > shard.next_offset:
             raise OffsetOutOfRangeError(shard.name, request.offset, 0, shard.next_offset)
         wanted = [(start, end, batch) for start, end, batch in shard.batches if end > request.offset]
-        size, taken = 0, []
+        size = 0
+        taken: list[bytes] = []
         for _, _, batch in wanted:
             if taken and size + len(batch) > request.max_bytes:
                 break

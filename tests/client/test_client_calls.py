@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -13,13 +14,20 @@ from journal.client.transport import Address
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, UnknownOperationError
 from shards.batch import read_records
-from shards.errors import InvalidRequestError, OffsetOutOfRangeError, OverloadedError, ShardNotFoundError
+from shards.errors import (
+    InvalidRequestError,
+    LimitExceededError,
+    OffsetOutOfRangeError,
+    OverloadedError,
+    ShardNotFoundError,
+)
 from shards.model import ShardConfig
 from shards.position import Start
+from shards.record import StoredRecord
 from tests.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.trio
-FAST = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
+FAST: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
 
 
 async def test_shards_are_created_opened_and_listed_over_pages() -> None:
@@ -39,7 +47,7 @@ async def test_fetch_gives_whole_batches_from_the_one_that_holds_the_offset() ->
         await client.append("a", [b"3"])
         reply = await client.fetch("a", 1)
         records = read_records(reply.batches, start_offset=1, max_raw_bytes=1 << 20)
-        assert [record.offset for record in records] == [1, 2, 3]
+        assert [record.offset for record in records if isinstance(record, StoredRecord)] == [1, 2, 3]
         assert reply.next_offset == 4
         assert (await client.fetch("a", 4)).next_offset == 4
         assert await client.find_offset("a", Start.latest()) == 4
@@ -55,7 +63,8 @@ async def test_large_batches_arrive_whole() -> None:
         for _ in range(3):
             await client.append("a", [value])
         reply = await client.fetch("a", 0, max_bytes=8 << 20)
-        assert [record.value for record in read_records(reply.batches, max_raw_bytes=64 << 20)] == [value] * 3
+        records = read_records(reply.batches, max_raw_bytes=64 << 20)
+        assert [record.value for record in records if isinstance(record, StoredRecord)] == [value] * 3
 
 
 async def test_reads_are_repeated_after_a_lost_connection() -> None:
@@ -98,9 +107,17 @@ async def test_errors_come_as_their_classes() -> None:
             await client.open_shard("nowhere")
         with pytest.raises(UnknownOperationError):
             await client.get_cursor("a", "c")
-        server.fault = lambda op, request: KeyError("secret") if op == 99 else OverloadedError("full")
+        server.fault = lambda op, request: OverloadedError("full")
         with pytest.raises(OverloadedError):
             await client.create_shard("a")
+
+
+async def test_a_request_longer_than_a_frame_may_be_does_not_reach_the_server() -> None:
+    async with FakeServer().running() as server, open_client(server.address) as client:
+        with pytest.raises(LimitExceededError, match="STATE_PUT"):
+            await client.put_state(b"k", bytes(17 << 20))
+        await client.ping()
+        assert server.session_count == 1
 
 
 async def test_wrong_credentials_are_final() -> None:
@@ -162,7 +179,9 @@ async def test_the_same_frames_travel_in_websocket_messages() -> None:
 
             try:
                 while True:
-                    await stream.send_all(await websocket.get_message())
+                    message = await websocket.get_message()
+                    assert isinstance(message, bytes)
+                    await stream.send_all(message)
             except ConnectionClosed:
                 nursery.cancel_scope.cancel()
         await stream.aclose()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -18,7 +20,7 @@ from shards.record import StoredRecord
 from tests.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.trio
-FAST = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
+FAST: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
 
 
 def values_of(delivery: Delivery) -> list[bytes]:
@@ -184,6 +186,23 @@ async def test_group_member_acknowledges_and_gets_unacknowledged_again() -> None
             assert subscription.acknowledge(again)
             await client.ping()
             assert [(done.first_offset, done.next_offset) for done in server.acknowledged] == [(0, 1)]
+
+
+async def test_several_tasks_may_read_one_subscription() -> None:
+    async with FakeServer().running() as server, open_client(server.address) as client:
+        server.create("a")
+        seen: list[int] = []
+
+        async def read(subscription: Subscription) -> None:
+            seen.append((await subscription.__anext__()).first_offset)
+
+        async with client.subscribe(shard="a") as subscription, trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(read, subscription)
+            await client.ping()
+            for _ in range(3):
+                await client.append("a", [b"x"])
+        assert sorted(seen) == [0, 1, 2]
 
 
 async def test_refused_subscription_is_an_error() -> None:

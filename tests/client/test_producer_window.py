@@ -32,7 +32,7 @@ def entry_of(number: int, count: int = 1) -> Entry:
 
 
 class ModelServer:
-    """One shard and one producer, by the rules of docs/protocol.md; logs (number, sequence, count) of what it stores."""
+    """One shard and one producer, by the rules of docs/protocol.md; logs (number, sequence, count) of each batch."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, int, int]] = []

@@ -178,6 +178,7 @@ class SimulatedFileSystem:
 
     Attributes:
         operations: Names of the counted operations so far; operation number n is ``operations[n - 1]``.
+        failed: An injected failure has happened.
     """
 
     def __init__(self, *, capacity_bytes: int = 1 << 30) -> None:
@@ -189,6 +190,7 @@ class SimulatedFileSystem:
         self._holders: set[str] = set()
         self._crash_at = 0
         self._crashed = False
+        self.failed = False
         self._failures: dict[int, tuple[int, bool]] = {}
         self._mutex = threading.RLock()
 
@@ -219,6 +221,11 @@ class SimulatedFileSystem:
             found._root = _after_crash(self._root, choose, known)
             found._contents = list(known.values())
             return found
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the power is off."""
+        return self._crashed
 
     # FileSystem.
 
@@ -373,7 +380,9 @@ class SimulatedFileSystem:
     def _begin(self, what: str) -> tuple[int, bool] | None:
         self._require_power()
         self.operations.append(what)
-        return self._failures.get(len(self.operations))
+        failure = self._failures.get(len(self.operations))
+        self.failed = self.failed or failure is not None
+        return failure
 
     def _end(self, failure: tuple[int, bool] | None, what: str) -> None:
         self._crash_if_due()

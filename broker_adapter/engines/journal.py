@@ -1,0 +1,339 @@
+"""``journal://host:port``: the shared journal service behind the storage adapter, over `journal.client`.
+
+The client keeps the connection, sends appends again exactly once and moves subscriptions to the next connection. Added
+here is what the adapter promises beyond that: records instead of batches, filtered and cut, and an orderly end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import trio
+
+from broker_adapter.adapter import (
+    DEFAULT_CONFIG,
+    DEFAULT_CREDIT_BYTES,
+    DEFAULT_READ_BYTES,
+    LATEST,
+    Delivery,
+    ReadResult,
+    StorageAdapter,
+    Subscription,
+)
+from broker_adapter.engines.selection import cut, has_word
+from journal.client import Client, open_client
+from journal.client import Delivery as PushedBatches
+from journal.client import Subscription as ClientSubscription
+from journal.protocol.errors import ConnectionLostError
+from shards.batch import BatchHeader, read_records
+from shards.errors import InvalidRequestError
+from shards.model import (
+    AckLevel,
+    Appended,
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
+from shards.position import Start
+from shards.record import Gap, Record, StoredRecord
+from shards.topic_filters import is_filter
+
+_Result = TypeVar("_Result")
+
+_FLUSH_TIMEOUT_S = 5.0
+_SCAN_PAGE_VALUES = 1000
+
+
+@asynccontextmanager
+async def open_journal(url: str) -> AsyncIterator[StorageAdapter]:
+    """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket).
+
+    For other settings of the client open one with `journal.client.open_client` and put a `JournalAdapter` over it.
+
+    Raises:
+        InvalidRequestError: The URL names no server.
+        AuthenticationError, FormatVersionError: The server refuses this client.
+    """
+    async with open_client(url) as client, JournalAdapter(client) as adapter:
+        yield adapter
+
+
+class JournalAdapter(StorageAdapter):
+    """A `StorageAdapter` over an open client, which it does not close.
+
+    Args:
+        client: Connected client; others may use it too.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: set[trio.CancelScope] = set()
+        self._closed = False
+
+    # Shards
+
+    async def create_shard(
+        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
+        return await self._call(self._client.create_shard(name, config, exist_ok=exist_ok))
+
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
+        return await self._call(self._client.list_shards(topic_filter))
+
+    async def describe_shard(self, name: str) -> ShardInfo:
+        return await self._call(self._client.describe_shard(name))
+
+    async def delete_shard(self, name: str) -> None:
+        await self._call(self._client.delete_shard(name))
+
+    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
+        return await self._call(self._client.set_mode(name, mode))
+
+    async def configure_shard(
+        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
+    ) -> ShardInfo:
+        return await self._call(self._client.configure_shard(name, retention=retention, segment_bytes=segment_bytes))
+
+    async def seal(self, name: str) -> ShardInfo:
+        return await self._call(self._client.seal(name))
+
+    async def trim(self, name: str, before_offset: int) -> ShardInfo:
+        return await self._call(self._client.trim(name, before_offset))
+
+    # Records
+
+    async def append(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        if self._closed:
+            raise _closed_error()
+        # Closing waits for appends under way instead of cutting them off, so they need no scope of their own.
+        try:
+            return await self._client.append(shard, records, ack=ack, expected_offset=expected_offset)
+        except ConnectionLostError:
+            self._raise_if_closed()
+            raise
+
+    async def append_batch(
+        self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
+    ) -> Appended:
+        if self._closed:
+            raise _closed_error()
+        if (producer_id := BatchHeader.unpack(batch).producer_id) != 0:
+            raise InvalidRequestError(
+                f"the batch is numbered by producer {producer_id}, but the client numbers what it sends by itself: "
+                f"encode the batch without a producer"
+            )
+        try:
+            return await self._client.append_batch(shard, batch, ack=ack, expected_offset=expected_offset)
+        except ConnectionLostError:
+            self._raise_if_closed()
+            raise
+
+    async def read(
+        self,
+        shard: str,
+        start: Start | int,
+        *,
+        max_bytes: int = DEFAULT_READ_BYTES,
+        max_records: int | None = None,
+        max_wait_s: float = 0.0,
+    ) -> ReadResult:
+        offset = start if isinstance(start, int) else await self._call(self._client.find_offset(shard, start))
+        fetched = await self._call(self._client.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
+        records = read_records(fetched.batches, start_offset=offset, now_us=_now_us())
+        if isinstance(start, Start) and start.kind == "time":
+            records = _from_time(records, start.value)
+        return cut(records, max(offset, fetched.next_offset), max_records)
+
+    async def read_by_key(
+        self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        return await self._read_word(shard, "key", key, from_offset, max_bytes)
+
+    async def read_by_tag(
+        self, shard: str, tag: str, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        return await self._read_word(shard, "tag", tag.encode(), from_offset, max_bytes)
+
+    async def _read_word(
+        self, shard: str, by: Literal["key", "tag"], word: bytes, from_offset: int, max_bytes: int
+    ) -> ReadResult:
+        fetched = await self._call(
+            self._client.fetch_indexed(shard, by, word, from_offset=from_offset, max_bytes=max_bytes)
+        )
+        found = read_records(fetched.batches, start_offset=from_offset, now_us=_now_us())
+        kind = b"k" if by == "key" else b"t"
+        return cut([record for record in found if has_word(record, kind, word)], fetched.next_offset, None)
+
+    async def read_latest(self, shard: str, key: bytes) -> StoredRecord | None:
+        fetched = await self._call(self._client.fetch_indexed(shard, "key", key, latest=True))
+        found = read_records(fetched.batches, now_us=_now_us())
+        return next((one for one in reversed(found) if isinstance(one, StoredRecord) and one.key == key), None)
+
+    @asynccontextmanager
+    async def subscribe(
+        self,
+        target: str,
+        start: Start = LATEST,
+        *,
+        group: str | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AsyncIterator[Subscription]:
+        self._raise_if_closed()
+        filtered = is_filter(target)
+        async with self._client.subscribe(
+            shard=None if filtered else target,
+            topic_filter=target if filtered else None,
+            start=start,
+            group=group,
+            credit_bytes=credit_bytes,
+        ) as pushed:
+            yield _JournalSubscription(self, pushed, start, is_shared=group is not None)
+
+    # Cursors and state
+
+    async def get_cursor(self, shard: str, name: str) -> Cursor | None:
+        return await self._call(self._client.get_cursor(shard, name))
+
+    async def list_cursors(self, shard: str) -> list[Cursor]:
+        return await self._call(self._client.list_cursors(shard))
+
+    async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
+        return await self._call(self._client.commit_cursor(shard, name, offset, expected_version=expected_version))
+
+    async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
+        await self._call(self._client.delete_cursor(shard, name, expected_version=expected_version))
+
+    async def get_state(self, key: bytes) -> StateValue | None:
+        return await self._call(self._client.get_state(key))
+
+    async def put_state(
+        self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
+    ) -> StateValue:
+        return await self._call(
+            self._client.put_state(key, value, expected_version=expected_version, expires_at_us=expires_at_us)
+        )
+
+    async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
+        await self._call(self._client.delete_state(key, expected_version=expected_version))
+
+    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+        after: bytes | None = None
+        while True:
+            page = await self._call(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))
+            for value in page.values:
+                yield value
+            if not page.more or not page.values:
+                return
+            after = page.values[-1].key
+
+    # Producers and life cycle
+
+    async def open_producer(self, name: str) -> ProducerIdentity:
+        return await self._call(self._client.open_producer(name))
+
+    async def aclose(self) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        for scope in self._waiting:
+            scope.cancel()
+        with trio.CancelScope(deadline=trio.current_time() + _FLUSH_TIMEOUT_S, shield=True):
+            await self._client.flush()
+
+    async def _call(self, call: Coroutine[Any, Any, _Result]) -> _Result:
+        """Wait for the client, but not beyond the end of this adapter."""
+        if self._closed:
+            call.close()
+            raise _closed_error()
+        with trio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                return await call
+            except ConnectionLostError:
+                self._raise_if_closed()
+                raise
+            finally:
+                self._waiting.discard(scope)
+        raise _closed_error()
+
+    async def next_pushed(self, pushed: ClientSubscription) -> PushedBatches:
+        """The next delivery of a subscription; the iteration ends when the adapter is closed."""
+        try:
+            return await self._call(pushed.__anext__())
+        except trio.ClosedResourceError:
+            raise StopAsyncIteration from None
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise _closed_error()
+
+
+class _JournalSubscription(Subscription):
+    """Batches as they are pushed, shown as records."""
+
+    def __init__(self, adapter: JournalAdapter, pushed: ClientSubscription, start: Start, *, is_shared: bool) -> None:
+        self._adapter = adapter
+        self._pushed = pushed
+        self._start = start
+        self._is_shared = is_shared
+        self._next_offsets: dict[str, int] = {}
+
+    async def __anext__(self) -> Delivery:
+        while True:
+            batches = await self._adapter.next_pushed(self._pushed)
+            records = read_records(batches.batches, start_offset=batches.first_offset, now_us=_now_us())
+            records = cut(records, batches.next_offset, None).records
+            if self._is_shared:
+                if records:
+                    return Delivery(batches.shard, records, batches.next_offset, partial(self._acknowledge, batches))
+                self._pushed.acknowledge(batches)
+                continue
+            records = self._in_sequence(batches, records)
+            if records:
+                return Delivery(batches.shard, records, batches.next_offset)
+
+    async def _acknowledge(self, batches: PushedBatches) -> None:
+        self._pushed.acknowledge(batches)
+        await trio.lowlevel.checkpoint()
+
+    def _in_sequence(self, batches: PushedBatches, records: list[StoredRecord | Gap]) -> list[StoredRecord | Gap]:
+        """Show a range that a trim took between two deliveries as a gap; skip to the start time in the first one."""
+        expected = self._next_offsets.get(batches.shard)
+        self._next_offsets[batches.shard] = batches.next_offset
+        if expected is not None and expected < batches.first_offset:
+            return [Gap(expected, batches.first_offset), *records]
+        if expected is None and self._start.kind == "time":
+            return _from_time(records, self._start.value)
+        return records
+
+
+def _from_time(records: list[StoredRecord | Gap], time_us: int) -> list[StoredRecord | Gap]:
+    """Skip to the first record with that timestamp or a later one, if any: what was read begins with a whole batch."""
+    for at, record in enumerate(records):
+        if isinstance(record, StoredRecord) and record.timestamp_us >= time_us:
+            return records[at:]
+    return records
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _closed_error() -> trio.ClosedResourceError:
+    return trio.ClosedResourceError("the storage adapter is closed")

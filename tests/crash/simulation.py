@@ -1,0 +1,173 @@
+"""Running the engine on a simulated disk so that a run can be repeated exactly: one thread, one seed, a virtual clock.
+
+trio's scheduler draws from a seeded generator, work that would go to a thread is done in place after a random number of
+scheduler rounds, and so is the journal's writing: the same seed gives the same interleaving and the same numbering of
+file system operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import outcome
+import pytest
+import trio
+import trio.testing
+
+from journal.config import ServerConfig, ShardsConfig, StorageConfig
+from journal.disk import Done, Work
+from journal.engine import Engine, open_engine
+from shards.clock import ManualClock
+from shards.errors import StorageFailedError
+from tests.simulation.file_system import CrashNow, SimulatedFileSystem
+from tests.simulation.store import SimulatedStore
+
+DATA = "/data"
+KIB = 1024
+
+# Sizes at which a workload of a few hundred records rolls segments, recycles journal files and makes checkpoints.
+TINY = ServerConfig(
+    storage=StorageConfig(
+        journal_file_bytes=12 * KIB,
+        journal_budget_bytes=24 * KIB,
+        segment_bytes=2 * KIB,
+        tail_budget_bytes=8 * KIB,
+        memory_segment_bytes=1 * KIB,
+        disk_reserve_bytes=0,
+        flush_interval_ms=50,
+        retention_interval_s=1,
+    ),
+    shards=ShardsConfig(memory_max_bytes=4 * KIB),
+)
+
+# The same, but nothing happens in the background unless a test asks for it.
+QUIET = ServerConfig(
+    storage=StorageConfig(
+        journal_file_bytes=12 * KIB,
+        journal_budget_bytes=1 << 30,
+        segment_bytes=2 * KIB,
+        tail_budget_bytes=1 << 30,
+        memory_segment_bytes=1 * KIB,
+        disk_reserve_bytes=0,
+        flush_interval_ms=60_000,
+        retention_interval_s=86_400,
+    ),
+    shards=ShardsConfig(memory_max_bytes=4 * KIB),
+)
+
+
+class SimulatedDisk:
+    """The journal's disk thread as a task: work takes some scheduler rounds, in which the next group collects."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._queue: list[tuple[Work, Done]] = []
+        self._closed = False
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Queue work."""
+        self._queue.append((work, done))
+        if len(self._queue) == 1:
+            trio.lowlevel.spawn_system_task(self._run)
+
+    async def _run(self) -> None:
+        while self._queue and not self._closed:
+            # It stays in the queue while it is under way, so that no second task is started.
+            work, done = self._queue[0]
+            await _rounds(self._rng)
+            if self._closed:
+                return
+            result = outcome.capture(work)
+            await _rounds(self._rng)
+            if self._closed:
+                return
+            if isinstance(result, outcome.Error) and isinstance(result.error, CrashNow):
+                # Nobody is told anything after the power went; an error ends the waiting of those who wait.
+                result = outcome.Error(OSError(errno.EIO, "the power is off"))
+            done(result)
+            del self._queue[0]
+
+    def close(self) -> None:
+        """Do no more."""
+        self._closed = True
+
+
+async def _rounds(rng: random.Random) -> None:
+    for _ in range(rng.randrange(5)):
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+@contextlib.contextmanager
+def deterministic(seed: int) -> Iterator[random.Random]:
+    """Make trio runs in this context repeatable."""
+    rng = random.Random(seed)
+
+    async def in_place(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        await _rounds(rng)
+        result = work(*arguments)
+        await _rounds(rng)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
+        patch.setattr("trio._core._run._r", random.Random(seed))
+        patch.setattr("trio.to_thread.run_sync", in_place)
+        patch.setattr("journal.engine._new_salt", lambda: rng.getrandbits(64))
+        patch.setattr("journal.data_directory.secrets.token_hex", lambda size: rng.randbytes(size).hex())
+        yield rng
+
+
+@asynccontextmanager
+async def opened(
+    files: SimulatedFileSystem, rng: random.Random, clock: ManualClock, config: ServerConfig = TINY
+) -> AsyncIterator[Engine]:
+    """An engine on a simulated disk and store."""
+    async with open_engine(
+        DATA,
+        config,
+        files=files,
+        clock=clock,
+        make_disk=lambda: SimulatedDisk(rng),
+        open_store=lambda path: SimulatedStore(files, path),
+    ) as engine:
+        yield engine
+
+
+def run(
+    files: SimulatedFileSystem,
+    body: Callable[[Engine], Awaitable[None]],
+    *,
+    seed: int,
+    clock: ManualClock,
+    config: ServerConfig = TINY,
+) -> BaseException | None:
+    """Open an engine, give it to the body, close it.
+
+    Returns:
+        None when it closed cleanly; what ended it when the power went off or a call to the disk failed as injected.
+    """
+
+    async def main(rng: random.Random) -> None:
+        async with opened(files, rng, clock, config) as engine:
+            await body(engine)
+
+    with deterministic(seed) as rng:
+        try:
+            trio.run(main, rng, clock=trio.testing.MockClock(autojump_threshold=0))
+        except BaseException as error:
+            if not (files.crashed or files.failed) or not _is_expected(error):
+                raise
+            return error
+    return None
+
+
+def _is_expected(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_expected, error.exceptions))
+    return isinstance(error, CrashNow | OSError | StorageFailedError)

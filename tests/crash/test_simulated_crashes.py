@@ -1,0 +1,80 @@
+"""The power goes off at every file system operation of a workload; whatever was acknowledged is there afterwards.
+
+A run is two lives of the engine with a crash at the end of each, and a third start. `make crash` takes every operation
+and more ways in which unsynced writes survive; the default run takes some of them.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from journal.engine import Engine
+from shards.clock import ManualClock
+from tests.crash.ledger import Ledger
+from tests.crash.simulated_workload import Workload, check
+from tests.crash.simulation import run
+from tests.simulation.file_system import Choose, SimulatedFileSystem, everything_lost, everything_survived
+
+STEPS = 12
+
+
+class Life:
+    """What happens to one disk, start after start."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.ledger = Ledger()
+        self.clock = ManualClock()
+        self.files = SimulatedFileSystem()
+
+    def start(self, *, steps: int = STEPS) -> BaseException | None:
+        """Open the engine, check what is there, work, close; whatever ends it early is returned."""
+
+        async def body(engine: Engine) -> None:
+            await check(self.ledger, engine)
+            self.clock.advance(seconds=1)
+            await Workload(self.ledger, engine, random.Random(self.seed), self.clock, steps).run()
+
+        ended = run(self.files, body, seed=self.seed, clock=self.clock)
+        self.seed += 1
+        return ended
+
+    def crash(self, choose: Choose) -> None:
+        """Lose the power now."""
+        self.files = self.files.crash(choose)
+
+
+def choices(kind: int) -> Choose:
+    """How unsynced writes fare: all lost, all there, or torn by a seed."""
+    if kind < 2:
+        return (everything_lost, everything_survived)[kind]
+    return random.Random(kind).randrange
+
+
+def crash_twice(seed: int, first: int, second: int, kind: int) -> None:
+    """Crash at operation ``first`` of the first life and ``second`` of the second, then look and close cleanly."""
+    choose = choices(kind)
+    life = Life(seed)
+    life.files.crash_at(first)
+    life.start()
+    life.crash(choose)
+    life.files.crash_at(second)
+    life.start()
+    life.crash(choose)
+    assert life.start(steps=4) is None
+    assert life.start(steps=0) is None
+
+
+def operations(seed: int) -> int:
+    """Number of file system operations of one undisturbed life."""
+    life = Life(seed)
+    assert life.start() is None
+    count = len(life.files.operations)
+    assert life.start(steps=0) is None
+    return count
+
+
+def test_an_undisturbed_life_can_be_repeated_exactly() -> None:
+    assert operations(1) == operations(1)
