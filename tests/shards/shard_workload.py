@@ -162,7 +162,7 @@ class ShardWorkload:
 
     def save(self) -> set[int]:
         mutations = Mutations()
-        present = save(mutations, self.shard, recorded=self.recorded)
+        present = set(save(mutations, self.shard, recorded=tuple(self.recorded)))
         self.store.write(mutations)
         return present
 
