@@ -82,6 +82,7 @@ def test_a_record_goes_when_its_segment_does() -> None:
 
 def test_producers_are_saved_with_their_shard_and_go_with_it() -> None:
     workload = ShardWorkload()
+    workload.run([Step("append", 6), Step("publish", 0), Step("flush", 0)])
     state = ProducerState(3, 10)
     state.accept(10, 0, 5)
     workload.shard.producers = {2**63: state, 5: ProducerState(1, 0)}
