@@ -186,6 +186,7 @@ class Engine:
             fail=self._fail,
         )
         self.maintenance.drop(self._dropped)
+        self.views.on_trimmed = self.maintenance.index_trimmed
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
         self.reader = Reader(self._files, self.table, self.views)
         self.subscriptions = Subscriptions(
