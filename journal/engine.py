@@ -235,7 +235,7 @@ class Engine:
         dirty = self.maintenance.dirty
         for shard, published in group.published:
             shard.pending_groups -= 1
-            if not shard.deleted:
+            if not shard.gone:
                 dirty[shard.shard_id] = shard
                 shard.publish(published)
         for _, shard_id, _ in group.decisions:
