@@ -143,7 +143,7 @@ class Engine:
             self._files, self._directory.journal, storage.journal_file_bytes, _new_salt, found.used
         )
         if found.used:
-            self.writer.resume(found.resume_position)
+            self.writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
         self.committer = Committer(
             self.writer,
             self._disk,
