@@ -143,7 +143,7 @@ class Engine:
             self._files, self._directory.journal, storage.journal_file_bytes, _new_salt, found.used
         )
         if found.used:
-            self.writer.resume(found.resume_position)
+            self.writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
         self.committer = Committer(
             self.writer,
             self._disk,
@@ -236,7 +236,7 @@ class Engine:
         dirty = self.maintenance.dirty
         for shard, published in group.published:
             shard.pending_groups -= 1
-            if not shard.deleted:
+            if not shard.gone:
                 dirty[shard.shard_id] = shard
                 shard.publish(published)
         for _, shard_id, _ in group.decisions:

@@ -170,11 +170,20 @@ class JournalWriter:
         """Files in use."""
         return len(self._used)
 
-    def resume(self, position: int) -> None:
-        """Go on writing at this position of the newest used file."""
+    def resume(self, position: int, *, torn: bool) -> None:
+        """Go on writing at this position of the newest used file.
+
+        Args:
+            position: End of its last whole group.
+            torn: A group that a crash cut off begins there. Its header is wiped out: if the next group goes to another
+                file, what is left of this one must not be taken for damage inside the journal.
+        """
         newest = self._used[-1]
         self._current = self._files.open(newest.path)
         self._position = position
+        if torn:
+            self._current.pwritev([bytes(GROUP_HEADER_SIZE)], position)
+            self._current.fdatasync()
         # It may have been made under another configuration; what lies behind its own end would not be read back.
         self._end = newest.header.size_bytes
 
