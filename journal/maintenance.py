@@ -94,8 +94,11 @@ class Maintenance:
     # Back-pressure
 
     def has_room(self) -> bool:
-        """Whether more file-mode appends may be taken in without passing the memory and journal budgets."""
-        return (
+        """Whether more file-mode appends may be taken in without passing the memory and journal budgets.
+
+        Always while the disk is full: then appends are refused anyhow, and reads and whatever frees space must go on.
+        """
+        return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
             and self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
         )
@@ -239,7 +242,7 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
-        lsn = self._committer.committed_lsn
+        lsn = self._committer.journal_lsn
         await self.flush()
         if self.disk_full is not None:
             return

@@ -112,11 +112,17 @@ class Shard:
         return self.segments[-1]
 
     def lies_in_memory(self, offset: int) -> bool:
-        """Whether the record of this offset is (or, for one that is not known, the newest would be) in memory alone."""
+        """Whether the record of this offset is, or was before it was lost, in memory alone.
+
+        For an offset that is not known (-1) it says where the newest record would be.
+        """
         if offset < 0:
             return self.in_memory_mode
         at = bisect_right(self.segments, offset, key=_base_offset) - 1
-        return at >= 0 and self.segments[at].kind is SegmentKind.MEMORY
+        if at < 0:
+            # Lost together with everything else the shard had, or trimmed.
+            return offset >= self.start_offset or self.in_memory_mode
+        return self.segments[at].kind is SegmentKind.MEMORY or offset >= self.segments[at].next_offset
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
         """Seal the active segment and open the next one in the given mode at ``base_offset`` (``path``: for a log file)."""
@@ -166,8 +172,11 @@ class Shard:
                 listener(self)
 
     def visible_end(self, segment: Segment) -> int:
-        """Position up to which a segment may be read."""
-        return self.published_position if segment is self.published_segment else segment.end
+        """Position up to which a segment may be read; its start if nothing of it is published."""
+        if segment is self.published_segment:
+            return self.published_position
+        # Segments before the published one are committed to their end, those after it not at all.
+        return segment.end if segment.base_offset < self.published_offset else segment.start_position
 
     def visible_next_offset(self, segment: Segment) -> int:
         """Offset up to which a segment may be read."""
@@ -200,7 +209,9 @@ class Shard:
             if self.segments[0] is self.published_segment:
                 break
             dropped.append(self.segments.pop(0))
-        return dropped
+        # A segment that was closed while it was empty shares its file with the one that began at the same offset.
+        kept = {segment.base_offset for segment in self.segments}
+        return [segment for segment in dropped if segment.base_offset not in kept]
 
     def check_usable(self) -> None:
         """Refuse whatever is asked of a shard that is stopped or gone.
