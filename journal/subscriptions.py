@@ -51,7 +51,12 @@ class Subscription:
     Args:
         reader: Reads what is pushed.
         on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
+
+    Attributes:
+        queued_bytes: Bytes that wait to be taken: none, they are read when they are taken.
     """
+
+    queued_bytes = 0
 
     def __init__(
         self,
@@ -116,6 +121,10 @@ class Subscription:
             except StorageError as error:
                 self._end(feed, "removed" if feed.shard.deleted else "error", error)
                 continue
+            except trio.Cancelled:
+                # Nothing was taken: without this the shard would be looked at only after its next append.
+                self._queue(feed)
+                raise
             if push is None:
                 continue
             if not feed.announced:
