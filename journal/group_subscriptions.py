@@ -21,7 +21,11 @@ from shards.shard import Shard
 
 
 class Member:
-    """One member's end of a group subscription; the same shape as a `Subscription`."""
+    """One member's end of a group subscription; the same shape as a `Subscription`.
+
+    Attributes:
+        queued_bytes: Bytes of batches that wait to be taken.
+    """
 
     def __init__(self, group: SharedGroup, on_ready: Callable[[], None], has_credit: Callable[[], bool]) -> None:
         self._group = group
@@ -29,6 +33,7 @@ class Member:
         self._queue: deque[Push | Notice] = deque()
         self._announced: set[int] = set()
         self.has_credit = has_credit
+        self.queued_bytes = 0
         self.topic_filter: str | None = None
 
     @property
@@ -42,6 +47,7 @@ class Member:
             self._announced.add(share.reference)
             self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
         self._queue.append(push)
+        self.queued_bytes += push.size_bytes
         self._on_ready()
 
     def notify(self, notice: Notice) -> None:
@@ -51,7 +57,12 @@ class Member:
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
         """The next push or notice, None when there is none now."""
-        return self._queue.popleft() if self._queue else None
+        if not self._queue:
+            return None
+        item = self._queue.popleft()
+        if isinstance(item, Push):
+            self.queued_bytes -= item.size_bytes
+        return item
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
         """The member is done with these records."""
@@ -60,11 +71,6 @@ class Member:
     def credit_changed(self) -> None:
         """The owner can take more."""
         self._group.wake()
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that wait to be taken."""
-        return sum(push.size_bytes for push in self._queue if isinstance(push, Push))
 
     def close(self) -> None:
         """Leave the group; what the member held goes to the others."""
