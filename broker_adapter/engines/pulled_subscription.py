@@ -25,8 +25,7 @@ _LARGEST_PUSH_BYTES: Final = 1 << 20
 
 
 class Source(Protocol):
-    """Where the batches come from.
-    """
+    """Where the batches come from."""
 
     @property
     def has_more(self) -> bool:
