@@ -146,12 +146,13 @@ class Workload:
         return tuple(self._ledger.value(self._rng.randrange(150)) for _ in range(self._rng.randrange(1, 5)))
 
     async def _append(self, shard: Shard, known: ShardLedger, ack: AckLevel = AckLevel.DEFAULT) -> None:
-        sent = [known.send(self._values(), "plain") for _ in range(self._rng.randrange(1, 4))]
+        # Now and then more than a commit group takes.
+        count = self._rng.choice([1, 1, 2, 3, self._rng.randrange(1, 60)])
+        sent = [known.send(self._values(), "plain") for _ in range(count)]
         batches = [encode_values(one.values, timestamp_us=self._clock.now_us()) for one in sent]
-        early = ack is AckLevel.MEMORY and not shard.in_memory_mode
 
         def note(number: int, got: Appended) -> None:
-            known.acknowledge(sent[number], got.base_offset, got.level, early=early)
+            known.acknowledge(sent[number], got.base_offset, got.level)
 
         await append_together(self._engine, shard, batches, note, ack)
 
