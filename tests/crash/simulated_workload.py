@@ -16,7 +16,7 @@ from journal.entry import ENTRY_HEADER_SIZE
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from shards.batch import encode_values, read_records
 from shards.clock import ManualClock
-from shards.errors import StaleEpochError, StorageFailedError
+from shards.errors import DiskFullError, StaleEpochError, StorageFailedError
 from shards.model import AckLevel, Appended, Mode, ShardConfig
 from shards.record import Gap, StoredRecord
 from shards.shard import Shard
@@ -127,6 +127,9 @@ class Workload:
     async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
             await task()
+        except DiskFullError:
+            # The engine goes on without this client.
+            require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
         except StorageFailedError:
             require(self._engine.failure is not None, "a failure that the engine does not admit")
 
