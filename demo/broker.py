@@ -104,7 +104,9 @@ class Broker:
                     break
             nursery.cancel_scope.cancel()
 
-    async def _publish(self, sources: dict[Source, int], sampling: trio.CancelScope, say: Callable[[Message], None]) -> None:
+    async def _publish(
+        self, sources: dict[Source, int], sampling: trio.CancelScope, say: Callable[[Message], None]
+    ) -> None:
         """Sample until told to stop, then wait until all of it is acknowledged."""
         begun_at = time.monotonic()
         interval_s = min(max(sum(sources.values()) / self._rate, _SHORTEST_INTERVAL_S), _LONGEST_INTERVAL_S)
@@ -157,7 +159,13 @@ class Broker:
         is_known = appended.base_offset >= 0
         self._ledger.write(
             Acknowledged(
-                shard, sequence + at, digest, appended.base_offset + at if is_known else -1, appended.level, latency_us, at_us
+                shard,
+                sequence + at,
+                digest,
+                appended.base_offset + at if is_known else -1,
+                appended.level,
+                latency_us,
+                at_us,
             )
             for at, digest in enumerate(digests)
         )

@@ -76,9 +76,7 @@ def percentiles(latencies_us: Iterable[int]) -> Percentiles:
     if not ordered:
         return Percentiles(0, 0.0, 0.0, 0.0)
     last = len(ordered) - 1
-    return Percentiles(
-        len(ordered), ordered[last // 2] / 1e3, ordered[round(last * 0.99)] / 1e3, ordered[-1] / 1e3
-    )
+    return Percentiles(len(ordered), ordered[last // 2] / 1e3, ordered[round(last * 0.99)] / 1e3, ordered[-1] / 1e3)
 
 
 def latencies_by_level(evidence: Iterable[ShardEvidence]) -> dict[str, Percentiles]:
@@ -108,9 +106,7 @@ def render(outcome: Outcome) -> Table:
         ("received by the\nother: live+late", "right"),
     )
     shards = outcome.shards
-    sums = (
-        *(sum(counts) for counts in zip(*(_counts(shard) for shard in shards), strict=True)),
-    ) or (0,) * 9
+    sums = (*(sum(counts) for counts in zip(*(_counts(shard) for shard in shards), strict=True)),) or (0,) * 9
     footers = ["all", "", *(f"{one:,}" for one in sums[:5]), "", f"{sums[5]:,}", f"{sums[6]:,}", ""]
     footers.append(f"{sums[7]:,}+{sums[8]:,}")
     for (heading, justify), footer in zip(columns, footers, strict=True):

@@ -123,7 +123,9 @@ async def _switch_modes(
             await trio.sleep_until(begun_at + seconds * share)
             info = await adapter.set_mode(course.switched, mode)
             course.modes[info.name].append((mode.value, info.next_offset))
-            display.step(f"{info.name} is in {mode.value} mode from offset {info.next_offset:,} on, while it is written")
+            display.step(
+                f"{info.name} is in {mode.value} mode from offset {info.next_offset:,} on, while it is written"
+            )
 
 
 async def _kill_and_restart(
@@ -186,9 +188,7 @@ async def _show(brokers: Sequence[BrokerProcess], show: Callable[[list[News]], N
 def _outcome(
     course: _Course, evidence: Sequence[ShardEvidence], read_back: ReadBack, damages: Sequence[str]
 ) -> Outcome:
-    by_new_server = [
-        ack.at_us for each in evidence for ack in each.acknowledged if ack.at_us > course.restarted_at_us
-    ]
+    by_new_server = [ack.at_us for each in evidence for ack in each.acknowledged if ack.at_us > course.restarted_at_us]
     return Outcome(
         shards=[check_shard(each) for each in evidence],
         modes=course.modes,

@@ -86,20 +86,19 @@ async def test_replies_to_small_requests_that_nobody_reads_are_bounded(tmp_path:
 async def test_appends_whose_acknowledgements_nobody_reads_are_bounded(tmp_path: Path) -> None:
     """Single records of a few bytes: an acknowledgement is a tenth of what was sent."""
     limits = {"limits__max_output_bytes_per_connection": 64 * KIB}
-    async with serving(tmp_path, socket_buffer_bytes=64 * KIB, **limits) as served:
-        async with stuck_client(served) as client:
-            handle = await client.open("a")
-            part = b"".join([frames.build_append(number + 10, handle, batch_of(b"x")) for number in range(500)])
-            sent = await send_until_stuck(client, part, 32 * MIB)
-            assert sent < 32 * MIB, "the server went on taking appends whose acknowledgements nobody takes"
-            assert waiting_bytes(served) <= 64 * KIB + 64 * KIB
-            await assert_normal_speed(served)
-            # What was taken is acknowledged once the client reads again, in order.
-            count = 0
-            while count < sent // (len(part) // 500):
-                acks = list(acks_in(await client.receive()))
-                assert [ack.base_offset for ack in acks] == list(range(count, count + len(acks)))
-                count += len(acks)
+    async with serving(tmp_path, socket_buffer_bytes=64 * KIB, **limits) as served, stuck_client(served) as client:
+        handle = await client.open("a")
+        part = b"".join([frames.build_append(number + 10, handle, batch_of(b"x")) for number in range(500)])
+        sent = await send_until_stuck(client, part, 32 * MIB)
+        assert sent < 32 * MIB, "the server went on taking appends whose acknowledgements nobody takes"
+        assert waiting_bytes(served) <= 64 * KIB + 64 * KIB
+        await assert_normal_speed(served)
+        # What was taken is acknowledged once the client reads again, in order.
+        count = 0
+        while count < sent // (len(part) // 500):
+            acks = list(acks_in(await client.receive()))
+            assert [ack.base_offset for ack in acks] == list(range(count, count + len(acks)))
+            count += len(acks)
 
 
 async def test_pushes_that_nobody_reads_are_bounded_by_the_output_as_well(tmp_path: Path) -> None:
