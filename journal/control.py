@@ -120,7 +120,7 @@ class Control:
             return shard.info(with_segments=False)
         if len(self._table.catalogue) + len(self._pending_names) >= self._max_shards:
             raise LimitExceededError(
-                f"cannot create shard {name!r}: the node has {self._max_shards} shards, as many as shards.max_shards allows"
+                f"cannot create {name!r}: the node has {self._max_shards} shards, all that shards.max_shards allows"
             )
         created = ShardCreated(name, self._default_config(config), self._now_us())
 

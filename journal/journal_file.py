@@ -140,7 +140,7 @@ class JournalWriter:
         self._end = 0
 
     def _is_whole(self, path: str) -> bool:
-        """Whether a spare has the size that files have now; one that was being made in a crash, or before, is removed."""
+        """Whether a spare has the size that files have now; one that a crash left half made, or an old one, goes."""
         file = self._files.open(path)
         try:
             size = file.size()

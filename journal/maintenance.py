@@ -150,7 +150,7 @@ class Maintenance:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
                 self._progress.unpark_all()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
             self._fail(error)
         finally:
             self._progress.unpark_all()

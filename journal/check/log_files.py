@@ -1,6 +1,6 @@
 """The log segments' part of a check: file header, every batch, and the index file beside it.
 
-What a segment should hold is what the views recorded of it. Bytes behind that are no damage: they are written again from
+What a segment should hold is what the views recorded of it. Bytes behind that are no damage: written again from
 the journal.
 """
 
