@@ -244,7 +244,7 @@ class Committer:
         group.buffers.clear()
         try:
             self._publish(group)
-        except Exception as error:  # a view that cannot be folded stops the engine like a disk that cannot be written
+        except Exception as error:  # noqa: BLE001 a view that cannot be folded stops the engine, as the disk does
             self._fail(group, error)
             return False
         self.committed_lsn = group.next_lsn - 1
@@ -290,6 +290,17 @@ class Committer:
             await group.done().wait()
         if self.failure is not None and not group.committed:
             raise self.failure
+
+    async def wait_for_all(self) -> None:
+        """Wait until everything decided before this call is durable and published; at once if nothing is pending.
+
+        Raises:
+            StorageFailedError: It will never be.
+        """
+        pending = [self._in_flight, *self._waiting, None if self.group.is_empty else self.group]
+        newest = next((group for group in reversed(pending) if group is not None), None)
+        if newest is not None:
+            await self.wait(newest)
 
     async def drain(self) -> None:
         """Wait until everything decided so far is durable and published, or until it never will be."""

@@ -140,7 +140,7 @@ class JournalWriter:
         self._end = 0
 
     def _is_whole(self, path: str) -> bool:
-        """Whether a spare has the size that files have now; one that was being made in a crash, or before, is removed."""
+        """Whether a spare has the size that files have now; one that a crash left half made, or an old one, goes."""
         file = self._files.open(path)
         try:
             size = file.size()
@@ -170,11 +170,20 @@ class JournalWriter:
         """Files in use."""
         return len(self._used)
 
-    def resume(self, position: int) -> None:
-        """Go on writing at this position of the newest used file."""
+    def resume(self, position: int, *, torn: bool) -> None:
+        """Go on writing at this position of the newest used file.
+
+        Args:
+            position: End of its last whole group.
+            torn: A group that a crash cut off begins there. Its header is wiped out: if the next group goes to another
+                file, what is left of this one must not be taken for damage inside the journal.
+        """
         newest = self._used[-1]
         self._current = self._files.open(newest.path)
         self._position = position
+        if torn:
+            self._current.pwritev([bytes(GROUP_HEADER_SIZE)], position)
+            self._current.fdatasync()
         # It may have been made under another configuration; what lies behind its own end would not be read back.
         self._end = newest.header.size_bytes
 

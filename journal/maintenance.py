@@ -150,7 +150,7 @@ class Maintenance:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
                 self._progress.unpark_all()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
             self._fail(error)
         finally:
             self._progress.unpark_all()
@@ -187,7 +187,7 @@ class Maintenance:
     def _plans(self, shards: list[Shard]) -> list[FlushPlan]:
         plans = []
         for shard in shards:
-            if shard.deleted:
+            if shard.gone:
                 # Perhaps only since the flush began: what it held in memory is gone.
                 continue
             for segment in shard.segments:
@@ -264,7 +264,7 @@ class Maintenance:
         for some in _slices(dirty, _SAVED_AT_ONCE):
             mutations = Mutations()
             for shard in some:
-                if shard.deleted:
+                if shard.gone:
                     continue
                 recorded = self._table.recorded(shard.shard_id)
                 self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))

@@ -169,7 +169,7 @@ class Views:
         shard_records.delete(self.store, mutations, shard_id)
         self.table.remove(shard_id)
         shard.damage = "it was deleted"
-        shard.deleted = True
+        shard.deleted = shard.gone = True
         self._drop(shard.segments)
         if self.on_deleted is not None:
             self.on_deleted(shard)

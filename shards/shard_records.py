@@ -2,8 +2,8 @@
 
 Written after the files that they describe are synced, so a record never promises more than a file holds.
 
-Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for a
-segment; value = format version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
+Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
+a segment; value = version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
 producer id (u64 each, big-endian), value as in `shards.producer_state`.
 """
 
@@ -16,7 +16,7 @@ from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
 from shards.producer_state import ProducerState
-from shards.shard import Shard
+from shards.shard import BEING_DELETED, Shard
 from shards.store import Family, Mutations, OrderedStore
 
 _SHARD = struct.Struct(">Q")
@@ -24,7 +24,8 @@ _SEGMENT = struct.Struct(">QQ")
 _PRODUCER = struct.Struct(">cQQ")
 # version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
 _HEAD_VALUE = struct.Struct("<BQQQQ")
-# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn, newest record
+# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
+# newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 _VERSION = 1
 
@@ -41,8 +42,9 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
         Base offsets recorded now.
     """
     safe = safe_offset(shard)
+    damage = "" if shard.damage == BEING_DELETED else shard.damage
     head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
-    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
+    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + damage.encode())
     present = []
     for segment in _published_log_segments(shard):
         sealed = segment.sealed and segment.flushed == segment.end
@@ -66,9 +68,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
     for producer_id, state in (shard.producers or {}).items():
         # Batches on their way to the disk may never get there: sent again, they must not be taken for repeated ones.
-        mutations.put(
-            Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.before(safe).encode()
-        )
+        mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.before(safe).encode())
     return tuple(present)
 
 

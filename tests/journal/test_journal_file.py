@@ -144,7 +144,7 @@ def test_a_writer_goes_on_where_recovery_says() -> None:
     write_single_groups(journal, 5)
     found, _ = read_back(journal.files)
     writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, found.used)
-    writer.resume(found.resume_position)
+    writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
     again = Written(journal.files, writer, found.used, found.next_lsn, found.resume_position)
     write_single_groups(again, 60)
     assert lsns(read_back(journal.files)[1]) == [[lsn] for lsn in range(1, 66)]
@@ -154,12 +154,12 @@ def test_a_writer_goes_on_where_recovery_says() -> None:
 @pytest.mark.parametrize("file_bytes", [FILE_BYTES // 2, FILE_BYTES * 2])
 def test_a_file_made_under_another_configuration_is_not_written_beyond_its_end(file_bytes: int) -> None:
     journal = new_journal()
-    journal.writer.prepare_spare()
+    journal.writer.add_spare()
     write_single_groups(journal, 5)
-    journal.writer.prepare_spare()
+    journal.writer.add_spare()
     found, _ = read_back(journal.files)
     writer = JournalWriter(journal.files, DIRECTORY, file_bytes, lambda: 9, found.used)
-    writer.resume(found.resume_position)
+    writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
     again = Written(journal.files, writer, found.used, found.next_lsn, found.resume_position)
     write_single_groups(again, 150)
     assert lsns(read_back(journal.files)[1]) == [[lsn] for lsn in range(1, 156)]
@@ -173,10 +173,10 @@ def test_a_spare_that_was_half_made_in_a_crash_is_not_used() -> None:
     half = journal.files.open(f"{DIRECTORY}/free-0000000000000007.jnl", create=True)
     half.pwritev([bytes(100)], 0)
     writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, [])
-    assert not writer.has_spare
+    assert not writer.spare_count
     assert names(journal.files) == []
-    writer.prepare_spare()
-    assert writer.has_spare
+    writer.add_spare()
+    assert writer.spare_count
     assert journal.files.open(_spare(journal.files)).size() == FILE_BYTES
 
 

@@ -142,7 +142,7 @@ def test_what_is_written_over_a_torn_tail_is_read_back() -> None:
     hit_payload(journal, 2)
     found, _ = read_back(journal.files)
     writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 5, found.used)
-    writer.resume(found.resume_position)
+    writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
     again = Written(journal.files, writer, found.used, found.next_lsn, found.resume_position)
     again.write([cursor_entry(7, 1)])
     found, groups = read_back(journal.files)
