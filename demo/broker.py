@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final
@@ -104,7 +104,9 @@ class Broker:
                     break
             nursery.cancel_scope.cancel()
 
-    async def _publish(self, sources: dict[Source, int], sampling: trio.CancelScope, say: Callable[[Message], None]) -> None:
+    async def _publish(
+        self, sources: dict[Source, int], sampling: trio.CancelScope, say: Callable[[Message], None]
+    ) -> None:
         """Sample until told to stop, then wait until all of it is acknowledged."""
         begun_at = time.monotonic()
         interval_s = min(max(sum(sources.values()) / self._rate, _SHORTEST_INTERVAL_S), _LONGEST_INTERVAL_S)
@@ -157,7 +159,13 @@ class Broker:
         is_known = appended.base_offset >= 0
         self._ledger.write(
             Acknowledged(
-                shard, sequence + at, digest, appended.base_offset + at if is_known else -1, appended.level, latency_us, at_us
+                shard,
+                sequence + at,
+                digest,
+                appended.base_offset + at if is_known else -1,
+                appended.level,
+                latency_us,
+                at_us,
             )
             for at, digest in enumerate(digests)
         )
@@ -202,7 +210,7 @@ class Broker:
         return f"{ROOT}/{self._name}/{source.topic}"
 
 
-async def read_commands(stream: trio.abc.ReceiveStream) -> AsyncIterator[Command]:
+async def read_commands(stream: trio.abc.ReceiveStream) -> AsyncGenerator[Command, None]:
     """The commands on a stream, a line each, until it ends."""
     pending = b""
     while data := await stream.receive_some(_COMMAND_BYTES):
@@ -219,9 +227,12 @@ async def run_broker(name: str, url: str, ledger_path: Path, rate: float) -> Non
         sys.stdout.buffer.flush()
 
     with Ledger(ledger_path) as ledger:
-        async with trio.lowlevel.FdStream(os.dup(0)) as stdin, open_adapter(url) as adapter:
-            async with aclosing(read_commands(stdin)) as commands:
-                await Broker(name, adapter, ledger, rate).run(commands, say)
+        async with (
+            trio.lowlevel.FdStream(os.dup(0)) as stdin,
+            open_adapter(url) as adapter,
+            aclosing(read_commands(stdin)) as commands,
+        ):
+            await Broker(name, adapter, ledger, rate).run(commands, say)
 
 
 def main() -> None:
