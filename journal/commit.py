@@ -291,6 +291,17 @@ class Committer:
         if self.failure is not None and not group.committed:
             raise self.failure
 
+    async def wait_for_all(self) -> None:
+        """Wait until everything decided before this call is durable and published; returns at once if nothing is pending.
+
+        Raises:
+            StorageFailedError: It will never be.
+        """
+        pending = [self._in_flight, *self._waiting, None if self.group.is_empty else self.group]
+        newest = next((group for group in reversed(pending) if group is not None), None)
+        if newest is not None:
+            await self.wait(newest)
+
     async def drain(self) -> None:
         """Wait until everything decided so far is durable and published, or until it never will be."""
         while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):

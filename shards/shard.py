@@ -18,6 +18,9 @@ from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.producer_state import ProducerState
 from shards.segment import MemorySegment, Segment
 
+BEING_DELETED = "it is being deleted"
+"""Damage of a shard whose deletion is on its way to the disk; never stored."""
+
 Published: TypeAlias = tuple[int, Segment | None, int, int]
 """How far a shard may be read: (next offset, segment in which that lies, position in it, lsn). A plain tuple: a commit
 group makes one for every shard it touches."""
@@ -42,7 +45,8 @@ class Shard:
         segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
         producers: Sequence state per producer id; None until a producer with an id appends.
         damage: Why the shard is stopped, or an empty string.
-        deleted: It is being deleted or is gone (``damage`` is set as well).
+        deleted: It is being deleted or is gone (``damage`` is set as well): nobody may use it any more.
+        gone: The deletion is committed. Until then a crash may bring the shard back, so it is kept like any other.
         group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
         pending_groups: Commit groups with entries of this shard that are not published yet.
         listeners: Called with the shard after each publish.
@@ -55,6 +59,7 @@ class Shard:
         "created_us",
         "damage",
         "deleted",
+        "gone",
         "dirty",
         "group_number",
         "in_memory_mode",
@@ -103,6 +108,7 @@ class Shard:
         self.listeners: list[Callable[[Shard], None]] | None = None
         self.damage = ""
         self.deleted = False
+        self.gone = False
         self.dirty = False
 
     def active(self) -> Segment | None:

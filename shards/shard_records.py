@@ -16,7 +16,7 @@ from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
 from shards.producer_state import ProducerState
-from shards.shard import Shard
+from shards.shard import BEING_DELETED, Shard
 from shards.store import Family, Mutations, OrderedStore
 
 _SHARD = struct.Struct(">Q")
@@ -41,8 +41,9 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
         Base offsets recorded now.
     """
     safe = safe_offset(shard)
+    damage = "" if shard.damage == BEING_DELETED else shard.damage
     head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
-    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
+    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + damage.encode())
     present = []
     for segment in _published_log_segments(shard):
         sealed = segment.sealed and segment.flushed == segment.end

@@ -31,6 +31,10 @@ _APPEND = int(Op.APPEND)
 _HELLO = int(Op.HELLO)
 
 
+class BrokenFrameError(RemoteProtocolError):
+    """A frame whose fixed body has the wrong size: sender and receiver no longer mean the same, so this ends it."""
+
+
 class Operations(Protocol):
     """What a connection does with every frame that is not an append."""
 
@@ -85,6 +89,7 @@ class Connection:
         self._report = report
         self._max_frame_bytes = HELLO_MAX_FRAME_BYTES
         self._requests = 0
+        self._was_refused = False
         self._progress = trio.lowlevel.ParkingLot()
         self._limit = engine.config.limits.max_inflight_bytes_per_connection
 
@@ -105,6 +110,11 @@ class Connection:
     def fail(self, error: StorageFailedError) -> None:
         """Outstanding appends will never be acknowledged: end the connection, so that the client asks again elsewhere."""
         self.output.abandon()
+
+    def tell(self, error: StorageError) -> None:
+        """Say why the connection ends, unless a refused HELLO has said it."""
+        if not self._was_refused:
+            self.reply(encode_error(0, 0, error))
 
     def reply(self, frame: bytes) -> None:
         """Send one whole frame."""
@@ -141,18 +151,18 @@ class Connection:
                     break
                 if op == _APPEND and self.greeted:
                     shard: Shard | None = None
+                    if length < APPEND_HEAD.size:
+                        raise BrokenFrameError(f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}")
                     try:
-                        if length < APPEND_HEAD.size:
-                            raise RemoteProtocolError(
-                                f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}"
-                            )
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
                             raise unknown_handle(handle)
                         append(shard, view, start, stop, expected, level, correlation, self)
                         appended += length
                     except StorageError as error:
-                        self._refuse(op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error)
+                        self._refuse(
+                            op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error
+                        )
                 else:
                     if op != _HELLO and not self.greeted:
                         raise RemoteProtocolError(f"the first frame must be HELLO, not operation {op}")
@@ -184,8 +194,13 @@ class Connection:
     def _request(self, op: int, correlation: int, body: bytes) -> None:
         try:
             pending = self._operations.handle(self, op, correlation, body)
+        except BrokenFrameError:
+            raise
         except Exception as error:
             self._refuse(op, correlation, error)
+            if not self.greeted:
+                self._was_refused = True
+                raise RemoteProtocolError(f"HELLO was refused: {error}") from error
             return
         if pending is not None:
             self._requests += 1
@@ -242,4 +257,6 @@ class Connection:
 
 def unknown_handle(handle: int) -> UnknownHandleError:
     """The error for a handle that was not given, was closed, or whose shard was deleted."""
-    return UnknownHandleError(f"handle {handle} is not open on this connection, or its shard was deleted; open the shard")
+    return UnknownHandleError(
+        f"handle {handle} is not open on this connection, or its shard was deleted; open the shard"
+    )

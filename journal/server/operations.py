@@ -15,7 +15,7 @@ import trio
 
 from journal.engine import Engine
 from journal.protocol import messages
-from journal.protocol.errors import RemoteProtocolError, UnknownOperationError
+from journal.protocol.errors import UnknownOperationError
 from journal.protocol.frames import (
     FETCH_REPLY,
     PROTOCOL_VERSION,
@@ -27,7 +27,7 @@ from journal.protocol.frames import (
     read_fetch,
 )
 from journal.protocol.messages import decode_request, encode
-from journal.server.connection import Connection, unknown_handle
+from journal.server.connection import BrokenFrameError, Connection, unknown_handle
 from journal.server.statistics import ServerStatistics
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.extents import Extent
@@ -61,7 +61,7 @@ class ServerOperations:
 
         Raises:
             UnknownOperationError: Not an operation of this version.
-            RemoteProtocolError: The body does not fit the operation.
+            BrokenFrameError: The body does not fit the operation.
         """
         handler = _HANDLERS.get(op)
         if handler is None:
@@ -71,7 +71,7 @@ class ServerOperations:
         try:
             return handler(self, connection, correlation, body)
         except struct.error as error:
-            raise RemoteProtocolError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
+            raise BrokenFrameError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
 
     # Connection
 
@@ -285,7 +285,7 @@ class ServerOperations:
                 start=Start(request.start, request.value),
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
-                has_credit=lambda: state.credit_bytes,
+                credit_bytes=lambda: state.credit_bytes,
             )
         except BaseException:
             pushing.discard(state)

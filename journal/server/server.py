@@ -16,7 +16,7 @@ import trio
 
 from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
-from journal.protocol.errors import RemoteProtocolError, ShuttingDownError, encode_error
+from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
 from journal.server.http import make_app, serve_http
 from journal.server.listening import accept, bind, linger
@@ -161,9 +161,10 @@ class Server:
                     await receive_from(connection)
                 if self.stopping.is_set():
                     await connection.settle()
-                    connection.reply(encode_error(0, 0, ShuttingDownError("the server is stopping; connect again")))
+                    connection.tell(ShuttingDownError("the server is stopping; connect again"))
             except RemoteProtocolError as error:
                 statistics.count_error(error)
+                connection.tell(error)
                 log.warning("connection closed", peer=peer, client=connection.client, reason=str(error))
             except OSError:
                 output.abandon()

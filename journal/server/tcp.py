@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import trio
 
-from journal.protocol.errors import RemoteProtocolError, encode_error
+from journal.protocol.errors import RemoteProtocolError
 from journal.protocol.frames import HEADER
 from journal.server.connection import Connection
 from journal.server.receive_buffers import BufferPool, ReceiveBuffer
@@ -33,7 +33,7 @@ async def receive(connection: Connection, sock: socket.socket, pool: BufferPool,
     """Receive frames until the peer closes, breaks the rules, or the task is cancelled.
 
     Raises:
-        RemoteProtocolError: The peer broke the rules; it has been told.
+        RemoteProtocolError: The peer broke the rules.
         OSError: The connection is broken.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
@@ -95,11 +95,7 @@ class _Receiver:
 
     def _take_frames(self, buffer: ReceiveBuffer) -> None:
         connection = self._connection
-        try:
-            self._start = connection.take_frames(buffer, self._start, self._end)
-        except RemoteProtocolError as error:
-            connection.reply(encode_error(0, 0, error))
-            raise
+        self._start = connection.take_frames(buffer, self._start, self._end)
         if connection.greeted:
             self._greeting.deadline = float("inf")
         if not connection.is_paused:

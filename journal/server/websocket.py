@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
-from journal.protocol.errors import RemoteProtocolError, encode_error
+from journal.protocol.errors import RemoteProtocolError
 from journal.server.connection import Connection
 from journal.server.receive_buffers import ReceiveBuffer
 from shards.chunks import Readable
@@ -81,11 +81,7 @@ async def receive_messages(connection: Connection, websocket: WebSocketConnectio
                 message = await websocket.get_message()
             except ConnectionClosed:
                 return
-            try:
-                await _take(connection, message)
-            except RemoteProtocolError as error:
-                connection.reply(encode_error(0, 0, error))
-                raise
+            await _take(connection, message)
             if connection.greeted:
                 greeting.deadline = float("inf")
     raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")

@@ -95,11 +95,9 @@ class ShardLedger:
             self.owners[value] = sent
         return sent
 
-    def acknowledge(self, sent: Sent, offset: int, level: AckLevel, *, early: bool = False) -> None:
-        """It was acknowledged; ``early`` in file mode before it was durable: until then its offset is not promised."""
+    def acknowledge(self, sent: Sent, offset: int, level: AckLevel) -> None:
+        """It was acknowledged."""
         sent.offset, sent.level = offset, level
-        if early:
-            return
         for place, value in enumerate(sent.values, offset):
             self._see(place, value)
             if level is AckLevel.DURABLE:

@@ -91,9 +91,12 @@ def small_config(**changes: Any) -> ServerConfig:
 
 
 @asynccontextmanager
-async def serving(path: Path, *, tolerate: bool = False, **changes: Any) -> AsyncIterator[Served]:
-    """Serve a data directory for the length of the block; fails if the server met what it did not expect."""
-    sockets = {name: _bound() for name in ("tcp", "websocket", "http")}
+async def serving(path: Path, *, socket_buffer_bytes: int = 0, **changes: Any) -> AsyncIterator[Served]:
+    """Serve a data directory for the length of the block; fails if the server met what it did not expect.
+
+    Small socket buffers keep the kernel from hiding how much the server takes in.
+    """
+    sockets = {name: _bound(socket_buffer_bytes) for name in ("tcp", "websocket", "http")}
     try:
         async with open_engine(str(path / "data"), small_config(**changes)) as engine:
             served = Served(engine, Server(engine), {name: sock.getsockname()[1] for name, sock in sockets.items()})
@@ -103,14 +106,18 @@ async def serving(path: Path, *, tolerate: bool = False, **changes: Any) -> Asyn
                     await nursery.start(served.server.run, sockets)
                     yield served
                     served.server.stopping.set()
-        assert tolerate or not served.unexpected, served.unexpected
+        assert not served.unexpected, served.unexpected
     finally:
         for sock in sockets.values():
             sock.close()
 
 
-def _bound() -> socket.socket:
+def _bound(buffer_bytes: int) -> socket.socket:
     sock = socket.socket()
+    if buffer_bytes:
+        # What is accepted inherits them.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", 0))
     sock.listen()

@@ -135,10 +135,7 @@ class ShardWorkload:
         self._reopen(mode)
 
     def _reopen(self, mode: Mode) -> None:
-        if self.shard.segments and self.shard.segments[-1].next_offset > self.shard.segments[-1].base_offset:
-            self._open(mode)
-            self.pending.append(self.shard.published_now())
-        elif self.shard.segments and (self.shard.segments[-1].kind is SegmentKind.MEMORY) != (mode is Mode.MEMORY):
+        if (self.shard.segments and self.shard.segments[-1].next_offset > self.shard.segments[-1].base_offset) or (self.shard.segments and (self.shard.segments[-1].kind is SegmentKind.MEMORY) != (mode is Mode.MEMORY)):
             self._open(mode)
             self.pending.append(self.shard.published_now())
         else:

@@ -1,4 +1,4 @@
-"""The memory of a segment gives back exactly what was put in, whatever is dropped meanwhile, and counts what it holds."""
+"""The memory of a segment gives back exactly what was put in, whatever is dropped, and counts what it holds."""
 
 from __future__ import annotations
 

@@ -98,3 +98,25 @@ def test_a_stored_form_that_is_cut_short_or_of_a_newer_program_is_refused() -> N
     for newer in (b"", b"\x02" + value[1:]):
         with pytest.raises(FormatVersionError, match="reads format 1"):
             ProducerState.decode(newer)
+
+
+@given(first_sequences, batches, st.integers(0, 2000))
+def test_what_is_kept_before_an_offset_knows_the_records_before_it_and_expects_the_next_one(
+    first: int, wanted: list[tuple[int, int]], offset: int
+) -> None:
+    state, offsets = stored(first, wanted)
+    kept = state.before(offset)
+    below = {sequence: place for sequence, place in offsets.items() if place < offset}
+    assert kept.next_sequence == (first + len(below)) % SEQUENCE_MODULUS
+    assert {sequence: kept.offset_of(sequence) for sequence in below} == below
+    assert all(kept.offset_of(sequence) == -1 for sequence in offsets if sequence not in below)
+    assert not kept.memory_lost
+
+
+def test_what_is_kept_before_a_jump_lets_the_jump_come_again() -> None:
+    state, _ = stored(0, [(10, 0)])
+    state.memory_lost = True
+    state.accept(17, 10, 3)
+    kept = state.before(10)
+    assert (kept.next_sequence, kept.memory_lost) == (10, True)
+    assert kept.follows(17)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 
@@ -24,7 +26,7 @@ def test_segments_lie_in_order_and_only_the_last_one_is_open(wanted: list[Step])
     workload = ShardWorkload()
     workload.run(wanted)
     segments = workload.shard.segments
-    for older, newer in zip(segments, segments[1:], strict=False):
+    for older, newer in itertools.pairwise(segments):
         assert older.sealed
         assert older.next_offset <= newer.base_offset
         missing = set(range(older.next_offset, newer.base_offset))
@@ -119,7 +121,7 @@ def test_a_stopped_and_a_deleted_shard_say_so() -> None:
     shard = Shard(1, "a", ShardConfig(), 0)
     shard.check_usable()
     shard.damage = "x.log at byte 5: bits"
-    with pytest.raises(ShardDamagedError, match="x.log at byte 5"):
+    with pytest.raises(ShardDamagedError, match=r"x\.log at byte 5"):
         shard.check_usable()
     shard.deleted = True
     with pytest.raises(ShardNotFoundError, match="was deleted"):

@@ -1,4 +1,4 @@
-"""What the views keep of a shard never promises more than its files hold, and a loaded shard is the one that was saved."""
+"""Records of a shard never promise more than its files hold, and a loaded shard is the one that was saved."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def test_a_record_goes_when_its_segment_does() -> None:
 
 def test_producers_are_saved_with_their_shard_and_go_with_it() -> None:
     workload = ShardWorkload()
+    workload.run([Step("append", 6), Step("publish", 0), Step("flush", 0)])
     state = ProducerState(3, 10)
     state.accept(10, 0, 5)
     workload.shard.producers = {2**63: state, 5: ProducerState(1, 0)}
