@@ -90,8 +90,9 @@ async def _with_brokers(
     server: Server, course: _Course, directory: Path, seconds: float, rate: float, display: Display
 ) -> list[Path]:
     """Everything that happens while the brokers run. Returns their ledgers."""
-    begun_at = trio.current_time()
     async with trio.open_nursery() as nursery, broker_process(FIRST, server.url, rate, directory, nursery) as first:
+        await _wait_for(first, lambda news: news.durable > 0, "published anything")
+        begun_at = trio.current_time()
         display.step(f"{FIRST} publishes this machine's telemetry from /proc as {ROOT}/{FIRST}/...")
         await trio.sleep(seconds * SECOND_BROKER_AT)
         async with broker_process(SECOND, server.url, rate, directory, nursery) as second:
@@ -112,7 +113,7 @@ async def _switch_modes(
 ) -> None:
     """Switch the busiest memory-mode shard to files and back while it is being written."""
     for broker in brokers:
-        await _wait_for(broker, lambda news: news.durable > 0 and news.memory > 0 and news.received > 0, "published")
+        await _wait_for(broker, lambda news: news.durable > 0 and news.memory > 0 and news.received > 0, "begun")
     async with open_adapter(server.url) as adapter:
         infos = await adapter.list_shards(_TOPICS)
         for info in infos:
