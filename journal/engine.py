@@ -415,7 +415,7 @@ async def open_engine(
 
 @asynccontextmanager
 async def _running(engine: Engine) -> AsyncIterator[None]:
-    """Run the background tasks around the body, then drain and make a checkpoint. An error of the body comes out as is."""
+    """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.maintenance.run)
