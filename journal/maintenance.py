@@ -362,7 +362,9 @@ class Maintenance:
         if retention == Retention() or shard.deleted or shard.damage:
             return
         offset = due(retention, shard.segments, self._clock.now_us())
-        if offset > max(shard.start_offset, shard.trim_decided):
+        # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers have to meet.
+        is_due = bool(shard.segments) and offset > shard.segments[0].base_offset
+        if is_due and offset > max(shard.start_offset, shard.trim_decided):
             shard.trim_decided = min(offset, shard.published_offset)
             self._control.trim_nowait(shard, shard.trim_decided)
 
