@@ -66,7 +66,6 @@ class Control:
         self._pending_names: dict[str, Group] = {}
         self._pending_versions: dict[Hashable, int] = {}
         self._pending_epochs: dict[str, ProducerIdentity] = {}
-        self.refuse: StorageError | None = None
 
     async def _commit(
         self,
@@ -86,16 +85,17 @@ class Control:
                 gives the call that takes the note back. That happens when the entry is published, not when the caller
                 goes away: a cancelled caller's decision stands.
         """
-        if self._committer.failure is not None:
-            raise self._committer.failure
-        if self.refuse is not None:
-            raise self.refuse
+        self._check_accepting()
         lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
         group = self._committer.group
         if pending is not None:
             group.held.append(pending(lsn))
         await self._committer.wait(group)
         return lsn
+
+    def _check_accepting(self) -> None:
+        if self._committer.failure is not None:
+            raise self._committer.failure
 
     # Shards
 
@@ -141,6 +141,8 @@ class Control:
         """Delete a shard with its records, cursors and files."""
         shard = self._table.by_name(name)
         if not shard.deleted:
+            # A shard that cannot be deleted must stay readable.
+            self._check_accepting()
             shard.deleted = True
             shard.damage = "it is being deleted"
             await self._commit(ShardDeleted(name), shard.shard_id)
