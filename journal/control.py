@@ -34,7 +34,7 @@ from shards.errors import (
 )
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.names import validate_name, validate_shard_name
-from shards.shard import Shard
+from shards.shard import BEING_DELETED, Shard
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
@@ -144,8 +144,10 @@ class Control:
             # A shard that cannot be deleted must stay readable.
             self._check_accepting()
             shard.deleted = True
-            shard.damage = "it is being deleted"
-            await self._commit(ShardDeleted(name), shard.shard_id)
+            shard.damage = shard.damage or BEING_DELETED
+            return lambda: None
+
+        await self._commit(ShardDeleted(name), shard.shard_id, pending=pending)
 
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
@@ -165,7 +167,8 @@ class Control:
         shard = self._usable(name)
         if shard.in_memory_mode != (mode is Mode.MEMORY):
             self._roll(shard, mode)
-            await self._committer.wait(self._committer.group)
+        # Also if somebody else has just switched it: the answer promises that it is durable.
+        await self._committer.wait_for_all()
         return shard.info(with_segments=False)
 
     async def seal(self, name: str) -> ShardInfo:

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from journal.appender import Appender
-from journal.commit import Committer, Group
+from journal.commit import AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
 from journal.data_directory import DataDirectory, open_directory
@@ -22,7 +22,7 @@ from journal.disk import Disk, DiskThread
 from journal.entry import ENTRY_HEADER_SIZE
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
-from journal.protocol.frames import ACK, ACK_DUPLICATE
+from journal.protocol.frames import ACK, ACK_DUPLICATE, NO_OFFSET
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
 from journal.shard_table import ShardTable
@@ -143,7 +143,7 @@ class Engine:
             self._files, self._directory.journal, storage.journal_file_bytes, _new_salt, found.used
         )
         if found.used:
-            self.writer.resume(found.resume_position)
+            self.writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
         self.committer = Committer(
             self.writer,
             self._disk,
@@ -186,6 +186,7 @@ class Engine:
             fail=self._fail,
         )
         self.maintenance.drop(self._dropped)
+        self.views.on_trimmed = self.maintenance.index_trimmed
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
         self.reader = Reader(self._files, self.table, self.views)
         self.subscriptions = Subscriptions(
@@ -235,7 +236,7 @@ class Engine:
         dirty = self.maintenance.dirty
         for shard, published in group.published:
             shard.pending_groups -= 1
-            if not shard.deleted:
+            if not shard.gone:
                 dirty[shard.shard_id] = shard
                 shard.publish(published)
         for _, shard_id, _ in group.decisions:
@@ -305,16 +306,35 @@ class Engine:
             StorageFailedError: The disk failed; whether it is stored is known after a restart.
         """
         await self.maintenance.wait_for_room()
+        waiter = _Waiter()
+        self.append_nowait(shard, batch, waiter, 0, ack=ack, expected_offset=expected_offset)
+        return await waiter.wait()
+
+    def append_nowait(
+        self,
+        shard: Shard,
+        batch: bytes,
+        sink: AckSink,
+        correlation: int,
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> None:
+        """Take one encoded batch from inside the process; ``sink`` gets its acknowledgement, perhaps at once.
+
+        The caller bounds what is under way and asks `Maintenance.has_room` before.
+
+        Raises:
+            StorageError: It was refused; nothing of it is stored.
+        """
         frame = bytearray(ENTRY_HEADER_SIZE + len(batch))
         frame[ENTRY_HEADER_SIZE:] = batch
-        waiter = _Waiter()
         self.begin_chunk()
-        expected = -1 if expected_offset is None else expected_offset
+        expected = NO_OFFSET if expected_offset is None else expected_offset
         try:
-            self.appender.append(shard, memoryview(frame), 0, len(frame), expected, ack, 0, waiter)
+            self.appender.append(shard, memoryview(frame), 0, len(frame), expected, ack, correlation, sink)
         finally:
             self.appender.finish()
-        return await waiter.wait()
 
 
 class _Waiter:

@@ -23,12 +23,12 @@ from shards.shard import Shard
 class Member:
     """One member's end of a group subscription; the same shape as a `Subscription`."""
 
-    def __init__(self, group: SharedGroup, on_ready: Callable[[], None], has_credit: Callable[[], int]) -> None:
+    def __init__(self, group: SharedGroup, on_ready: Callable[[], None], credit_bytes: Callable[[], int]) -> None:
         self._group = group
         self._on_ready = on_ready
         self._queue: deque[Push | Notice] = deque()
         self._announced: set[int] = set()
-        self._credit_bytes = has_credit
+        self._credit_bytes = credit_bytes
         self._queued_bytes = 0
         self.topic_filter: str | None = None
 
@@ -139,9 +139,9 @@ class SharedGroup:
         """Have the task look again: new records, credit, members or acknowledgements."""
         self._wake.set()
 
-    def join(self, on_ready: Callable[[], None], has_credit: Callable[[], int]) -> Member:
+    def join(self, on_ready: Callable[[], None], credit_bytes: Callable[[], int]) -> Member:
         """Take a member in."""
-        member = Member(self, on_ready, has_credit)
+        member = Member(self, on_ready, credit_bytes)
         self._members.append(member)
         for share in self._shares.values():
             share.assignment.join(member)

@@ -156,9 +156,9 @@ class JournalWriter:
         return self._file_bytes - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
 
     @property
-    def has_spare(self) -> bool:
-        """Whether the next file is ready."""
-        return bool(self._free)
+    def spare_count(self) -> int:
+        """Zeroed files that are ready to be used."""
+        return len(self._free)
 
     @property
     def used_bytes(self) -> int:
@@ -170,11 +170,20 @@ class JournalWriter:
         """Files in use."""
         return len(self._used)
 
-    def resume(self, position: int) -> None:
-        """Go on writing at this position of the newest used file."""
+    def resume(self, position: int, *, torn: bool) -> None:
+        """Go on writing at this position of the newest used file.
+
+        Args:
+            position: End of its last whole group.
+            torn: A group that a crash cut off begins there. Its header is wiped out: if the next group goes to another
+                file, what is left of this one must not be taken for damage inside the journal.
+        """
         newest = self._used[-1]
         self._current = self._files.open(newest.path)
         self._position = position
+        if torn:
+            self._current.pwritev([bytes(GROUP_HEADER_SIZE)], position)
+            self._current.fdatasync()
         # It may have been made under another configuration; what lies behind its own end would not be read back.
         self._end = newest.header.size_bytes
 
@@ -197,7 +206,8 @@ class JournalWriter:
         used.last_lsn = next_lsn - 1
 
     def _next_file(self, first_lsn: int) -> None:
-        self.prepare_spare()
+        if not self._free:
+            self.add_spare()
         spare = self._free.pop()
         header = JournalFileHeader(self._next_number, self._new_salt(), self._file_bytes, first_lsn)
         file = self._files.open(spare)
@@ -218,10 +228,8 @@ class JournalWriter:
         self._next_number += 1
         self._used.append(UsedFile(path, header, first_lsn - 1))
 
-    def prepare_spare(self) -> None:
-        """Have at least one zeroed file ready, so that going on to the next one does not wait for it."""
-        if self._free:
-            return
+    def add_spare(self) -> None:
+        """Make one more zeroed file, so that going on to the next one does not wait for it."""
         path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
         file = self._files.open(path, create=True)
         try:

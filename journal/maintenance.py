@@ -42,6 +42,7 @@ _FLUSHED_AT_ONCE = 256
 _SAVED_AT_ONCE = 500
 _SYNCED_ONE_BY_ONE = 32
 _EXPIRED_AT_ONCE = 1000
+_UNINDEXED_AT_ONCE = 2000
 
 
 class Maintenance:
@@ -87,6 +88,7 @@ class Maintenance:
         self._unsynced: set[str] = set()
         self._directories: set[str] = set()
         self._to_remove: list[LogSegment] = []
+        self._to_unindex: dict[int, Shard] = {}
         self.dirty: dict[int, Shard] = {}
         self.disk_full: DiskFullError | None = None
         self.checkpoints = 0
@@ -111,7 +113,7 @@ class Maintenance:
 
     def wake_if_needed(self) -> None:
         """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
-        if self._tails_due() or self._checkpoint_due():
+        if self._tails_due() or self._checkpoint_due() or not self._writer.spare_count:
             self.wake()
 
     def wake(self) -> None:
@@ -137,12 +139,13 @@ class Maintenance:
                     await self._wake.wait()
                 self._wake = trio.Event()
                 self.look_at_disk()
-                await self.prepare_spare()
                 if self._checkpoint_due():
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
                 await self.remove_files()
+                await self.clean_indexes()
+                await self.prepare_spares()
                 if trio.current_time() >= next_retention:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
@@ -155,10 +158,17 @@ class Maintenance:
     async def _off_loop(self, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work, limiter=self._limiter)
 
-    async def prepare_spare(self) -> None:
-        """Have a zeroed journal file ready before it is needed."""
-        if not self._writer.has_spare and self.disk_full is None:
-            await self._off_loop(self._writer.prepare_spare)
+    def _spares_wanted(self) -> int:
+        """One zeroed file ahead is enough for a quiet node; one under load gets the whole budget early."""
+        used = self._writer.used_count
+        return 1 if used < 2 else max(1, self._spares() - used)
+
+    async def prepare_spares(self) -> None:
+        """Have zeroed journal files ready before they are needed, one a turn."""
+        if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
+            await self._off_loop(self._writer.add_spare)
+            if self._writer.spare_count < self._spares_wanted():
+                self.wake()
 
     def look_at_disk(self) -> None:
         """Refuse appends before the disk is really full, and take them again when there is room."""
@@ -177,7 +187,7 @@ class Maintenance:
     def _plans(self, shards: list[Shard]) -> list[FlushPlan]:
         plans = []
         for shard in shards:
-            if shard.deleted:
+            if shard.gone:
                 # Perhaps only since the flush began: what it held in memory is gone.
                 continue
             for segment in shard.segments:
@@ -242,7 +252,7 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
-        lsn = self._committer.committed_lsn
+        lsn = self._committer.journal_lsn
         await self.flush()
         if self.disk_full is not None:
             return
@@ -254,7 +264,7 @@ class Maintenance:
         for some in _slices(dirty, _SAVED_AT_ONCE):
             mutations = Mutations()
             for shard in some:
-                if shard.deleted:
+                if shard.gone:
                     continue
                 recorded = self._table.recorded(shard.shard_id)
                 self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
@@ -311,6 +321,23 @@ class Maintenance:
             for path in (segment.path, segment.index_path):
                 if self._files.exists(path):
                     self._files.remove(path)
+
+    def index_trimmed(self, shard: Shard) -> None:
+        """The words of a shard's trimmed records are to go from its index."""
+        self._to_unindex[shard.shard_id] = shard
+
+    async def clean_indexes(self) -> None:
+        """Remove index entries of trimmed records. Readers pass over those that are still there."""
+        waiting, self._to_unindex = self._to_unindex, {}
+        for shard in waiting.values():
+            following: bytes | None = b""
+            while following is not None and not shard.deleted:
+                mutations = Mutations()
+                following = self._views.word_index.drop_below(
+                    mutations, shard.shard_id, shard.start_offset, _UNINDEXED_AT_ONCE, following
+                )
+                self._views.store.write(mutations)
+                await trio.lowlevel.checkpoint()
 
     # Retention and expiry
 

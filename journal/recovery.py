@@ -152,15 +152,25 @@ def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint
             data = memoryview(file.pread(header.size_bytes, 0))
         finally:
             file.close()
-        if found.used and header.first_lsn != found.next_lsn:
+        # Files are recycled together, but a crash may have undone that for some and not for others; the views hold
+        # everything that files missing in between had.
+        if (
+            found.used
+            and header.first_lsn != found.next_lsn
+            and not found.next_lsn <= header.first_lsn <= checkpoint + 1
+        ):
             raise CorruptionError(
                 path, 0, f"begins with lsn {header.first_lsn}, but the file before it ends with {found.next_lsn - 1}"
             )
         if len(data) < header.size_bytes:
-            raise CorruptionError(path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes")
+            raise CorruptionError(
+                path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes"
+            )
         if not found.used and header.first_lsn > checkpoint + 1:
             raise CorruptionError(
-                path, 0, f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it"
+                path,
+                0,
+                f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it",
             )
         found.next_lsn = header.first_lsn
         used = UsedFile(path, header, header.first_lsn - 1)

@@ -121,6 +121,10 @@ class Subscription:
             except StorageError as error:
                 self._end(feed, "removed" if feed.shard.deleted else "error", error)
                 continue
+            except trio.Cancelled:
+                # Nothing was taken: without this the shard would be looked at only after its next append.
+                self._queue(feed)
+                raise
             if push is None:
                 continue
             if not feed.announced:
@@ -230,7 +234,7 @@ class Subscriptions:
         start: Start,
         group: str | None,
         on_ready: Callable[[], None],
-        has_credit: Callable[[], int],
+        credit_bytes: Callable[[], int],
     ) -> AnySubscription:
         """Begin a subscription to a shard, or to all shards that match a filter, now and later.
 
@@ -251,7 +255,7 @@ class Subscriptions:
                 )
         if group is not None:
             validate_name("group name", group)
-            return await self._join(group, shard, topic_filter, start, on_ready, has_credit)
+            return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes)
         subscription = Subscription(self._reader, on_ready, self._forget, self._committed_lsn)
         self.count += 1
         try:
@@ -300,7 +304,7 @@ class Subscriptions:
         topic_filter: str | None,
         start: Start,
         on_ready: Callable[[], None],
-        has_credit: Callable[[], int],
+        credit_bytes: Callable[[], int],
     ) -> Member:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
@@ -311,12 +315,12 @@ class Subscriptions:
         group = self._groups.get(key)
         if group is not None:
             self.count += 1
-            return group.join(on_ready, has_credit)
+            return group.join(on_ready, credit_bytes)
         group = self._groups[key] = SharedGroup(
             name, self._reader, self._control, on_left=self._member_left, on_empty=lambda: self._drop_group(key)
         )
         self.count += 1
-        member = group.join(on_ready, has_credit)
+        member = group.join(on_ready, credit_bytes)
         self._nursery.start_soon(group.run)
         done = self._beginning[key] = trio.Event()
         try:

@@ -72,6 +72,7 @@ class Views:
         self.lsns_reserved = 0
         self.on_created: Callable[[Shard], None] | None = None
         self.on_deleted: Callable[[Shard], None] | None = None
+        self.on_trimmed: Callable[[Shard], None] | None = None
 
     def fold(
         self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()
@@ -168,7 +169,7 @@ class Views:
         shard_records.delete(self.store, mutations, shard_id)
         self.table.remove(shard_id)
         shard.damage = "it was deleted"
-        shard.deleted = True
+        shard.deleted = shard.gone = True
         self._drop(shard.segments)
         if self.on_deleted is not None:
             self.on_deleted(shard)
@@ -216,6 +217,8 @@ class Views:
         shard = self.table.by_id(shard_id)
         if shard is not None:
             self._drop(shard.trim(decision.start_offset))
+            if shard.indexed and self.on_trimmed is not None:
+                self.on_trimmed(shard)
 
     def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
         shard = self.table.by_id(shard_id)

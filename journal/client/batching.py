@@ -32,8 +32,9 @@ def pending_of(
     Raises:
         InvalidRequestError: No records, or something that is neither bytes nor `Record`.
     """
-    if isinstance(records, bytes | str):
-        raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {type(records).__name__}")
+    given: object = records
+    if isinstance(given, bytes | str):
+        raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {type(given).__name__}")
     count = len(records)
     if not count:
         raise InvalidRequestError("an append needs at least one record")

@@ -285,7 +285,7 @@ class ServerOperations:
                 start=Start(request.start, request.value),
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
-                has_credit=lambda: state.credit_bytes,
+                credit_bytes=lambda: state.credit_bytes,
             )
         except BaseException:
             pushing.discard(state)

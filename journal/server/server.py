@@ -45,7 +45,7 @@ class Server:
     def __init__(self, engine: Engine, stopping: trio.Event | None = None) -> None:
         self.engine = engine
         self.statistics = ServerStatistics()
-        self.stopping = stopping or trio.Event()
+        self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
