@@ -36,6 +36,9 @@ from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig,
 from shards.names import validate_name, validate_shard_name
 from shards.shard import BEING_DELETED, Shard
 
+# What frees space, or needs next to none, is done on a full disk as well.
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, CursorDeleted, StateDeleted)
+
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
 
@@ -66,6 +69,7 @@ class Control:
         self._pending_names: dict[str, Group] = {}
         self._pending_versions: dict[Hashable, int] = {}
         self._pending_epochs: dict[str, ProducerIdentity] = {}
+        self.refuse: StorageError | None = None
 
     async def _commit(
         self,
@@ -85,17 +89,16 @@ class Control:
                 gives the call that takes the note back. That happens when the entry is published, not when the caller
                 goes away: a cancelled caller's decision stands.
         """
-        self._check_accepting()
+        if self._committer.failure is not None:
+            raise self._committer.failure
+        if self.refuse is not None and not isinstance(decision, _FREEING):
+            raise self.refuse
         lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
         group = self._committer.group
         if pending is not None:
             group.held.append(pending(lsn))
         await self._committer.wait(group)
         return lsn
-
-    def _check_accepting(self) -> None:
-        if self._committer.failure is not None:
-            raise self._committer.failure
 
     # Shards
 
@@ -120,7 +123,7 @@ class Control:
             return shard.info(with_segments=False)
         if len(self._table.catalogue) + len(self._pending_names) >= self._max_shards:
             raise LimitExceededError(
-                f"cannot create shard {name!r}: the node has {self._max_shards} shards, as many as shards.max_shards allows"
+                f"cannot create {name!r}: the node has {self._max_shards} shards, all that shards.max_shards allows"
             )
         created = ShardCreated(name, self._default_config(config), self._now_us())
 
@@ -140,9 +143,12 @@ class Control:
     async def delete_shard(self, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
         shard = self._table.by_name(name)
-        if not shard.deleted:
-            # A shard that cannot be deleted must stay readable.
-            self._check_accepting()
+        if shard.deleted:
+            # Somebody is deleting it right now: it is deleted when that is durable.
+            await self._committer.wait_for_all()
+            return
+
+        def pending(_: int) -> Callable[[], None]:
             shard.deleted = True
             shard.damage = shard.damage or BEING_DELETED
             return lambda: None
