@@ -1,1 +1,1 @@
-"""The main job on real input: ``python -m demo``. See `demo.scenario` for what happens and `demo.check` for what must hold."""
+"""The main job on real input: ``python -m demo``. `demo.scenario` says what happens, `demo.check` what must hold."""

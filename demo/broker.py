@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final
@@ -210,7 +210,7 @@ class Broker:
         return f"{ROOT}/{self._name}/{source.topic}"
 
 
-async def read_commands(stream: trio.abc.ReceiveStream) -> AsyncIterator[Command]:
+async def read_commands(stream: trio.abc.ReceiveStream) -> AsyncGenerator[Command, None]:
     """The commands on a stream, a line each, until it ends."""
     pending = b""
     while data := await stream.receive_some(_COMMAND_BYTES):
@@ -227,9 +227,12 @@ async def run_broker(name: str, url: str, ledger_path: Path, rate: float) -> Non
         sys.stdout.buffer.flush()
 
     with Ledger(ledger_path) as ledger:
-        async with trio.lowlevel.FdStream(os.dup(0)) as stdin, open_adapter(url) as adapter:
-            async with aclosing(read_commands(stdin)) as commands:
-                await Broker(name, adapter, ledger, rate).run(commands, say)
+        async with (
+            trio.lowlevel.FdStream(os.dup(0)) as stdin,
+            open_adapter(url) as adapter,
+            aclosing(read_commands(stdin)) as commands,
+        ):
+            await Broker(name, adapter, ledger, rate).run(commands, say)
 
 
 def main() -> None:

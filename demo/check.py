@@ -1,8 +1,8 @@
 """What must hold at the end, shard by shard: the ledgers against what is there. Pure; reading happens elsewhere.
 
 - *Durable*: a record acknowledged as durable is there, at its offset, with its content.
-- *Memory*: one acknowledged as in memory is there too, or it was acknowledged before the server died and its offset lies
-  in a gap that readers are shown. It is never lost silently, and its offset is never given to another record.
+- *Memory*: one acknowledged as in memory is there too, or it was acknowledged before the server died and its offset
+  lies in a gap that readers are shown. It is never lost silently, and its offset is never given to another record.
 - *Once*: no content is there twice, and nothing is there that nobody published.
 - *Order*: offsets and the publisher's own numbers rise together.
 - *Delivery*: the other broker got every record once, with its content, or was shown the same gap.
@@ -219,7 +219,7 @@ def _received_wrongly(evidence: ShardEvidence) -> int:
     another offset: its publisher knows the second one only, and a receiver has rightly seen both.
     """
     acknowledged = {ack.offset: ack.digest for ack in evidence.acknowledged if ack.offset >= 0}
-    knows_all = len(acknowledged) == len(evidence.acknowledged) and not evidence.may_lose
+    knows_all = not evidence.may_lose and all(ack.offset >= 0 for ack in evidence.acknowledged)
     published = {record.digest for record in evidence.published}
     wrong = 0
     last_offset = -1

@@ -18,7 +18,10 @@ _DIGEST_BYTES = 8
 
 
 class Published(msgspec.Struct, frozen=True, array_like=True, tag="published"):
-    """A record is about to be appended: from now on it may be stored. ``sequence`` counts the topic's records from 0."""
+    """A record is about to be appended: from now on it may be stored.
+
+    ``sequence`` counts the topic's records from 0.
+    """
 
     shard: str
     sequence: int

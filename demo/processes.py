@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 import trio
@@ -113,7 +113,7 @@ class Server:
             f"{self._log_path} says why: {_last_line(self._log_path)}"
         )
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

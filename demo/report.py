@@ -18,9 +18,8 @@ ModeHistory = Sequence[tuple[str, int]]
 """Modes of a shard and the offsets from which they hold."""
 
 NOTE = (
-    "A gap is wider than what was lost: offsets of a memory segment are reserved on disk a million at a time, before they "
-    "are used,\nand none that may have been given out is ever used again. What reached the other broker before the kill "
-    "stays received."
+    "A gap is wider than what was lost: offsets of a memory segment are reserved on disk ahead, a million at a time,\n"
+    "and none that may have been given out is used again. What the other broker received before the kill it keeps."
 )
 
 
@@ -128,21 +127,28 @@ def render(outcome: Outcome) -> Table:
 
 def summary(outcome: Outcome) -> list[str]:
     """The figures of the run, a line each."""
-    published = sum(shard.published for shard in outcome.shards)
-    read, seconds = outcome.read_back, max(outcome.publishing_s, 1e-9)
+    published, seconds = sum(shard.published for shard in outcome.shards), max(outcome.publishing_s, 1e-9)
     durable, memory = outcome.latencies["durable"], outcome.latencies["memory"]
-    return [
-        f"published   {published:,} records in {seconds:.1f} s: {published / seconds:,.0f} records/s, "
-        f"{outcome.published_bytes / seconds / 1e6:.2f} MB/s (the pace of the sampling, not a limit)",
-        f"acknowledged  durable p50 {durable.p50_ms:.1f} ms, p99 {durable.p99_ms:.1f} ms; "
-        f"memory p50 {memory.p50_ms:.1f} ms, p99 {memory.p99_ms:.1f} ms; "
-        f"longest {max(durable.longest_ms, memory.longest_ms):,.0f} ms, across the kill",
-        f"killed      accepting again after {outcome.ready_again_s:.2f} s, "
-        f"first append acknowledged again after {outcome.acknowledged_again_s:.2f} s",
-        f"read back   {read.records:,} records, {read.size_bytes / 1e6:.1f} MB in {read.seconds:.2f} s: "
-        f"{read.records / max(read.seconds, 1e-9):,.0f} records/s, "
-        f"{read.size_bytes / max(read.seconds, 1e-9) / 1e6:.1f} MB/s",
-    ]
+    read = outcome.read_back
+    read_s = max(read.seconds, 1e-9)
+    pace = f"{published / seconds:,.0f} records/s, {outcome.published_bytes / seconds / 1e6:.2f} MB/s"
+    longest_ms = max(durable.longest_ms, memory.longest_ms)
+    figures = {
+        "published": f"{published:,} records in {seconds:.1f} s: {pace} (the pace of the sampling, no limit)",
+        "acknowledged": (
+            f"durable after {durable.p50_ms:.1f} ms (p50), {durable.p99_ms:.1f} ms (p99); "
+            f"memory after {memory.p50_ms:.1f} ms, {memory.p99_ms:.1f} ms; longest {longest_ms:,.0f} ms (the kill)"
+        ),
+        "after the kill": (
+            f"the server accepts after {outcome.ready_again_s:.2f} s, "
+            f"the first append is acknowledged after {outcome.acknowledged_again_s:.2f} s"
+        ),
+        "read back": (
+            f"{read.records:,} records in {read.seconds:.2f} s: {read.records / read_s:,.0f} records/s, "
+            f"{read.size_bytes / read_s / 1e6:.1f} MB/s"
+        ),
+    }
+    return [f"{what:<16}{text}" for what, text in figures.items()]
 
 
 def verdict(outcome: Outcome) -> Text:

@@ -23,7 +23,7 @@ from demo.processes import BrokerProcess, DemoError, Server, broker_process, fre
 from demo.read_back import ReadBack, gather_evidence
 from demo.report import Outcome, latencies_by_level
 from journal.check import check_directory
-from shards.model import Mode, ShardInfo
+from shards.model import Mode, SegmentKind, ShardInfo
 
 FIRST, SECOND = "broker-a", "broker-b"
 
@@ -31,7 +31,7 @@ SECOND_BROKER_AT, TO_FILE_AT, TO_MEMORY_AT, KILL_AT = 0.08, 0.25, 0.45, 0.6
 """When the steps come, as shares of the run."""
 
 _TOPICS: Final = f"{ROOT}/#"
-_WAIT_S = 15.0
+_WAIT_S = 20.0
 _AFTER_RESTART_S = 0.5
 _SHOW_INTERVAL_S = 0.1
 
@@ -90,8 +90,9 @@ async def _with_brokers(
     server: Server, course: _Course, directory: Path, seconds: float, rate: float, display: Display
 ) -> list[Path]:
     """Everything that happens while the brokers run. Returns their ledgers."""
-    begun_at = trio.current_time()
     async with trio.open_nursery() as nursery, broker_process(FIRST, server.url, rate, directory, nursery) as first:
+        await _wait_for(first, lambda news: news.durable > 0, "published anything")
+        begun_at = trio.current_time()
         display.step(f"{FIRST} publishes this machine's telemetry from /proc as {ROOT}/{FIRST}/...")
         await trio.sleep(seconds * SECOND_BROKER_AT)
         async with broker_process(SECOND, server.url, rate, directory, nursery) as second:
@@ -100,7 +101,6 @@ async def _with_brokers(
             with display.counting(seconds) as show:
                 nursery.start_soon(_show, brokers, show)
                 await _switch_modes(server, brokers, course, begun_at, seconds, display)
-                await trio.sleep_until(begun_at + seconds * KILL_AT)
                 await _kill_and_restart(server, brokers, course, display)
                 await trio.sleep_until(max(begun_at + seconds, trio.current_time() + _AFTER_RESTART_S))
                 await _finish(server, brokers, course, display)
@@ -113,7 +113,7 @@ async def _switch_modes(
 ) -> None:
     """Switch the busiest memory-mode shard to files and back while it is being written."""
     for broker in brokers:
-        await _wait_for(broker, lambda news: news.durable > 0 and news.memory > 0 and news.received > 0, "published")
+        await _wait_for(broker, lambda news: news.durable > 0 and news.memory > 0 and news.received > 0, "begun")
     async with open_adapter(server.url) as adapter:
         infos = await adapter.list_shards(_TOPICS)
         for info in infos:
@@ -122,10 +122,23 @@ async def _switch_modes(
         for mode, share in ((Mode.FILE, TO_FILE_AT), (Mode.MEMORY, TO_MEMORY_AT)):
             await trio.sleep_until(begun_at + seconds * share)
             info = await adapter.set_mode(course.switched, mode)
-            course.modes[info.name].append((mode.value, info.next_offset))
             display.step(
-                f"{info.name} is in {mode.value} mode from offset {info.next_offset:,} on, while it is written"
+                f"{info.name}, which is being written, goes on in {mode.value} mode at offset {info.next_offset:,}"
             )
+            with _deadline(f"nothing more was written to {info.name}"):
+                await adapter.read(info.name, info.next_offset, max_wait_s=_WAIT_S)
+        await trio.sleep_until(begun_at + seconds * KILL_AT)
+        course.modes[course.switched] = mode_history(await adapter.describe_shard(course.switched))
+
+
+def mode_history(info: ShardInfo) -> list[tuple[str, int]]:
+    """Modes that a shard has been in and the offsets from which they held, as its segments show it."""
+    history: list[tuple[str, int]] = []
+    for segment in info.segments:
+        mode = Mode.MEMORY if segment.kind is SegmentKind.MEMORY else Mode.FILE
+        if segment.next_offset > segment.base_offset and (not history or history[-1][0] != mode.value):
+            history.append((mode.value, segment.base_offset))
+    return history
 
 
 async def _kill_and_restart(

@@ -426,14 +426,14 @@ async def open_engine(
 
 @asynccontextmanager
 async def _running(engine: Engine) -> AsyncIterator[None]:
-    """Run the background tasks around the body; then drain and make a checkpoint. The body's error comes out as it is."""
+    """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.maintenance.run)
         engine.subscriptions.start(nursery)
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 raised again below, without a group around it
             raised = error
         engine.subscriptions.close()
         nursery.cancel_scope.cancel()

@@ -150,7 +150,7 @@ class Maintenance:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
                 self._progress.unpark_all()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
             self._fail(error)
         finally:
             self._progress.unpark_all()
@@ -375,7 +375,9 @@ class Maintenance:
         if retention == Retention() or shard.deleted or shard.damage:
             return
         offset = due(retention, shard.segments, self._clock.now_us())
-        if offset > max(shard.start_offset, shard.trim_decided):
+        # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers have to meet.
+        is_due = bool(shard.segments) and offset > shard.segments[0].base_offset
+        if is_due and offset > max(shard.start_offset, shard.trim_decided):
             shard.trim_decided = min(offset, shard.published_offset)
             self._control.trim_nowait(shard, shard.trim_decided)
 

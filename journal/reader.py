@@ -236,7 +236,8 @@ class Reader:
         shard.check_usable()
         if not (shard.config.index_keys if by == "key" else shard.config.index_tags):
             raise IndexMissingError(
-                f"shard {shard.name!r} keeps no index by {by}; create it with index_{by}s=true, or read it by offset and filter"
+                f"shard {shard.name!r} keeps no index by {by}; create it with "
+                f"index_{by}s=true, or read it by offset and filter"
             )
         index = self._views.word_index
         first = max(from_offset, shard.start_offset)

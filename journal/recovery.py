@@ -233,7 +233,7 @@ def _read_groups(
                 path,
                 where,
                 f"entry header checksum: expected {expected:#010x}, found {got:#010x}, in acknowledged data; whose "
-                f"entry it was cannot be told. Restore the file from a copy, or run 'journal check' to see what else is hit",
+                f"entry it was cannot be told. Restore the file from a copy; 'journal check' shows what else is hit",
             )
         if verdict is Verdict.TRUNCATE:
             found.truncated_bytes = end - position

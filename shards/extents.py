@@ -115,7 +115,7 @@ def memory_extent(shard: Shard, segment: Segment, position: int, max_bytes: int)
 
 
 def _cut(chunks: ChunkList, position: int, chunk_end: int, first: int, max_bytes: int) -> int:
-    """Where to stop inside the chunk that holds ``position``: within the limit, but not before the first batch's end."""
+    """Where to stop inside the chunk that holds ``position``: within the limit, but behind the first batch."""
     at = bisect_right(chunks.starts, position) - 1
     data, start = chunks.chunks[at], chunks.starts[at]
     while position < chunk_end:

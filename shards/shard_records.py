@@ -2,8 +2,8 @@
 
 Written after the files that they describe are synced, so a record never promises more than a file holds.
 
-Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for a
-segment; value = format version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
+Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
+a segment; value = version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
 producer id (u64 each, big-endian), value as in `shards.producer_state`.
 """
 
@@ -24,7 +24,8 @@ _SEGMENT = struct.Struct(">QQ")
 _PRODUCER = struct.Struct(">cQQ")
 # version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
 _HEAD_VALUE = struct.Struct("<BQQQQ")
-# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn, newest record
+# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
+# newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 _VERSION = 1
 

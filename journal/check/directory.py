@@ -114,8 +114,11 @@ def _check_views(
         return None
     try:
         store = open_store(state)
-    except (CorruptionError, StorageFailedError) as error:
-        report.damage(state, 0, error.problem if isinstance(error, CorruptionError) else str(error))
+    except CorruptionError as error:
+        report.damage(error.path, error.position, error.problem)
+        return None
+    except StorageFailedError as error:
+        report.damage(state, 0, str(error))
         return None
     try:
         return ViewPass(store, state, f"{path}/log", report).check()

@@ -1,7 +1,7 @@
 """The log segments' part of a check: file header, every batch, and the index file beside it.
 
-What a segment should hold is what the views recorded of it. Bytes behind that are no damage: they are written again from
-the journal.
+What a segment should hold is what the views recorded of it. Bytes behind that are no damage: they are written again
+from the journal.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Connection:
         self.output.send((APPENDED_HEAD.pack(size, Op.APPENDED, 0, 0) + acks,), size)
 
     def fail(self, error: StorageFailedError) -> None:
-        """Outstanding appends will never be acknowledged: end the connection, so that the client asks again elsewhere."""
+        """Outstanding appends will never be acknowledged: end the connection, so that the client asks again."""
         self.output.abandon()
 
     def tell(self, error: StorageError) -> None:
@@ -209,7 +209,7 @@ class Connection:
     async def _finish_request(self, op: int, correlation: int, pending: Awaitable[None]) -> None:
         try:
             await pending
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
             self._refuse(op, correlation, error)
         finally:
             self._requests -= 1

@@ -273,7 +273,7 @@ class ServerOperations:
         pushing = connection.pushing
         if len(pushing) >= limit:
             raise LimitExceededError(
-                f"this connection has {limit} subscriptions, as many as limits.max_subscriptions_per_connection allows; "
+                f"this connection has {limit} subscriptions, all that limits.max_subscriptions_per_connection allows; "
                 f"subscribe by filter or use another connection"
             )
         lsn = self.engine.committer.committed_lsn

@@ -2,7 +2,7 @@
 
 Frames are turned into journal entries where they were received, so a buffer is in use until every commit group that
 lies in it is durable. That the pool is bounded is the back-pressure: when all buffers wait for the disk, nobody reads
-from a socket. A connection that waits for its own peer must not be the reason: while it waits it lends its buffer to the
+from a socket. A connection that waits for its own peer must not be the reason: meanwhile it lends its buffer to the
 pool, which asks for it back when nothing else is left.
 """
 

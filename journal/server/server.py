@@ -123,7 +123,7 @@ class Server:
         except OSError:
             # It broke before there was anything to say.
             pass
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
             self._report(error, 0)
         finally:
             self.statistics.connections -= 1
