@@ -90,7 +90,7 @@ class Appends:
         self._backoff = backoff
         self._shards: dict[str, _Shard] = {}
         self._ready: deque[_Shard] = deque()
-        self._in_flight: dict[int, tuple[_Shard, Entry]] = {}
+        self._in_flight: dict[int, Entry] = {}
         self._connection: Connection | None = None
         self._is_registering = False
         self._register_attempts = 0
@@ -208,10 +208,10 @@ class Appends:
         ready = self._ready
         freed = 0
         for correlation, level, flags, _, base_offset in acks:
-            found = take(correlation, None)
-            if found is None:
+            entry = take(correlation, None)
+            if entry is None:
                 continue
-            shard, entry = found
+            shard: _Shard = entry.owner
             window = shard.window
             if window is None or not window.acknowledged(entry):
                 continue
@@ -226,10 +226,10 @@ class Appends:
 
     def append_refused(self, correlation: int, error: StorageError) -> None:
         """Act on the refusal of one append as its window decides."""
-        found = self._in_flight.pop(correlation, None)
-        if found is None:
+        entry = self._in_flight.pop(correlation, None)
+        if entry is None:
             return
-        shard, entry = found
+        shard: _Shard = entry.owner
         window = shard.window
         if window is None:
             return
@@ -271,11 +271,11 @@ class Appends:
             window = shard.window = ProducerWindow(self.identity)  # type: ignore[arg-type]
         size_bytes = 0
         handle = shard.handle
+        queue = shard.queue
         in_flight = self._in_flight
         while size_bytes < limit_bytes:
-            correlation = connection.next_correlation()
             if window.queued:
-                entry = window.take(correlation)
+                entry = window.take(connection.next_correlation())
                 if entry is None:
                     if window.queued:
                         return size_bytes
@@ -283,28 +283,33 @@ class Appends:
             else:
                 if not window.may_launch:
                     return size_bytes
-                group = shard.queue.take(is_busy=bool(window.in_flight))
+                group = queue.take(is_busy=bool(window.in_flight))
                 if not group:
                     return size_bytes
                 try:
                     entry = self._encoder.entry(group, window.identity, window.next_sequence)
                 except ENCODING_FAULTS:
-                    self._encode_apart(group, window)
+                    self._encode_apart(group, shard, window)
                     continue
-                window.launch(entry, correlation)
+                entry.owner = shard
+                window.launch(entry, connection.next_correlation())
             batch = entry.batch
-            in_flight[correlation] = (shard, entry)
+            correlation = entry.correlation
+            in_flight[correlation] = entry
             length = len(batch) + _HEAD_BYTES
             parts.append(_pack_head(length, _APPEND, 0, correlation, handle, entry.ack_level, entry.expected_offset))
             parts.append(batch)
             size_bytes += length
+            if not queue.waiting and not window.queued:
+                return size_bytes
         self._mark_ready(shard)
         return size_bytes
 
-    def _encode_apart(self, group: list[PendingAppend], window: ProducerWindow) -> None:
+    def _encode_apart(self, group: list[PendingAppend], shard: _Shard, window: ProducerWindow) -> None:
         """Queue each append of a group in a batch of its own, but for those that cannot be encoded."""
         for made in self._encoder.encode(group, window.identity, window.next_sequence):
             if isinstance(made, Entry):
+                made.owner = shard
                 window.add(made)
             else:
                 pending, error = made

@@ -46,7 +46,7 @@ def pending_of(
     if kind is list and len(records) == 1 and type(value := records[0]) is bytes:
         # One message at a time, which is what most brokers send.
         return PendingAppend(
-            1, len(value) + _OVERHEAD_BYTES, (value,), None, None, ack_level, expected_offset, join_key
+            1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key
         )
     if issubclass(kind, _NO_SEQUENCES):
         raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {kind.__name__}")
@@ -66,7 +66,9 @@ def pending_of(
         size_bytes = sum(map(len, values)) + _OVERHEAD_BYTES
     except (TypeError, AttributeError) as fault:
         raise InvalidRequestError(f"an append takes all bytes or all Record: {fault}") from fault
-    return PendingAppend(count, size_bytes, values, None, None, ack_level, expected_offset, join_key)
+    return PendingAppend(
+        count, size_bytes, values if count > 1 else values[0], None, None, ack_level, expected_offset, join_key
+    )
 
 
 def pending_of_batch(batch: bytes, *, ack_level: int, expected_offset: int | None) -> PendingAppend:
@@ -211,13 +213,12 @@ class BatchEncoder:
     def entry(self, group: list[PendingAppend], identity: ProducerIdentity, sequence: int) -> Entry:
         """Make one batch of the whole group; one of `ENCODING_FAULTS` if an append spoils it."""
         first = group[0]
-        is_single = len(group) == 1
         stamped_sequence = sequence
         if first.values is not None:
-            values = first.values if is_single else [v for pending in group for v in pending.values or ()]
+            values = [first.values] if len(group) == 1 and first.record_count == 1 else _values_of(group)
             count = len(values)
             batch = encode_values(
-                values,
+                values,  # type: ignore[arg-type]  # one record: one value
                 timestamp_us=self._now_us(),
                 codec=self._codec,
                 producer_id=identity.producer_id,
@@ -225,7 +226,7 @@ class BatchEncoder:
                 sequence=sequence,
             )
         elif first.records is not None:
-            records = first.records if is_single else [r for pending in group for r in pending.records or ()]
+            records = first.records if len(group) == 1 else [r for pending in group for r in pending.records or ()]
             count = len(records)
             batch = encode(
                 records,
@@ -245,3 +246,15 @@ class BatchEncoder:
                 f"{self.max_batch_bytes}: append fewer records at once"
             )
         return Entry(batch, count, group, first.ack_level, first.expected_offset, 0, 0, stamped_sequence)
+
+
+def _values_of(group: list[PendingAppend]) -> list[bytes]:
+    if sum([pending.record_count for pending in group]) == len(group):
+        return [pending.values for pending in group]  # type: ignore[misc]  # one record: one value
+    values: list[bytes] = []
+    for pending in group:
+        if isinstance(pending.values, bytes):
+            values.append(pending.values)
+        elif pending.values is not None:
+            values.extend(pending.values)
+    return values

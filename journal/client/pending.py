@@ -27,6 +27,9 @@ class PendingAppend:
     Attributes:
         record_count: Records in it.
         size_bytes: What it counts against the client's window.
+        values: Bare values, if that is what it has; a single one as it is.
+        records: Records, if it has these.
+        batch: Or an encoded batch.
         join_key: Appends to one shard with the same key may share a batch; `NOT_JOINED` stays by itself.
         is_done: The outcome is known.
     """
@@ -52,7 +55,7 @@ class PendingAppend:
         self,
         record_count: int,
         size_bytes: int,
-        values: Sequence[bytes] | None = None,
+        values: bytes | Sequence[bytes] | None = None,
         records: Sequence[Record] | None = None,
         batch: bytes | None = None,
         ack_level: int = 0,

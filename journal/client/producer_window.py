@@ -75,6 +75,7 @@ class Entry:
         batch: Encoded record batch; its producer fields are set when it is taken.
         record_count: Records in the batch.
         token: The owner's business.
+        owner: Likewise.
         sequence: Sequence of the first record, given by the window.
         correlation: Of the attempt that counts; 0 when none is in flight.
     """
@@ -87,6 +88,7 @@ class Entry:
     sequence: int = 0
     correlation: int = 0
     stamped_sequence: int = -1
+    owner: Any = None
     gap_refusals: int = 0
     is_done: bool = False
 
