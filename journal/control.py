@@ -36,6 +36,9 @@ from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig,
 from shards.names import validate_name, validate_shard_name
 from shards.shard import BEING_DELETED, Shard
 
+# What frees space, or needs next to none, is done on a full disk as well.
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, CursorDeleted, StateDeleted)
+
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
 
@@ -88,7 +91,7 @@ class Control:
         """
         if self._committer.failure is not None:
             raise self._committer.failure
-        if self.refuse is not None:
+        if self.refuse is not None and not isinstance(decision, _FREEING):
             raise self.refuse
         lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
         group = self._committer.group

@@ -6,6 +6,8 @@ The parts are put together here and started and stopped in order; what each does
 
 from __future__ import annotations
 
+import os
+import posixpath
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,7 +32,7 @@ from journal.subscriptions import Subscriptions
 from journal.views import Views
 from shards.chunks import ChunkPool
 from shards.clock import Clock, SystemClock
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.errors import CorruptionError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig
 from shards.producer_state import ProducerState
@@ -59,9 +61,18 @@ class RecoveryReport:
 
 
 def open_rocks_store(path: str) -> OrderedStore:
-    """The store that a server keeps its views in."""
+    """The store that a server keeps its views in.
+
+    Raises:
+        CorruptionError: It is gone, although the journal beside it was in use: what was acknowledged would be forgotten.
+    """
     from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
 
+    journal = f"{posixpath.dirname(path)}/journal"
+    if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
+        raise CorruptionError(
+            path, 0, f"the store of the views is missing, but {journal} was in use; restore both from one copy"
+        )
     return RocksStore(path)
 
 

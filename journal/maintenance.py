@@ -166,7 +166,14 @@ class Maintenance:
     async def prepare_spares(self) -> None:
         """Have zeroed journal files ready before they are needed, one a turn."""
         if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
-            await self._off_loop(self._writer.add_spare)
+            try:
+                await self._off_loop(self._writer.add_spare)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.
+                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
+                return
             if self._writer.spare_count < self._spares_wanted():
                 self.wake()
 
@@ -175,12 +182,18 @@ class Maintenance:
         free = self._files.free_bytes(self._directory)
         reserve = self._storage.disk_reserve_bytes
         if free >= reserve:
-            self.disk_full = None
+            self._refuse_for(None)
         else:
-            self.disk_full = DiskFullError(
-                f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
-                f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
+            self._refuse_for(
+                DiskFullError(
+                    f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
+                    f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
+                )
             )
+
+    def _refuse_for(self, full: DiskFullError | None) -> None:
+        self.disk_full = full
+        self._control.refuse = full
 
     # Flushing
 
@@ -212,7 +225,7 @@ class Maintenance:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 # The batches stay in memory and in the journal; appends are refused until they can be written.
-                self.disk_full = DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on")
+                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
                 return
             for plan in plans:
                 self._unsynced.add(plan.segment.path)
@@ -362,7 +375,9 @@ class Maintenance:
         if retention == Retention() or shard.deleted or shard.damage:
             return
         offset = due(retention, shard.segments, self._clock.now_us())
-        if offset > max(shard.start_offset, shard.trim_decided):
+        # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers have to meet.
+        is_due = bool(shard.segments) and offset > shard.segments[0].base_offset
+        if is_due and offset > max(shard.start_offset, shard.trim_decided):
             shard.trim_decided = min(offset, shard.published_offset)
             self._control.trim_nowait(shard, shard.trim_decided)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,7 +41,8 @@ async def send_until_stuck(client: RawClient, part: bytes, most_bytes: int) -> i
     assert isinstance(stream, trio.SocketStream)
     with trio.move_on_after(0.5) as scope:
         while sent < most_bytes:
-            sent += await stream.socket.send(part)
+            at = sent % len(part)
+            sent += await stream.socket.send(memoryview(part)[at : at + most_bytes - sent])
             scope.deadline = trio.current_time() + 0.5
     return sent
 
@@ -73,7 +75,7 @@ async def test_fetches_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
 
 async def test_replies_to_small_requests_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
-        for number in range(400):
+        for number in range(100):
             await writer.call(Op.CREATE_SHARD, messages.CreateShardRequest(f"a/{number}"))
         async with stuck_client(served) as client:
             _, listing = client.start(Op.LIST_SHARDS, messages.ListShardsRequest())
@@ -86,19 +88,22 @@ async def test_replies_to_small_requests_that_nobody_reads_are_bounded(tmp_path:
 async def test_appends_whose_acknowledgements_nobody_reads_are_bounded(tmp_path: Path) -> None:
     """Single records of a few bytes: an acknowledgement is a tenth of what was sent."""
     limits = {"limits__max_output_bytes_per_connection": 64 * KIB}
-    async with serving(tmp_path, socket_buffer_bytes=64 * KIB, **limits) as served, stuck_client(served) as client:
-        handle = await client.open("a")
-        part = b"".join([frames.build_append(number + 10, handle, batch_of(b"x")) for number in range(500)])
-        sent = await send_until_stuck(client, part, 32 * MIB)
-        assert sent < 32 * MIB, "the server went on taking appends whose acknowledgements nobody takes"
-        assert waiting_bytes(served) <= 64 * KIB + 64 * KIB
-        await assert_normal_speed(served)
-        # What was taken is acknowledged once the client reads again, in order.
-        count = 0
-        while count < sent // (len(part) // 500):
-            acks = list(acks_in(await client.receive()))
-            assert [ack.base_offset for ack in acks] == list(range(count, count + len(acks)))
-            count += len(acks)
+    async with serving(tmp_path, socket_buffer_bytes=64 * KIB, **limits) as served:
+        async with stuck_client(served) as client:
+            assert isinstance(client.stream, trio.SocketStream)
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * KIB)
+            handle = await client.open("a")
+            part = b"".join([frames.build_append(number + 10, handle, batch_of(b"x")) for number in range(500)])
+            sent = await send_until_stuck(client, part, 32 * MIB)
+            assert sent < 32 * MIB, "the server went on taking appends whose acknowledgements nobody takes"
+            assert waiting_bytes(served) <= 320 * KIB  # the limit, and the acknowledgements of what was in flight
+            await assert_normal_speed(served)
+            # What was taken is acknowledged once the client reads again, in order.
+            count = 0
+            while count < sent // (len(part) // 500):
+                acks = list(acks_in(await client.receive()))
+                assert [ack.base_offset for ack in acks] == list(range(count, count + len(acks)))
+                count += len(acks)
 
 
 async def test_pushes_that_nobody_reads_are_bounded_by_the_output_as_well(tmp_path: Path) -> None:
