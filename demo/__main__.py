@@ -52,10 +52,10 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.encode(document(outcome)).decode() + "\n")
         return
-    console = Console()
-    console.print()
     # Wrapped by a narrow terminal the table is ugly but whole; cut to its width it would not be.
-    console.print(render(outcome), width=max(console.width, _TABLE_WIDTH), soft_wrap=True)
+    console = Console(width=max(Console().width, _TABLE_WIDTH))
+    console.print()
+    console.print(render(outcome))
     console.print()
     for line in (NOTE, *summary(outcome), *outcome.broken):
         console.print(line, highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from journal.config import ServerConfig, StorageConfig
 from journal.disk import InlineDisk
 from journal.engine import Engine, open_engine
 from shards.batch import encode_values, read_records
+from shards.errors import StorageFailedError
 from shards.file_system import FileSystem
 from shards.record import Gap
 from tests.shards.batches import NOW_US
@@ -34,6 +35,11 @@ def open_simulated(files: FileSystem, settings: ServerConfig | None = None) -> A
         make_disk=InlineDisk,
         open_store=lambda path: SimulatedStore(files, path),
     )
+
+
+def stop_without_checkpoint(engine: Engine) -> None:
+    """Have the engine write nothing more, not when it is closed either: what is on the disk is what a crash leaves."""
+    engine.committer.failure = StorageFailedError("the power is gone")
 
 
 async def append(engine: Engine, shard: str, *values: bytes) -> None:

@@ -11,13 +11,13 @@ from journal.check import Report, check_directory
 from journal.check import window as window_module
 from journal.engine import open_engine
 from journal.journal_file import JournalFileHeader
-from shards.errors import DataDirectoryError, FormatVersionError, StorageFailedError
+from shards.errors import DataDirectoryError, FormatVersionError
 from shards.model import Mode, ShardConfig
 from shards.sparse_index import SparseIndex
 from shards.store import Family, Mutations
-from tests.journal.engines import DATA, append, config, open_simulated
+from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
 from tests.journal.journals import append_entry
-from tests.simulation.file_system import SimulatedFileSystem
+from tests.simulation.file_system import SimulatedFileSystem, everything_survived
 from tests.simulation.store import SimulatedStore
 
 LOG = f"{DATA}/log/01/0000000000000001-00000000000000000000.log"
@@ -50,9 +50,8 @@ async def directory(*, crash: bool = False) -> SimulatedFileSystem:
             await engine.maintenance.checkpoint()
             await append(engine, "plant/line", b"after the checkpoint")
             await engine.maintenance.flush()
-            engine.committer.failure = StorageFailedError("the power is gone")
-            return files.crash(lambda fates: fates - 1 if fates == 2 else 1)
-    return files
+            stop_without_checkpoint(engine)
+    return files.crash(everything_survived) if crash else files
 
 
 def change(files: SimulatedFileSystem, path: str, position: int, bits: int = 1) -> None:
@@ -219,7 +218,7 @@ async def test_views_that_cannot_be_opened_are_one_damage_and_the_journal_is_che
     change(files, f"{STATE}/content", 10)
     change(files, JOURNAL, 4136 + 60)
     report = check(files)
-    assert [damage.path for damage in report.damages] == [JOURNAL, STATE]
+    assert [damage.path for damage in report.damages] == [JOURNAL, f"{STATE}/content"]
     assert any("log segments were not checked" in note.problem for note in report.notes)
 
 

@@ -6,17 +6,19 @@ file: data that somebody has stored would be read wrongly.
 
 from __future__ import annotations
 
+import itertools
 import tarfile
 from pathlib import Path
 
+import attrs
 import pytest
 
 from journal.check import check_directory
-from journal.decisions import decode_decision
+from journal.decisions import KINDS, decode_decision
 from journal.engine import open_engine
 from journal.entry import Entry, Kind, decode_entries
 from journal.journal_file import JournalFileHeader, journal_path
-from journal.recovery import Recovered, check_payload, read_journal
+from journal.recovery import Recovered, check_payload, judge, read_journal
 from shards.batch import decode, encode_values, iterate
 from shards.log_segment import LogHeader
 from shards.model import AckLevel, Appended, Cursor, Mode, ProducerIdentity, Retention, ShardConfig, StateValue
@@ -155,3 +157,33 @@ async def test_the_golden_directory_opens_and_gives_the_known_records(data_direc
     async with open_engine(data_directory, config()) as engine:
         assert (await values_of(engine, "plant/line-\u00fc"))[-1] == b"today"
     assert check_directory(data_directory).damages == []
+
+
+FORMATS = (GOLDEN.parents[2] / "docs" / "formats.md").read_text()
+
+
+def rows(section: str) -> list[list[str]]:
+    """Cells of the first table of a section, without its head."""
+    lines = FORMATS.split(f"### {section}\n")[1].split("\n")
+    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines[first + 2 :])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_the_documented_kinds_are_those_of_the_code() -> None:
+    fields = {kind.name: ", ".join(each.name for each in attrs.fields(decision)) for decision, kind in KINDS.items()}
+    documented = [(int(number), name, names) for number, name, names, _ in rows("Kinds and payloads")]
+    assert documented == [(kind, kind.name, fields.get(kind.name, "(a record batch)")) for kind in Kind]
+
+
+def test_the_documented_recovery_table_is_the_one_of_the_code() -> None:
+    meanings = {"ok": (True,), "bad": (False,), "yes": (True,), "no": (False,), "any": (True, False)}
+    documented = {
+        case: verdict
+        for *cells, verdict in rows("Recovery")
+        for case in itertools.product(*(meanings[cell] for cell in cells))
+    }
+    assert len(documented) == 16
+    for (group, headers, payloads, last), verdict in documented.items():
+        found = judge(group_header_ok=group, entry_headers_ok=headers, payloads_ok=payloads, is_tail=last)
+        assert found.value == verdict

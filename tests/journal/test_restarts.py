@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from shards.errors import StorageFailedError
 from shards.model import Mode, ShardConfig
-from tests.journal.engines import DATA, append, append_at_once, config, open_simulated, values_of
-from tests.simulation.file_system import SimulatedFileSystem
+from tests.journal.engines import (
+    DATA,
+    append,
+    append_at_once,
+    config,
+    open_simulated,
+    stop_without_checkpoint,
+    values_of,
+)
+from tests.simulation.file_system import SimulatedFileSystem, everything_lost
 
 IN_MEMORY = ShardConfig(mode=Mode.MEMORY)
 
@@ -71,10 +78,8 @@ async def test_a_segment_closed_while_a_checkpoint_is_made_goes_on_after_a_crash
         engine.maintenance.flush = flush_and_let_more_come  # type: ignore[method-assign]
         await engine.maintenance.checkpoint()
         engine.maintenance.flush = flush  # type: ignore[method-assign]
-        crashed = files.crash(lambda fates: 0)
-        # The engine whose power is gone is done for.
-        engine.committer.failure = StorageFailedError("the power is gone")
-    async with open_simulated(crashed) as engine:
+        stop_without_checkpoint(engine)
+    async with open_simulated(files.crash(everything_lost)) as engine:
         assert engine.table.by_name("kept").damage == ""
         assert await values_of(engine, "kept") == [b"a", b"b", b"c"]
 
@@ -83,14 +88,13 @@ async def test_nothing_is_lost_when_the_journal_files_get_larger_or_smaller() ->
     files = SimulatedFileSystem()
     expected: list[bytes] = []
     for number, kib in enumerate((64, 128, 32, 256)):
-        crashed = files
-        async with open_simulated(crashed, config(journal_file_bytes=kib * 1024)) as engine:
+        async with open_simulated(files, config(journal_file_bytes=kib * 1024)) as engine:
             if number == 0:
                 await engine.control.create_shard("kept", ShardConfig())
             for _ in range(60):
                 expected.append(b"%d" % len(expected) * 500)
                 await append(engine, "kept", expected[-1])
-            files = crashed.crash(lambda fates: 0)
-            engine.committer.failure = StorageFailedError("the power is gone")
+            stop_without_checkpoint(engine)
+        files = files.crash(everything_lost)
     async with open_simulated(files) as engine:
         assert await values_of(engine, "kept") == expected
