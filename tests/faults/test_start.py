@@ -169,7 +169,7 @@ def test_a_torn_last_group_is_cut_off_and_all_before_it_is_there(data: Path) -> 
 
 
 def test_a_journal_file_that_was_cut_refuses_to_open(data: Path) -> None:
-    """A crash does not shorten a file that was made at its full size: something else did, and acknowledged data is gone."""
+    """A crash does not shorten a file that was made at full size: something else did, and acknowledged data is gone."""
     write_some(data, a=[b"first" * 50, b"second" * 50])
     path = journal_file(data)
     os.truncate(path, path.read_bytes().rindex(b"second" * 50))
