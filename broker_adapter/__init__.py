@@ -4,7 +4,7 @@
 dependencies are imported only when its URL is opened, so a broker installs what it uses.
 """
 
-from broker_adapter.adapter import Delivery, ReadResult, StorageAdapter, Subscription
+from broker_adapter.adapter import Delivery, PendingAppend, ReadResult, StorageAdapter, Subscription
 from broker_adapter.opening import open_adapter
 from broker_adapter.topic_mapping import MappedStorage, MappingRule, TopicMapping
 
@@ -12,6 +12,7 @@ __all__ = [
     "Delivery",
     "MappedStorage",
     "MappingRule",
+    "PendingAppend",
     "ReadResult",
     "StorageAdapter",
     "Subscription",

@@ -10,7 +10,7 @@ import abc
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import attrs
 
@@ -93,6 +93,24 @@ class Subscription(abc.ABC):
     @abc.abstractmethod
     async def __anext__(self) -> Delivery:
         """Wait for the next delivery."""
+
+
+class PendingAppend(Protocol):
+    """An append that was handed over. It is carried out whether or not anybody waits for it."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is known."""
+
+    async def wait(self) -> Appended:
+        """Wait for the acknowledgement. Cancelling gives up waiting, not the append.
+
+        Raises:
+            StorageError: It was refused; see `StorageAdapter.append`.
+        """
+
+    def result_nowait(self) -> Appended:
+        """The outcome of an append that `is_done`; raises what `wait` raises, or `trio.WouldBlock` before that."""
 
 
 class StorageAdapter(abc.ABC):
@@ -194,6 +212,30 @@ class StorageAdapter(abc.ABC):
             DurabilityUnavailableError: `DURABLE` was asked of a memory-mode shard or of an engine that keeps nothing.
             LimitExceededError: The batch is larger than the engine's limit.
         """
+
+    @abc.abstractmethod
+    def append_nowait(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> PendingAppend:
+        """Hand an append over and return at once, for deep pipelines; the promises are those of `append`.
+
+        Appends to one shard are stored in the order of the calls. A refusal is told by the result, but for those below.
+        How much may be under way is bounded: when it is refused for that, `wait_for_room` and try again.
+
+        Raises:
+            OverloadedError: Too much waits for its acknowledgement already; nothing of this append was kept.
+            InvalidRequestError: There are no records, or they are of no kind that can be stored.
+            trio.ClosedResourceError: The adapter is closed.
+        """
+
+    @abc.abstractmethod
+    async def wait_for_room(self, size_bytes: int = 1) -> None:
+        """Wait until `append_nowait` would take about so many bytes; other tasks may be quicker to use them."""
 
     @abc.abstractmethod
     async def append_batch(

@@ -15,6 +15,7 @@ _Opener = Callable[[str], AbstractAsyncContextManager[StorageAdapter]]
 ENGINES = {
     "memory": "broker_adapter.engines.local:open_memory",
     "rocksdb": "broker_adapter.engines.rocksdb:open_rocksdb",
+    "embedded": "broker_adapter.engines.embedded:open_embedded",
     "journal": "broker_adapter.engines.journal:open_journal",
     "journal+ws": "broker_adapter.engines.journal:open_journal",
 }
@@ -26,7 +27,7 @@ async def open_adapter(url: str) -> AsyncIterator[StorageAdapter]:
     """Open a store for the time of an ``async with`` block; its background tasks live in that block.
 
     Args:
-        url: ``memory:``, ``rocksdb:/directory``, ``journal://host:port`` or ``journal+ws://host:port``.
+        url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or ``journal+ws://host:port``.
 
     Raises:
         InvalidRequestError: No engine has that scheme, or what the engine needs is not installed.

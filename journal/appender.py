@@ -329,7 +329,7 @@ class Appender:
             self._owners[producer_id] = sink.number
         if epoch != newest:
             raise StaleEpochError(
-                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another holder has "
+                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another has "
                 f"opened the producer since; open it again to take it back"
             )
         producers = shard.producers
@@ -351,7 +351,7 @@ class Appender:
             )
         offset = producer.offset_of(sequence)
         level = AckLevel.MEMORY if shard.lies_in_memory(offset) else AckLevel.DURABLE
-        # Its first sending may still be on its way to the disk: then this acknowledgement waits as well. So it does when
+        # Its first sending may still be on its way to the disk: then this acknowledgement waits too. So it does when
         # it is no longer known which sending that was.
         is_published = offset < shard.published_offset if offset >= 0 else not shard.pending_groups
         acks = self._immediate if is_published else self._committer.group.acks

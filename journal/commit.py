@@ -244,7 +244,7 @@ class Committer:
         group.buffers.clear()
         try:
             self._publish(group)
-        except Exception as error:  # a view that cannot be folded stops the engine like a disk that cannot be written
+        except Exception as error:  # noqa: BLE001 a view that cannot be folded stops the engine, as the disk does
             self._fail(group, error)
             return False
         self.committed_lsn = group.next_lsn - 1
@@ -292,7 +292,7 @@ class Committer:
             raise self.failure
 
     async def wait_for_all(self) -> None:
-        """Wait until everything decided before this call is durable and published; returns at once if nothing is pending.
+        """Wait until everything decided before this call is durable and published; at once if nothing is pending.
 
         Raises:
             StorageFailedError: It will never be.

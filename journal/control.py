@@ -36,6 +36,9 @@ from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig,
 from shards.names import validate_name, validate_shard_name
 from shards.shard import BEING_DELETED, Shard
 
+# What frees space, or needs next to none, is done on a full disk as well.
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, CursorDeleted, StateDeleted)
+
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
 
@@ -88,7 +91,7 @@ class Control:
         """
         if self._committer.failure is not None:
             raise self._committer.failure
-        if self.refuse is not None:
+        if self.refuse is not None and not isinstance(decision, _FREEING):
             raise self.refuse
         lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
         group = self._committer.group
@@ -120,7 +123,7 @@ class Control:
             return shard.info(with_segments=False)
         if len(self._table.catalogue) + len(self._pending_names) >= self._max_shards:
             raise LimitExceededError(
-                f"cannot create shard {name!r}: the node has {self._max_shards} shards, as many as shards.max_shards allows"
+                f"cannot create {name!r}: the node has {self._max_shards} shards, all that shards.max_shards allows"
             )
         created = ShardCreated(name, self._default_config(config), self._now_us())
 

@@ -6,6 +6,8 @@ The parts are put together here and started and stopped in order; what each does
 
 from __future__ import annotations
 
+import os
+import posixpath
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +16,7 @@ import attrs
 import trio
 
 from journal.appender import Appender
-from journal.commit import Committer, Group
+from journal.commit import AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
 from journal.data_directory import DataDirectory, open_directory
@@ -22,7 +24,7 @@ from journal.disk import Disk, DiskThread
 from journal.entry import ENTRY_HEADER_SIZE
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
-from journal.protocol.frames import ACK, ACK_DUPLICATE
+from journal.protocol.frames import ACK, ACK_DUPLICATE, NO_OFFSET
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
 from journal.shard_table import ShardTable
@@ -30,7 +32,7 @@ from journal.subscriptions import Subscriptions
 from journal.views import Views
 from shards.chunks import ChunkPool
 from shards.clock import Clock, SystemClock
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.errors import CorruptionError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig
 from shards.producer_state import ProducerState
@@ -59,9 +61,18 @@ class RecoveryReport:
 
 
 def open_rocks_store(path: str) -> OrderedStore:
-    """The store that a server keeps its views in."""
+    """The store that a server keeps its views in.
+
+    Raises:
+        CorruptionError: It is gone, although the journal beside it was in use: what was acknowledged would be forgotten.
+    """
     from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
 
+    journal = f"{posixpath.dirname(path)}/journal"
+    if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
+        raise CorruptionError(
+            path, 0, f"the store of the views is missing, but {journal} was in use; restore both from one copy"
+        )
     return RocksStore(path)
 
 
@@ -186,6 +197,7 @@ class Engine:
             fail=self._fail,
         )
         self.maintenance.drop(self._dropped)
+        self.views.on_trimmed = self.maintenance.index_trimmed
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
         self.reader = Reader(self._files, self.table, self.views)
         self.subscriptions = Subscriptions(
@@ -305,16 +317,35 @@ class Engine:
             StorageFailedError: The disk failed; whether it is stored is known after a restart.
         """
         await self.maintenance.wait_for_room()
+        waiter = _Waiter()
+        self.append_nowait(shard, batch, waiter, 0, ack=ack, expected_offset=expected_offset)
+        return await waiter.wait()
+
+    def append_nowait(
+        self,
+        shard: Shard,
+        batch: bytes,
+        sink: AckSink,
+        correlation: int,
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> None:
+        """Take one encoded batch from inside the process; ``sink`` gets its acknowledgement, perhaps at once.
+
+        The caller bounds what is under way and asks `Maintenance.has_room` before.
+
+        Raises:
+            StorageError: It was refused; nothing of it is stored.
+        """
         frame = bytearray(ENTRY_HEADER_SIZE + len(batch))
         frame[ENTRY_HEADER_SIZE:] = batch
-        waiter = _Waiter()
         self.begin_chunk()
-        expected = -1 if expected_offset is None else expected_offset
+        expected = NO_OFFSET if expected_offset is None else expected_offset
         try:
-            self.appender.append(shard, memoryview(frame), 0, len(frame), expected, ack, 0, waiter)
+            self.appender.append(shard, memoryview(frame), 0, len(frame), expected, ack, correlation, sink)
         finally:
             self.appender.finish()
-        return await waiter.wait()
 
 
 class _Waiter:
@@ -395,14 +426,14 @@ async def open_engine(
 
 @asynccontextmanager
 async def _running(engine: Engine) -> AsyncIterator[None]:
-    """Run the background tasks around the body; then drain and make a checkpoint. The body's error comes out as it is."""
+    """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.maintenance.run)
         engine.subscriptions.start(nursery)
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 raised again below, without a group around it
             raised = error
         engine.subscriptions.close()
         nursery.cancel_scope.cancel()

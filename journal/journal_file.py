@@ -142,7 +142,7 @@ class JournalWriter:
         self._end = 0
 
     def _is_whole(self, path: str) -> bool:
-        """Whether a spare has the size that files have now; one that was being made in a crash, or before, is removed."""
+        """Whether a spare has the size that files have now; one that a crash left half made, or an old one, goes."""
         file = self._files.open(path)
         try:
             size = file.size()
@@ -158,9 +158,9 @@ class JournalWriter:
         return self._file_bytes - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
 
     @property
-    def has_spare(self) -> bool:
-        """Whether the next file is ready."""
-        return bool(self._free)
+    def spare_count(self) -> int:
+        """Zeroed files that are ready to be used."""
+        return len(self._free)
 
     @property
     def used_bytes(self) -> int:
@@ -223,7 +223,8 @@ class JournalWriter:
         used.last_lsn = next_lsn - 1
 
     def _next_file(self, first_lsn: int) -> None:
-        self.prepare_spare()
+        if not self._free:
+            self.add_spare()
         spare = self._free.pop()
         header = JournalFileHeader(self._next_number, self._new_salt(), self._file_bytes, first_lsn)
         file = self._files.open(spare)
@@ -244,10 +245,8 @@ class JournalWriter:
         self._next_number += 1
         self._used.append(UsedFile(path, header, first_lsn - 1))
 
-    def prepare_spare(self) -> None:
-        """Have at least one zeroed file ready, so that going on to the next one does not wait for it."""
-        if self._free:
-            return
+    def add_spare(self) -> None:
+        """Make one more zeroed file, so that going on to the next one does not wait for it."""
         path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
         file = self._files.open(path, create=True)
         try:

@@ -80,8 +80,11 @@ class ProducerState:
             return ProducerState(self.epoch, self.runs[0][1], [], self.memory_lost)
         _, sequence, count = kept[-1]
         next_sequence = (sequence + count) % SEQUENCE_MODULUS
-        # If what is left out begins beyond that, records in between were lost, and it may come again.
-        jumped = len(kept) < len(self.runs) and self.runs[len(kept)][1] != next_sequence
+        # If the first run that is left out begins beyond the one before it, records in between were lost, and it may
+        # come again.
+        _, whole_sequence, whole_count = self.runs[len(kept) - 1]
+        following = (whole_sequence + whole_count) % SEQUENCE_MODULUS
+        jumped = len(kept) < len(self.runs) and self.runs[len(kept)][1] != following
         return ProducerState(self.epoch, next_sequence, kept, self.memory_lost or jumped)
 
     def encode(self) -> bytes:

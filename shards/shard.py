@@ -59,8 +59,8 @@ class Shard:
         "created_us",
         "damage",
         "deleted",
-        "gone",
         "dirty",
+        "gone",
         "group_number",
         "in_memory_mode",
         "indexed",
@@ -131,7 +131,7 @@ class Shard:
         return self.segments[at].kind is SegmentKind.MEMORY or offset >= self.segments[at].next_offset
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
-        """Seal the active segment and open the next one in the given mode at ``base_offset`` (``path``: for a log file)."""
+        """Seal the active segment and open the next one in the given mode (``path``: for a log file)."""
         if self.segments:
             self.segments[-1].sealed = True
         self.in_memory_mode = mode is Mode.MEMORY
@@ -189,7 +189,7 @@ class Shard:
         return min(segment.next_offset, self.published_offset)
 
     def segment_at(self, offset: int) -> tuple[Segment | None, int]:
-        """The segment that holds an offset, and the offset at which to read: beyond the wanted one where records were lost.
+        """The segment that holds an offset, and the offset to read at: beyond the wanted one where records were lost.
 
         Returns:
             (None, published_offset) when nothing published lies at or after the offset.
@@ -230,7 +230,7 @@ class Shard:
             raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
         if self.damage:
             raise ShardDamagedError(
-                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Other shards go on; "
+                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Others go on; "
                 f"see 'journal check', then restore or delete it"
             )
 

@@ -13,12 +13,20 @@ from shards.store import Mutations, OrderedStore
 class CommitGroup:
     """Writes that become durable by the same flush."""
 
-    __slots__ = ("_done", "_on_durable", "error")
+    __slots__ = ("_done", "_on_durable", "_on_finished", "error")
 
     def __init__(self) -> None:
         self._done = trio.Event()
         self._on_durable: list[Callable[[], None]] = []
+        self._on_finished: list[Callable[[StorageError | None], None]] = []
         self.error: StorageError | None = None
+
+    def on_finished(self, callback: Callable[[StorageError | None], None]) -> None:
+        """Call this on the event loop with the outcome, after all that waits for durability; now, if it is known."""
+        if self._done.is_set():
+            callback(self.error)
+        else:
+            self._on_finished.append(callback)
 
     def on_durable(self, callback: Callable[[], None]) -> None:
         """Call this on the event loop once the group is durable (now, if it is); never, when the flush fails."""
@@ -44,6 +52,8 @@ class CommitGroup:
             for callback in self._on_durable:
                 callback()
         self._done.set()
+        for tell in self._on_finished:
+            tell(error)
 
 
 class GroupCommit:
@@ -106,6 +116,10 @@ class GroupCommit:
         if on_durable is not None:
             group.on_durable(on_durable)
         return group
+
+    def last_wanted(self) -> CommitGroup | None:
+        """The last group that somebody waits for, None if there is none: all writes waited for are in it or before."""
+        return self._collecting or self._running
 
     async def settle(self) -> None:
         """Wait until all writes that somebody waits for now are durable."""

@@ -7,10 +7,10 @@ here is what the adapter promises beyond that: records instead of batches, filte
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import trio
 
@@ -20,16 +20,18 @@ from broker_adapter.adapter import (
     DEFAULT_READ_BYTES,
     LATEST,
     Delivery,
+    PendingAppend,
     ReadResult,
     StorageAdapter,
     Subscription,
 )
-from broker_adapter.engines.selection import cut, has_word
+from broker_adapter.engines.open_calls import OpenCalls
+from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
 from journal.client import Client, open_client
 from journal.client import Delivery as PushedBatches
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
-from shards.batch import BatchHeader, read_records
+from shards.batch import BatchHeader
 from shards.errors import InvalidRequestError
 from shards.model import (
     AckLevel,
@@ -43,10 +45,8 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
-from shards.record import Gap, Record, StoredRecord
+from shards.record import Record, StoredRecord
 from shards.topic_filters import is_filter
-
-_Result = TypeVar("_Result")
 
 _FLUSH_TIMEOUT_S = 5.0
 _SCAN_PAGE_VALUES = 1000
@@ -75,38 +75,39 @@ class JournalAdapter(StorageAdapter):
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._waiting: set[trio.CancelScope] = set()
-        self._closed = False
+        self._calls = OpenCalls()
 
     # Shards
 
     async def create_shard(
         self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
     ) -> ShardInfo:
-        return await self._call(self._client.create_shard(name, config, exist_ok=exist_ok))
+        return await self._calls.run(self._client.create_shard(name, config, exist_ok=exist_ok))
 
     async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
-        return await self._call(self._client.list_shards(topic_filter))
+        return await self._calls.run(self._client.list_shards(topic_filter))
 
     async def describe_shard(self, name: str) -> ShardInfo:
-        return await self._call(self._client.describe_shard(name))
+        return await self._calls.run(self._client.describe_shard(name))
 
     async def delete_shard(self, name: str) -> None:
-        await self._call(self._client.delete_shard(name))
+        await self._calls.run(self._client.delete_shard(name))
 
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
-        return await self._call(self._client.set_mode(name, mode))
+        return await self._calls.run(self._client.set_mode(name, mode))
 
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
     ) -> ShardInfo:
-        return await self._call(self._client.configure_shard(name, retention=retention, segment_bytes=segment_bytes))
+        return await self._calls.run(
+            self._client.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
+        )
 
     async def seal(self, name: str) -> ShardInfo:
-        return await self._call(self._client.seal(name))
+        return await self._calls.run(self._client.seal(name))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
-        return await self._call(self._client.trim(name, before_offset))
+        return await self._calls.run(self._client.trim(name, before_offset))
 
     # Records
 
@@ -118,20 +119,32 @@ class JournalAdapter(StorageAdapter):
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
     ) -> Appended:
-        if self._closed:
-            raise _closed_error()
+        self._calls.require_open()
         # Closing waits for appends under way instead of cutting them off, so they need no scope of their own.
         try:
             return await self._client.append(shard, records, ack=ack, expected_offset=expected_offset)
         except ConnectionLostError:
-            self._raise_if_closed()
+            self._calls.require_open()
             raise
+
+    def append_nowait(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> PendingAppend:
+        self._calls.require_open()
+        return self._client.append_nowait(shard, records, ack=ack, expected_offset=expected_offset)
+
+    async def wait_for_room(self, size_bytes: int = 1) -> None:
+        await self._calls.run(self._client.wait_for_room(size_bytes))
 
     async def append_batch(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
     ) -> Appended:
-        if self._closed:
-            raise _closed_error()
+        self._calls.require_open()
         if (producer_id := BatchHeader.unpack(batch).producer_id) != 0:
             raise InvalidRequestError(
                 f"the batch is numbered by producer {producer_id}, but the client numbers what it sends by itself: "
@@ -140,7 +153,7 @@ class JournalAdapter(StorageAdapter):
         try:
             return await self._client.append_batch(shard, batch, ack=ack, expected_offset=expected_offset)
         except ConnectionLostError:
-            self._raise_if_closed()
+            self._calls.require_open()
             raise
 
     async def read(
@@ -152,12 +165,9 @@ class JournalAdapter(StorageAdapter):
         max_records: int | None = None,
         max_wait_s: float = 0.0,
     ) -> ReadResult:
-        offset = start if isinstance(start, int) else await self._call(self._client.find_offset(shard, start))
-        fetched = await self._call(self._client.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
-        records = read_records(fetched.batches, start_offset=offset, now_us=_now_us())
-        if isinstance(start, Start) and start.kind == "time":
-            records = _from_time(records, start.value)
-        return cut(records, max(offset, fetched.next_offset), max_records)
+        offset = start if isinstance(start, int) else await self._calls.run(self._client.find_offset(shard, start))
+        fetched = await self._calls.run(self._client.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
+        return read_from(fetched.batches, start, offset, fetched.next_offset, max_records=max_records, now_us=_now_us())
 
     async def read_by_key(
         self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
@@ -172,17 +182,14 @@ class JournalAdapter(StorageAdapter):
     async def _read_word(
         self, shard: str, by: Literal["key", "tag"], word: bytes, from_offset: int, max_bytes: int
     ) -> ReadResult:
-        fetched = await self._call(
+        fetched = await self._calls.run(
             self._client.fetch_indexed(shard, by, word, from_offset=from_offset, max_bytes=max_bytes)
         )
-        found = read_records(fetched.batches, start_offset=from_offset, now_us=_now_us())
-        kind = b"k" if by == "key" else b"t"
-        return cut([record for record in found if has_word(record, kind, word)], fetched.next_offset, None)
+        return read_word(fetched.batches, by, word, from_offset, fetched.next_offset, now_us=_now_us())
 
     async def read_latest(self, shard: str, key: bytes) -> StoredRecord | None:
-        fetched = await self._call(self._client.fetch_indexed(shard, "key", key, latest=True))
-        found = read_records(fetched.batches, now_us=_now_us())
-        return next((one for one in reversed(found) if isinstance(one, StoredRecord) and one.key == key), None)
+        fetched = await self._calls.run(self._client.fetch_indexed(shard, "key", key, latest=True))
+        return newest_with_key(fetched.batches, key, now_us=_now_us())
 
     @asynccontextmanager
     async def subscribe(
@@ -193,7 +200,7 @@ class JournalAdapter(StorageAdapter):
         group: str | None = None,
         credit_bytes: int = DEFAULT_CREDIT_BYTES,
     ) -> AsyncIterator[Subscription]:
-        self._raise_if_closed()
+        self._calls.require_open()
         filtered = is_filter(target)
         async with self._client.subscribe(
             shard=None if filtered else target,
@@ -207,34 +214,34 @@ class JournalAdapter(StorageAdapter):
     # Cursors and state
 
     async def get_cursor(self, shard: str, name: str) -> Cursor | None:
-        return await self._call(self._client.get_cursor(shard, name))
+        return await self._calls.run(self._client.get_cursor(shard, name))
 
     async def list_cursors(self, shard: str) -> list[Cursor]:
-        return await self._call(self._client.list_cursors(shard))
+        return await self._calls.run(self._client.list_cursors(shard))
 
     async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
-        return await self._call(self._client.commit_cursor(shard, name, offset, expected_version=expected_version))
+        return await self._calls.run(self._client.commit_cursor(shard, name, offset, expected_version=expected_version))
 
     async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
-        await self._call(self._client.delete_cursor(shard, name, expected_version=expected_version))
+        await self._calls.run(self._client.delete_cursor(shard, name, expected_version=expected_version))
 
     async def get_state(self, key: bytes) -> StateValue | None:
-        return await self._call(self._client.get_state(key))
+        return await self._calls.run(self._client.get_state(key))
 
     async def put_state(
         self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
     ) -> StateValue:
-        return await self._call(
+        return await self._calls.run(
             self._client.put_state(key, value, expected_version=expected_version, expires_at_us=expires_at_us)
         )
 
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
-        await self._call(self._client.delete_state(key, expected_version=expected_version))
+        await self._calls.run(self._client.delete_state(key, expected_version=expected_version))
 
     async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
         after: bytes | None = None
         while True:
-            page = await self._call(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))
+            page = await self._calls.run(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))
             for value in page.values:
                 yield value
             if not page.more or not page.values:
@@ -244,44 +251,22 @@ class JournalAdapter(StorageAdapter):
     # Producers and life cycle
 
     async def open_producer(self, name: str) -> ProducerIdentity:
-        return await self._call(self._client.open_producer(name))
+        return await self._calls.run(self._client.open_producer(name))
 
     async def aclose(self) -> None:
-        if self._closed:
+        if self._calls.closed:
             await trio.lowlevel.checkpoint()
             return
-        self._closed = True
-        for scope in self._waiting:
-            scope.cancel()
+        self._calls.close()
         with trio.CancelScope(deadline=trio.current_time() + _FLUSH_TIMEOUT_S, shield=True):
             await self._client.flush()
-
-    async def _call(self, call: Coroutine[Any, Any, _Result]) -> _Result:
-        """Wait for the client, but not beyond the end of this adapter."""
-        if self._closed:
-            call.close()
-            raise _closed_error()
-        with trio.CancelScope() as scope:
-            self._waiting.add(scope)
-            try:
-                return await call
-            except ConnectionLostError:
-                self._raise_if_closed()
-                raise
-            finally:
-                self._waiting.discard(scope)
-        raise _closed_error()
 
     async def next_pushed(self, pushed: ClientSubscription) -> PushedBatches:
         """The next delivery of a subscription; the iteration ends when the adapter is closed."""
         try:
-            return await self._call(pushed.__anext__())
+            return await self._calls.run(pushed.__anext__())
         except trio.ClosedResourceError:
             raise StopAsyncIteration from None
-
-    def _raise_if_closed(self) -> None:
-        if self._closed:
-            raise _closed_error()
 
 
 class _JournalSubscription(Subscription):
@@ -290,50 +275,27 @@ class _JournalSubscription(Subscription):
     def __init__(self, adapter: JournalAdapter, pushed: ClientSubscription, start: Start, *, is_shared: bool) -> None:
         self._adapter = adapter
         self._pushed = pushed
-        self._start = start
+        self._records = PushedRecords(start, is_shared=is_shared)
         self._is_shared = is_shared
-        self._next_offsets: dict[str, int] = {}
 
     async def __anext__(self) -> Delivery:
         while True:
-            batches = await self._adapter.next_pushed(self._pushed)
-            records = read_records(batches.batches, start_offset=batches.first_offset, now_us=_now_us())
-            records = cut(records, batches.next_offset, None).records
-            if self._is_shared:
+            pushed = await self._adapter.next_pushed(self._pushed)
+            records = self._records.take(
+                pushed.shard, pushed.batches, pushed.first_offset, pushed.next_offset, now_us=_now_us()
+            )
+            if not self._is_shared:
                 if records:
-                    return Delivery(batches.shard, records, batches.next_offset, partial(self._acknowledge, batches))
-                self._pushed.acknowledge(batches)
-                continue
-            records = self._in_sequence(batches, records)
-            if records:
-                return Delivery(batches.shard, records, batches.next_offset)
+                    return Delivery(pushed.shard, records, pushed.next_offset)
+            elif records:
+                return Delivery(pushed.shard, records, pushed.next_offset, partial(self._acknowledge, pushed))
+            else:
+                self._pushed.acknowledge(pushed)
 
     async def _acknowledge(self, batches: PushedBatches) -> None:
         self._pushed.acknowledge(batches)
         await trio.lowlevel.checkpoint()
 
-    def _in_sequence(self, batches: PushedBatches, records: list[StoredRecord | Gap]) -> list[StoredRecord | Gap]:
-        """Show a range that a trim took between two deliveries as a gap; skip to the start time in the first one."""
-        expected = self._next_offsets.get(batches.shard)
-        self._next_offsets[batches.shard] = batches.next_offset
-        if expected is not None and expected < batches.first_offset:
-            return [Gap(expected, batches.first_offset), *records]
-        if expected is None and self._start.kind == "time":
-            return _from_time(records, self._start.value)
-        return records
-
-
-def _from_time(records: list[StoredRecord | Gap], time_us: int) -> list[StoredRecord | Gap]:
-    """Skip to the first record with that timestamp or a later one, if any: what was read begins with a whole batch."""
-    for at, record in enumerate(records):
-        if isinstance(record, StoredRecord) and record.timestamp_us >= time_us:
-            return records[at:]
-    return records
-
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-def _closed_error() -> trio.ClosedResourceError:
-    return trio.ClosedResourceError("the storage adapter is closed")

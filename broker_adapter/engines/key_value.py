@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
 
 import trio
 
@@ -21,12 +20,14 @@ from broker_adapter.adapter import (
     DEFAULT_CREDIT_BYTES,
     DEFAULT_READ_BYTES,
     LATEST,
+    PendingAppend,
     ReadResult,
     StorageAdapter,
     Subscription,
 )
 from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
+from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX, LocalSubscription, Watchers
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
@@ -42,6 +43,7 @@ from shards.errors import (
     OffsetConflictError,
     OffsetOutOfRangeError,
     ShardExistsError,
+    StorageError,
     StorageFailedError,
 )
 from shards.model import (
@@ -84,6 +86,7 @@ class KeyValueAdapter(StorageAdapter):
         self._state = CommittedState(store, self._writes, self._table, clock)
         self._producers = ProducerTable(store)
         self._watchers = Watchers(self._commit_group_position)
+        self._window = AppendWindow()
         self._moved: dict[StoredShard, trio.Event] = {}
         self._closed = False
 
@@ -100,7 +103,8 @@ class KeyValueAdapter(StorageAdapter):
                 for shard_id in self._table.garbage():
                     await self._sweep(shard_id)
                 for shard in list(self._table):
-                    if shard.config.retention.max_age_s and not shard.deleted:
+                    # A bound on size is seen to by whoever waits for an append; nobody need wait for a pipelined one.
+                    if (shard.config.retention.max_age_s or shard.passes_bound()) and not shard.deleted:
                         await self._retain(shard)
                 await self._state.drop_expired()
                 await trio.sleep(interval_s)
@@ -188,12 +192,23 @@ class KeyValueAdapter(StorageAdapter):
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
     ) -> Appended:
-        now_us = self._clock.now_us()
-        if records and isinstance(records[0], bytes):
-            batch = batches.encode_values(cast("Sequence[bytes]", records), timestamp_us=now_us)
-        else:
-            batch = batches.encode(cast("Sequence[Record]", records), now_us=now_us)
-        return await self._append(shard, batch, ack, expected_offset)
+        self._require_open()
+        return await self._append(shard, encoded(records, now_us=self._clock.now_us()), ack, expected_offset)
+
+    def append_nowait(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> PendingAppend:
+        self._require_open()
+        return self._begin(shard, encoded(records, now_us=self._clock.now_us()), ack, expected_offset)
+
+    async def wait_for_room(self, size_bytes: int = 1) -> None:
+        self._require_open()
+        await self._window.wait_for_room(size_bytes)
 
     async def append_batch(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
@@ -207,6 +222,38 @@ class KeyValueAdapter(StorageAdapter):
         return await self._append(shard, batch, ack, expected_offset)
 
     async def _append(self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None) -> Appended:
+        if not self._window.has_room(len(batch)):
+            await self._window.wait_for_room(len(batch))
+        appended = await self._begin(name, batch, ack, expected_offset).wait()
+        if not self._closed and name in self._table and (shard := self._table[name]).passes_bound():
+            await self._retain(shard)
+        return appended
+
+    def _begin(self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None) -> LocalAppend:
+        """Place a batch; the append is done when it is as safe as its shard's mode wants. A refusal is its result."""
+        pending = self._window.begin(len(batch))
+        try:
+            appended, group = self._decide(name, batch, ack, expected_offset)
+        except StorageError as error:
+            self._window.reject(pending, error)
+            return pending
+        if group is None:
+            self._window.resolve(pending, appended)
+            return pending
+
+        def finished(error: StorageError | None) -> None:
+            if error is None:
+                self._window.resolve(pending, appended)
+            else:
+                self._window.reject(pending, error)
+
+        group.on_finished(finished)
+        return pending
+
+    def _decide(
+        self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None
+    ) -> tuple[Appended, CommitGroup | None]:
+        """Place a batch and tell what to wait for, if anything, before it may be acknowledged."""
         shard = self._shard(name)
         self._commit.require_working()
         in_memory = not self._durable or shard.config.mode is Mode.MEMORY
@@ -225,8 +272,7 @@ class KeyValueAdapter(StorageAdapter):
             stored_at = self._producers.find_duplicate(name, shard.shard_id, header)
             if stored_at is not None:
                 # The first sending may still wait for its flush: the repetition must promise no more than is true.
-                await self._writes.settled()
-                return Appended(stored_at, level, duplicate=True)
+                return Appended(stored_at, level, duplicate=True), self._commit.last_wanted()
         if expected_offset is not None and expected_offset != shard.next_offset:
             raise OffsetConflictError(name, expected_offset, shard.next_offset)
         mutations = Mutations()
@@ -234,12 +280,7 @@ class KeyValueAdapter(StorageAdapter):
         must_flush = in_memory and self._durable and shard.reserve(mutations)
         self._commit.write(mutations)
         group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
-        await trio.lowlevel.checkpoint()
-        if group is not None:
-            await group.wait()
-        if shard.passes_bound() and not shard.deleted:
-            await self._retain(shard)
-        return Appended(base_offset, level)
+        return Appended(base_offset, level), group
 
     def _place(self, shard: StoredShard, mutations: Mutations, batch: bytes, header: batches.BatchHeader) -> int:
         lsn = self._table.next_lsn(mutations)

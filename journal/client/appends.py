@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-from journal.client.batching import AppendQueue, BatchEncoder
+from journal.client.batching import ENCODING_FAULTS, AppendQueue, BatchEncoder
 from journal.client.connection import Connection
-from journal.client.pending import PendingAppend
+from journal.client.pending import NOT_JOINED, PendingAppend
 from journal.client.producer_window import Action, Entry, ProducerWindow
 from journal.client.session_keeper import Backoff
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
 from journal.protocol.errors import ConnectionLostError, is_retriable
-from journal.protocol.frames import APPEND_HEAD, build_append_head
+from journal.protocol.frames import APPEND_HEAD
 from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
 from shards.errors import OverloadedError, ShardNotFoundError, StorageError
 from shards.model import ProducerIdentity
+
+# A plain number and bound names: an enum member and attribute look-ups cost more than the packing.
+_APPEND = int(Op.APPEND)
+_HEAD_BYTES = APPEND_HEAD.size
+_pack_head = APPEND_HEAD.pack
 
 
 class _Shard:
@@ -43,7 +48,7 @@ class _Shard:
     @property
     def has_work(self) -> bool:
         """Something waits to be sent, now or when the window permits."""
-        return bool(self.queue) or (self.window is not None and self.window.has_queued)
+        return bool(self.queue.waiting) or (self.window is not None and bool(self.window.queued))
 
 
 class Appends:
@@ -57,6 +62,8 @@ class Appends:
         window_bytes: Bound on unacknowledged payload bytes.
         max_batch_bytes: A joined batch is sent once it has this many payload bytes...
         max_batch_records: ...or this many records, even while another is in flight.
+        max_in_flight: Batches sent and not answered, over all shards. While that many are, more appends of each shard
+            collect and share the next batch, which serves both sides better than ever more small ones.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class Appends:
         window_bytes: int = 32 << 20,
         max_batch_bytes: int = 128 << 10,
         max_batch_records: int = 8192,
+        max_in_flight: int = 1 << 30,
     ) -> None:
         self.identity: ProducerIdentity | None = None
         self.unacknowledged_bytes = 0
@@ -78,10 +86,11 @@ class Appends:
         self._window_bytes = window_bytes
         self._max_batch_bytes = max_batch_bytes
         self._max_batch_records = max_batch_records
+        self._max_in_flight = max_in_flight
         self._backoff = backoff
         self._shards: dict[str, _Shard] = {}
         self._ready: deque[_Shard] = deque()
-        self._in_flight: dict[int, tuple[_Shard, Entry]] = {}
+        self._in_flight: dict[int, Entry] = {}
         self._connection: Connection | None = None
         self._is_registering = False
         self._register_attempts = 0
@@ -99,19 +108,26 @@ class Appends:
         """
         if self._stopped is not None:
             raise self._stopped
-        if not self._has_room(pending.size_bytes):
+        size_bytes = pending.size_bytes
+        if not self._has_room(size_bytes):
             raise OverloadedError(
                 f"{self.unacknowledged_bytes} bytes of appends wait for the server and the window is "
                 f"{self._window_bytes} bytes: wait for room, or raise window_bytes"
             )
-        self.unacknowledged_bytes += pending.size_bytes
+        self.unacknowledged_bytes += size_bytes
         shard = self._shards.get(name)
         if shard is None:
             shard = self._shards[name] = _Shard(name, AppendQueue(self._max_batch_bytes, self._max_batch_records))
-        shard.queue.add(pending)
-        if self._connection is not None:
-            self._mark_ready(shard)
-            self._connection.wake()
+        is_full = shard.queue.add(pending)
+        if shard.is_ready or self._connection is None:
+            return
+        window = shard.window
+        if window is not None and window.in_flight and not is_full and pending.join_key != NOT_JOINED:
+            # It waits for the batch in flight, to be joined by others; the answer to that one makes the shard ready.
+            return
+        shard.is_ready = True
+        self._ready.append(shard)
+        self._connection.wake()
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         """Wait until the window has room for ``size_bytes`` more, or is empty; others may be quicker to fill it."""
@@ -172,9 +188,13 @@ class Appends:
         if self.identity is None:
             self._register(connection)
             return
+        ready = self._ready
+        in_flight = self._in_flight
+        max_in_flight = self._max_in_flight
         size_bytes = 0
-        while self._ready and size_bytes < limit_bytes:
-            shard = self._ready.popleft()
+        # Whatever is left over here is looked at again after sending, or when an answer comes.
+        while ready and size_bytes < limit_bytes and len(in_flight) < max_in_flight:
+            shard = ready.popleft()
             shard.is_ready = False
             if shard.handle is None:
                 self._open(connection, shard)
@@ -184,32 +204,32 @@ class Appends:
     def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
         """Resolve the appends that one APPENDED frame acknowledges."""
         take = self._in_flight.pop
+        resolve_all = PendingAppend.resolve_all
+        ready = self._ready
         freed = 0
         for correlation, level, flags, _, base_offset in acks:
-            found = take(correlation, None)
-            if found is None:
+            entry = take(correlation, None)
+            if entry is None:
                 continue
-            shard, entry = found
-            if not shard.window.acknowledged(entry):  # type: ignore[union-attr]
+            shard: _Shard = entry.owner
+            window = shard.window
+            if window is None or not window.acknowledged(entry):
                 continue
             shard.attempts = 0
-            for pending in entry.token:
-                pending.resolve(base_offset, level, flags)
-                freed += pending.size_bytes
-                if base_offset >= 0:
-                    base_offset += pending.record_count
-            if shard.has_work:
-                self._mark_ready(shard)
+            freed += resolve_all(entry.token, base_offset, level, flags)
+            if not shard.is_ready and (shard.queue.waiting or window.queued):
+                shard.is_ready = True
+                ready.append(shard)
         self._free(freed)
-        if self._ready and self._connection is not None:
+        if ready and self._connection is not None:
             self._connection.wake()
 
     def append_refused(self, correlation: int, error: StorageError) -> None:
         """Act on the refusal of one append as its window decides."""
-        found = self._in_flight.pop(correlation, None)
-        if found is None:
+        entry = self._in_flight.pop(correlation, None)
+        if entry is None:
             return
-        shard, entry = found
+        shard: _Shard = entry.owner
         window = shard.window
         if window is None:
             return
@@ -227,6 +247,9 @@ class Appends:
             shard.handle = None
         self._reject(decision.failed, error)
         self._make_ready(shard)
+        if self._ready and self._connection is not None:
+            # Others may have waited for one less to be in flight.
+            self._connection.wake()
 
     def _has_room(self, size_bytes: int) -> bool:
         # One that is larger than the whole window goes alone, rather than never.
@@ -248,41 +271,50 @@ class Appends:
             window = shard.window = ProducerWindow(self.identity)  # type: ignore[arg-type]
         size_bytes = 0
         handle = shard.handle
+        queue = shard.queue
         in_flight = self._in_flight
         while size_bytes < limit_bytes:
-            correlation = connection.next_correlation()
-            entry = window.take(correlation)
-            if entry is None:
-                if window.is_blocked or not self._encode_next(shard, window):
+            if window.queued:
+                entry = window.take(connection.next_correlation())
+                if entry is None:
+                    if window.queued:
+                        return size_bytes
+                    continue
+            else:
+                if not window.may_launch:
                     return size_bytes
-                continue
+                group = queue.take(is_busy=bool(window.in_flight))
+                if not group:
+                    return size_bytes
+                try:
+                    entry = self._encoder.entry(group, window.identity, window.next_sequence)
+                except ENCODING_FAULTS:
+                    self._encode_apart(group, shard, window)
+                    continue
+                entry.owner = shard
+                window.launch(entry, connection.next_correlation())
             batch = entry.batch
-            in_flight[correlation] = (shard, entry)
-            parts.append(
-                build_append_head(correlation, handle, entry.ack_level, entry.expected_offset, len(batch))  # type: ignore[arg-type]
-            )
+            correlation = entry.correlation
+            in_flight[correlation] = entry
+            length = len(batch) + _HEAD_BYTES
+            parts.append(_pack_head(length, _APPEND, 0, correlation, handle, entry.ack_level, entry.expected_offset))
             parts.append(batch)
-            size_bytes += APPEND_HEAD.size + len(batch)
+            size_bytes += length
+            if not queue.waiting and not window.queued:
+                return size_bytes
         self._mark_ready(shard)
         return size_bytes
 
-    def _encode_next(self, shard: _Shard, window: ProducerWindow) -> bool:
-        """Move the next batch from the queue into the window. False if there is none or it is better kept."""
-        if window.has_queued:
-            # It holds these back; encoding more now would only forgo joining.
-            return False
-        while not window.has_queued:
-            group = shard.queue.take(is_busy=window.in_flight_count > 0)
-            if not group:
-                return False
-            for made in self._encoder.encode(group, window.identity, window.next_sequence):
-                if isinstance(made, Entry):
-                    window.add(made)
-                else:
-                    pending, error = made
-                    pending.reject(error)
-                    self._free(pending.size_bytes)
-        return True
+    def _encode_apart(self, group: list[PendingAppend], shard: _Shard, window: ProducerWindow) -> None:
+        """Queue each append of a group in a batch of its own, but for those that cannot be encoded."""
+        for made in self._encoder.encode(group, window.identity, window.next_sequence):
+            if isinstance(made, Entry):
+                made.owner = shard
+                window.add(made)
+            else:
+                pending, error = made
+                pending.reject(error)
+                self._free(pending.size_bytes)
 
     def _register(self, connection: Connection) -> None:
         if self._is_registering:

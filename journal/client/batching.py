@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
-from journal.client.pending import PendingAppend
+from journal.client.pending import NOT_JOINED, PendingAppend
 from journal.client.producer_window import Entry
 from journal.protocol.frames import NO_OFFSET
 from shards.batch import encode, encode_values
@@ -22,38 +22,52 @@ from shards.record import Record
 
 # What an append, and each record with fields, costs in the window over its payload.
 _OVERHEAD_BYTES: Final = 128
+# They have a length and items, but mean a mistake.
+_NO_SEQUENCES: Final = (bytes, str)
 
 
 def pending_of(
-    records: Sequence[bytes] | Sequence[Record], *, ack_level: int, expected_offset: int | None, may_join: bool
+    records: Sequence[bytes] | Sequence[Record],
+    ack_level: int = 0,
+    expected_offset: int | None = None,
+    may_join: bool = False,  # noqa: FBT001, FBT002 - called for every append, by position
 ) -> PendingAppend:
     """Make an append of plain values or of records; one with an expected offset shares its batch with no other.
 
     Raises:
         InvalidRequestError: No records, or something that is neither bytes nor `Record`.
     """
-    if isinstance(records, bytes | str):
-        raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {type(records).__name__}")
+    if expected_offset is None:
+        expected_offset = NO_OFFSET
+        join_key = ack_level * 2 if may_join else NOT_JOINED
+    else:
+        join_key = NOT_JOINED
+    kind = type(records)
+    if kind is list and len(records) == 1 and type(value := records[0]) is bytes:
+        # One message at a time, which is what most brokers send.
+        return PendingAppend(
+            1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key
+        )
+    if issubclass(kind, _NO_SEQUENCES):
+        raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {kind.__name__}")
     count = len(records)
     if not count:
         raise InvalidRequestError("an append needs at least one record")
-    expected = NO_OFFSET if expected_offset is None else expected_offset
-    may_join = may_join and expected_offset is None
     try:
         if isinstance(records[0], Record):
             # Copied: they are encoded later, when the caller may have put other things into its list.
             fields = cast("tuple[Record, ...]", tuple(records))
             # Headers and tags are not weighed one by one: the bound is on memory, roughly, not an account of it.
             size_bytes = sum([len(record.value) + len(record.key) for record in fields]) + _OVERHEAD_BYTES * count
-            return PendingAppend(
-                count, size_bytes, records=fields, ack_level=ack_level, expected_offset=expected, may_join=may_join
-            )
+            if join_key != NOT_JOINED:
+                join_key += 1
+            return PendingAppend(count, size_bytes, None, fields, None, ack_level, expected_offset, join_key)
         values = cast("tuple[bytes, ...]", tuple(records))
         size_bytes = sum(map(len, values)) + _OVERHEAD_BYTES
     except (TypeError, AttributeError) as fault:
         raise InvalidRequestError(f"an append takes all bytes or all Record: {fault}") from fault
     return PendingAppend(
-        count, size_bytes, values=values, ack_level=ack_level, expected_offset=expected, may_join=may_join
+        count, size_bytes, values if count > 1 else values[0], None, None, ack_level, expected_offset, join_key
     )
 
 
@@ -80,25 +94,35 @@ class AppendQueue:
     Args:
         max_batch_bytes: Bound on the payload of a joined batch.
         max_batch_records: Bound on its records.
+
+    Attributes:
+        waiting: What is queued. Only to be looked at.
     """
 
-    __slots__ = ("_max_batch_bytes", "_max_batch_records", "_queue", "_record_count", "_size_bytes")
+    __slots__ = ("_join_key", "_max_batch_bytes", "_max_batch_records", "_record_count", "_size_bytes", "waiting")
 
     def __init__(self, max_batch_bytes: int, max_batch_records: int) -> None:
+        self.waiting: deque[PendingAppend] = deque()
         self._max_batch_bytes = max_batch_bytes
         self._max_batch_records = max_batch_records
-        self._queue: deque[PendingAppend] = deque()
         self._size_bytes = 0
         self._record_count = 0
+        self._join_key = NOT_JOINED
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.waiting)
 
-    def add(self, pending: PendingAppend) -> None:
-        """Queue an append."""
-        self._queue.append(pending)
-        self._size_bytes += pending.size_bytes
-        self._record_count += pending.record_count
+    def add(self, pending: PendingAppend) -> bool:
+        """Queue an append. Returns whether a full batch waits now."""
+        waiting = self.waiting
+        if not waiting:
+            self._join_key = pending.join_key
+        elif pending.join_key != self._join_key:
+            self._join_key = NOT_JOINED
+        waiting.append(pending)
+        self._size_bytes = size_bytes = self._size_bytes + pending.size_bytes
+        self._record_count = count = self._record_count + pending.record_count
+        return size_bytes >= self._max_batch_bytes or count >= self._max_batch_records
 
     def take(self, *, is_busy: bool) -> list[PendingAppend]:
         """Take the appends of the next batch; none if the queue is empty or if waiting joins more of them.
@@ -106,41 +130,52 @@ class AppendQueue:
         Args:
             is_busy: An earlier batch of the shard is in flight: less than a full batch waits for it.
         """
-        queue = self._queue
-        if not queue:
+        waiting = self.waiting
+        if not waiting:
             return []
-        first = queue[0]
+        first = waiting[0]
+        if first.join_key == NOT_JOINED:
+            waiting.popleft()
+            self._size_bytes -= first.size_bytes
+            self._record_count -= first.record_count
+            return [first]
         max_bytes, max_records = self._max_batch_bytes, self._max_batch_records
-        if is_busy and first.may_join and self._size_bytes < max_bytes and self._record_count < max_records:
+        if is_busy and self._size_bytes < max_bytes and self._record_count < max_records:
             return []
-        queue.popleft()
+        if self._join_key != NOT_JOINED and self._size_bytes <= max_bytes and self._record_count <= max_records:
+            # All of them fit together and into one batch: no need to look at each.
+            return self.clear()
+        return self._take_some(first, max_bytes, max_records)
+
+    def _take_some(self, first: PendingAppend, max_bytes: int, max_records: int) -> list[PendingAppend]:
+        waiting = self.waiting
+        waiting.popleft()
         size_bytes, count = first.size_bytes, first.record_count
         group = [first]
-        if first.may_join:
-            has_values = first.values is not None
-            while queue:
-                pending = queue[0]
-                if (
-                    not pending.may_join
-                    or pending.ack_level != first.ack_level
-                    or (pending.values is not None) is not has_values
-                    or size_bytes + pending.size_bytes > max_bytes
-                    or count + pending.record_count > max_records
-                ):
-                    break
-                size_bytes += pending.size_bytes
-                count += pending.record_count
-                group.append(queue.popleft())
+        while waiting:
+            pending = waiting[0]
+            if (
+                pending.join_key != first.join_key
+                or size_bytes + pending.size_bytes > max_bytes
+                or count + pending.record_count > max_records
+            ):
+                break
+            size_bytes += pending.size_bytes
+            count += pending.record_count
+            group.append(waiting.popleft())
         self._size_bytes -= size_bytes
         self._record_count -= count
         return group
 
     def clear(self) -> list[PendingAppend]:
         """Empty the queue; returns what was in it."""
-        taken = list(self._queue)
-        self._queue.clear()
+        taken = list(self.waiting)
+        self.waiting.clear()
         self._size_bytes = self._record_count = 0
         return taken
+
+
+ENCODING_FAULTS: Final = (StorageError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 class BatchEncoder:
@@ -162,8 +197,8 @@ class BatchEncoder:
     ) -> Iterator[Entry | tuple[PendingAppend, StorageError]]:
         """Make one batch of the group. If one append spoils it, each is encoded alone and the bad one is given back."""
         try:
-            yield self._entry(group, identity, sequence)
-        except (StorageError, TypeError, ValueError, AttributeError, OverflowError) as fault:
+            yield self.entry(group, identity, sequence)
+        except ENCODING_FAULTS as fault:
             if len(group) == 1:
                 error = fault if isinstance(fault, StorageError) else InvalidRequestError(f"not a record: {fault}")
                 yield group[0], error
@@ -175,15 +210,15 @@ class BatchEncoder:
                         made.stamped_sequence = -1
                     yield made
 
-    def _entry(self, group: list[PendingAppend], identity: ProducerIdentity, sequence: int) -> Entry:
+    def entry(self, group: list[PendingAppend], identity: ProducerIdentity, sequence: int) -> Entry:
+        """Make one batch of the whole group; one of `ENCODING_FAULTS` if an append spoils it."""
         first = group[0]
-        is_single = len(group) == 1
         stamped_sequence = sequence
         if first.values is not None:
-            values = first.values if is_single else [v for pending in group for v in pending.values or ()]
+            values = [first.values] if len(group) == 1 and first.record_count == 1 else _values_of(group)
             count = len(values)
             batch = encode_values(
-                values,
+                values,  # type: ignore[arg-type]  # one record: one value
                 timestamp_us=self._now_us(),
                 codec=self._codec,
                 producer_id=identity.producer_id,
@@ -191,7 +226,7 @@ class BatchEncoder:
                 sequence=sequence,
             )
         elif first.records is not None:
-            records = first.records if is_single else [r for pending in group for r in pending.records or ()]
+            records = first.records if len(group) == 1 else [r for pending in group for r in pending.records or ()]
             count = len(records)
             batch = encode(
                 records,
@@ -210,6 +245,16 @@ class BatchEncoder:
                 f"a batch of {len(batch)} bytes is longer than the server's max_batch_bytes of "
                 f"{self.max_batch_bytes}: append fewer records at once"
             )
-        entry = Entry(batch, count, group, first.ack_level, first.expected_offset)
-        entry.stamped_sequence = stamped_sequence
-        return entry
+        return Entry(batch, count, group, first.ack_level, first.expected_offset, 0, 0, stamped_sequence)
+
+
+def _values_of(group: list[PendingAppend]) -> list[bytes]:
+    if sum([pending.record_count for pending in group]) == len(group):
+        return [pending.values for pending in group]  # type: ignore[misc]  # one record: one value
+    values: list[bytes] = []
+    for pending in group:
+        if isinstance(pending.values, bytes):
+            values.append(pending.values)
+        elif pending.values is not None:
+            values.extend(pending.values)
+    return values

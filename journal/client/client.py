@@ -39,6 +39,9 @@ from shards.position import Start
 from shards.record import Record
 
 _LATEST: Final = Start.latest()
+# Enough to keep a server busy that answers within a few milliseconds, few enough to let appends to many shards join.
+_JOINED_IN_FLIGHT: Final = 1024
+_UNBOUNDED: Final = 1 << 30
 
 
 @asynccontextmanager
@@ -103,6 +106,7 @@ async def open_client(
             window_bytes=window_bytes,
             max_batch_bytes=max_batch_bytes,
             max_batch_records=max_batch_records,
+            max_in_flight=_JOINED_IN_FLIGHT if join_appends else _UNBOUNDED,
             backoff=backoff,
         )
         client = Client(appends, after=after, backoff=backoff, join_appends=join_appends)
@@ -125,8 +129,7 @@ async def open_client(
             yield client
             with trio.move_on_after(flush_timeout_s):
                 await client.flush()
-        except Exception as error:
-            # Raised below: the nursery would wrap it in a group.
+        except Exception as error:  # noqa: BLE001 raised below: the nursery would wrap it in a group
             failure = error
         finally:
             client.session_refused(ConnectionLostError("the client is closed"))
@@ -187,7 +190,7 @@ class Client(Operations):
             StaleEpochError: Another client has taken over the producer's name.
             StorageError: See docs/protocol.md.
         """
-        pending = pending_of(records, ack_level=ack, expected_offset=expected_offset, may_join=self._join_appends)
+        pending = pending_of(records, ack, expected_offset, self._join_appends)
         await self._appends.wait_for_room(pending.size_bytes)
         self._appends.append_nowait(shard, pending)
         return await pending.wait()
@@ -214,7 +217,7 @@ class Client(Operations):
         Raises:
             OverloadedError: The window is full: `wait_for_room`, or wait for an earlier append.
         """
-        pending = pending_of(records, ack_level=ack, expected_offset=expected_offset, may_join=self._join_appends)
+        pending = pending_of(records, ack, expected_offset, self._join_appends)
         self._appends.append_nowait(shard, pending)
         return pending
 

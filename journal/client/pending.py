@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import trio
 
@@ -13,12 +14,24 @@ from shards.model import AckLevel, Appended
 from shards.record import Record
 
 
+NOT_JOINED: Final = -1
+
+_LEVELS: Final = {int(level): level for level in AckLevel}
+
+
 class PendingAppend:
     """An append that was handed over. It is carried out whether or not anybody waits for it.
+
+    One is made for every append, so it holds nothing that only some of them need.
 
     Attributes:
         record_count: Records in it.
         size_bytes: What it counts against the client's window.
+        values: Bare values, if that is what it has; a single one as it is.
+        records: Records, if it has these.
+        batch: Or an encoded batch.
+        join_key: Appends to one shard with the same key may share a batch; `NOT_JOINED` stays by itself.
+        is_done: The outcome is known.
     """
 
     __slots__ = (
@@ -31,7 +44,7 @@ class PendingAppend:
         "batch",
         "expected_offset",
         "is_done",
-        "may_join",
+        "join_key",
         "record_count",
         "records",
         "size_bytes",
@@ -42,13 +55,12 @@ class PendingAppend:
         self,
         record_count: int,
         size_bytes: int,
-        *,
-        values: Sequence[bytes] | None = None,
+        values: bytes | Sequence[bytes] | None = None,
         records: Sequence[Record] | None = None,
         batch: bytes | None = None,
         ack_level: int = 0,
         expected_offset: int = NO_OFFSET,
-        may_join: bool = False,
+        join_key: int = NOT_JOINED,
     ) -> None:
         self.record_count = record_count
         self.size_bytes = size_bytes
@@ -57,13 +69,15 @@ class PendingAppend:
         self.batch = batch
         self.ack_level = ack_level
         self.expected_offset = expected_offset
-        self.may_join = may_join
+        self.join_key = join_key
         self.is_done = False
-        self._base_offset = NO_OFFSET
-        self._level = 0
-        self._flags = 0
         self._error: StorageError | None = None
         self._event: trio.Event | None = None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether it may share a batch with others."""
+        return self.join_key != NOT_JOINED
 
     async def wait(self) -> Appended:
         """Wait for the outcome. Cancelling or timing out gives up waiting, not the append.
@@ -90,26 +104,36 @@ class PendingAppend:
             raise trio.WouldBlock
         if self._error is not None:
             raise self._error
-        try:
-            level = AckLevel(self._level)
-        except ValueError as error:
-            raise RemoteProtocolError(f"append acknowledged at the unknown level {self._level}") from error
+        level = _LEVELS.get(self._level)
+        if level is None:
+            raise RemoteProtocolError(f"append acknowledged at the unknown level {self._level}")
         return Appended(self._base_offset, level, bool(self._flags & ACK_DUPLICATE))
-
-    def resolve(self, base_offset: int, level: int, flags: int) -> None:
-        """The server has it. For the sender."""
-        self._base_offset = base_offset
-        self._level = level
-        self._flags = flags
-        self._finish()
 
     def reject(self, error: StorageError) -> None:
         """It will never be stored, or nobody knows. For the sender."""
         self._error = error
-        self._finish()
-
-    def _finish(self) -> None:
         self.is_done = True
         self.values = self.records = self.batch = None
         if self._event is not None:
             self._event.set()
+
+    @staticmethod
+    def resolve_all(group: Iterable[PendingAppend], base_offset: int, level: int, flags: int) -> int:
+        """The server has the batch that these appends share. For the sender; returns what they counted in the window.
+
+        One loop for a whole batch: this is done for every append.
+        """
+        size_bytes = 0
+        for pending in group:
+            pending._base_offset = base_offset
+            pending._level = level
+            pending._flags = flags
+            pending.is_done = True
+            # Whoever keeps the append must not keep what was in it.
+            pending.values = pending.records = pending.batch = None
+            if pending._event is not None:
+                pending._event.set()
+            size_bytes += pending.size_bytes
+            if base_offset >= 0:
+                base_offset += pending.record_count
+        return size_bytes

@@ -75,6 +75,7 @@ class Entry:
         batch: Encoded record batch; its producer fields are set when it is taken.
         record_count: Records in the batch.
         token: The owner's business.
+        owner: Likewise.
         sequence: Sequence of the first record, given by the window.
         correlation: Of the attempt that counts; 0 when none is in flight.
     """
@@ -87,6 +88,7 @@ class Entry:
     sequence: int = 0
     correlation: int = 0
     stamped_sequence: int = -1
+    owner: Any = None
     gap_refusals: int = 0
     is_done: bool = False
 
@@ -112,6 +114,10 @@ class ProducerWindow:
 
     The owner calls `take` for what may be sent now, and reports what comes back. An acknowledgement counts for
     whichever attempt it was; a refusal counts only for the attempt in flight, older ones are ignored.
+
+    Attributes:
+        queued: Entries that wait to be sent, for the first time or again. Only to be looked at.
+        in_flight: Entries sent on this connection and not resolved (or waiting for an earlier one to be). Likewise.
     """
 
     def __init__(self, identity: ProducerIdentity, first_sequence: int = 0) -> None:
@@ -119,36 +125,44 @@ class ProducerWindow:
         self.next_sequence = first_sequence
         self.is_blocked = False
         self._is_alone = True
-        self._queue: deque[Entry] = deque()
-        self._in_flight: deque[Entry] = deque()
+        self.queued: deque[Entry] = deque()
+        self.in_flight: deque[Entry] = deque()
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._in_flight)
+        return len(self.queued) + len(self.in_flight)
 
     @property
-    def in_flight_count(self) -> int:
-        """Entries sent on this connection and not resolved (or waiting for an earlier one to be)."""
-        return len(self._in_flight)
+    def may_launch(self) -> bool:
+        """Whether a new entry may be sent at once, by `launch`."""
+        return not self.queued and not self.is_blocked and not (self._is_alone and self.in_flight)
 
-    @property
-    def has_queued(self) -> bool:
-        """Entries wait to be sent, for the first time or again."""
-        return bool(self._queue)
+    def launch(self, entry: Entry, correlation: int) -> None:
+        """Add an entry and take it in one step.
+
+        REQUIRES: `may_launch`.
+        """
+        sequence = self.next_sequence
+        self.next_sequence = (sequence + entry.record_count) % MAX_SEQUENCE
+        entry.sequence = sequence
+        entry.correlation = correlation
+        if entry.stamped_sequence != sequence:
+            self._stamp(entry)
+        self.in_flight.append(entry)
 
     def add(self, entry: Entry) -> None:
         """Queue an append behind all others and give it its sequence."""
         entry.sequence = self.next_sequence
         self.next_sequence = (self.next_sequence + entry.record_count) % MAX_SEQUENCE
-        self._queue.append(entry)
+        self.queued.append(entry)
 
     def take(self, correlation: int) -> Entry | None:
         """Return the next entry to send, marked as in flight under ``correlation``; None if nothing may be sent now.
 
         Whether it is None does not depend on ``correlation``. The batch carries the right producer fields.
         """
-        if self.is_blocked or (self._is_alone and self._in_flight):
+        if self.is_blocked or (self._is_alone and self.in_flight):
             return None
-        queue = self._queue
+        queue = self.queued
         while queue and queue[0].is_done:
             queue.popleft()
         if not queue:
@@ -156,24 +170,29 @@ class ProducerWindow:
         entry = queue.popleft()
         entry.correlation = correlation
         if entry.stamped_sequence != entry.sequence:
-            identity = self.identity
-            entry.batch = with_sequence(
-                entry.batch,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                sequence=entry.sequence,
-            )
-            entry.stamped_sequence = entry.sequence
-        self._in_flight.append(entry)
+            self._stamp(entry)
+        self.in_flight.append(entry)
         return entry
+
+    def _stamp(self, entry: Entry) -> None:
+        identity = self.identity
+        entry.batch = with_sequence(
+            entry.batch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            sequence=entry.sequence,
+        )
+        entry.stamped_sequence = entry.sequence
 
     def acknowledged(self, entry: Entry) -> bool:
         """Note that an attempt of ``entry`` was acknowledged. Returns False if it was resolved before."""
         if entry.is_done:
             return False
         entry.is_done = True
-        self._settle()
-        if not self._in_flight:
+        in_flight = self.in_flight
+        while in_flight and in_flight[0].is_done:
+            in_flight.popleft()
+        if not in_flight:
             self._is_alone = False
         return True
 
@@ -204,8 +223,8 @@ class ProducerWindow:
 
     def connection_lost(self) -> None:
         """Everything in flight is to be sent again, in order, on the next connection."""
-        if self._in_flight:
-            self._go_back(self._in_flight[0])
+        if self.in_flight:
+            self._go_back(self.in_flight[0])
         self._is_alone = True
         self.is_blocked = False
 
@@ -217,16 +236,16 @@ class ProducerWindow:
         """Go on as another producer, after the server said that it does not know the old one at all."""
         self.connection_lost()
         self.identity = identity
-        for entry in self._queue:
+        for entry in self.queued:
             entry.stamped_sequence = -1
             entry.gap_refusals = 0
         self._renumber(0)
 
     def fail_all(self, *, is_certain: bool = False) -> tuple[Entry, ...]:
         """Empty the window; returns what was in it. Sequences are given out again only if nothing of it is stored."""
-        failed = tuple(entry for entry in (*self._in_flight, *self._queue) if not entry.is_done)
-        self._in_flight.clear()
-        self._queue.clear()
+        failed = tuple(entry for entry in (*self.in_flight, *self.queued) if not entry.is_done)
+        self.in_flight.clear()
+        self.queued.clear()
         for entry in failed:
             entry.is_done = True
         if failed and is_certain:
@@ -235,7 +254,7 @@ class ProducerWindow:
         return failed
 
     def _after_gap(self, entry: Entry, error: SequenceGapError) -> Decision:
-        if self._in_flight:
+        if self.in_flight:
             # An earlier append is in doubt: once it is settled, this one goes out again, alone.
             return _NONE
         entry.gap_refusals += 1
@@ -251,18 +270,18 @@ class ProducerWindow:
 
     def _go_back(self, entry: Entry) -> None:
         """Take ``entry`` and all behind it out of flight; from here on one goes out alone."""
-        while self._in_flight:
-            last = self._in_flight.pop()
+        while self.in_flight:
+            last = self.in_flight.pop()
             last.correlation = 0
             if not last.is_done:
-                self._queue.appendleft(last)
+                self.queued.appendleft(last)
             if last is entry:
                 break
         self._is_alone = True
 
     def _fail_head(self) -> tuple[Entry, ...]:
         """Give up the first queued entry, which is certainly not stored; the following take over its sequence."""
-        entry = self._queue.popleft()
+        entry = self.queued.popleft()
         entry.is_done = True
         self._renumber(entry.sequence)
         return (entry,)
@@ -274,12 +293,12 @@ class ProducerWindow:
         return (entry,)
 
     def _settle(self) -> None:
-        in_flight = self._in_flight
+        in_flight = self.in_flight
         while in_flight and in_flight[0].is_done:
             in_flight.popleft()
 
     def _renumber(self, sequence: int) -> None:
-        for entry in self._queue:
+        for entry in self.queued:
             if not entry.is_done:
                 entry.sequence = sequence
                 sequence = (sequence + entry.record_count) % MAX_SEQUENCE

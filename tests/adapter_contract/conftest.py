@@ -13,6 +13,7 @@ import pytest
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.background_tasks import background_tasks
+from broker_adapter.engines.embedded import open_embedded
 from journal.config import ListenConfig, ServerConfig, StorageConfig
 from journal.engine import open_engine
 from journal.server.server import Server, bind
@@ -61,6 +62,9 @@ async def open_served(directory: Path) -> AsyncIterator[StorageAdapter]:
 ENGINES = [
     Engine("memory", lambda _: open_adapter("memory:"), survives=False),
     Engine("rocksdb", lambda directory: open_adapter(f"rocksdb:{directory}/rocksdb"), survives=True),
+    Engine(
+        "embedded", lambda directory: open_embedded(f"embedded:{directory}/embedded", small_config()), survives=True
+    ),
     Engine("journal", open_served, survives=True, numbers_appends=True),
 ]
 

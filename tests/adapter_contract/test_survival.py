@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from shards import batch as batches
 from shards.errors import (
@@ -114,3 +115,27 @@ async def test_a_producers_batch_is_stored_once_across_openings(surviving_engine
         stranger = batches.encode_values([b"x"], timestamp_us=1, producer_id=999_999, producer_epoch=1, sequence=0)
         with pytest.raises(UnknownProducerError):
             await adapter.append_batch("s", stranger)
+
+
+async def test_giving_up_waiting_for_stored_records_loses_none(opening: Opening) -> None:
+    async with opening() as adapter:
+        await adapter.create_shard("s")
+        for number in range(20):
+            await adapter.append("s", [b"%d" % number])
+    # What lies in files only is read by a thread; the consumer is cancelled at every step of that.
+    async with opening() as adapter, adapter.subscribe("s", Start.earliest(), credit_bytes=1) as subscription:
+        found: list[bytes] = []
+        for steps in range(30):
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+
+                    async def give_up(steps: int = steps, scope: trio.CancelScope = scope) -> None:
+                        for _ in range(steps):
+                            await trio.lowlevel.checkpoint()
+                        scope.cancel()
+
+                    nursery.start_soon(give_up)
+                    found += values_of((await next_delivery(subscription)).records)
+        while len(found) < 20:
+            found += values_of((await next_delivery(subscription)).records)
+    assert found == [b"%d" % number for number in range(20)]

@@ -30,10 +30,11 @@ def test_a_directory_is_taken_from_the_url() -> None:
             directory_of(url)
 
 
-async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
-    async with open_adapter(f"rocksdb:{tmp_path}"):
-        with pytest.raises(DataDirectoryError, match="in use"):
-            async with open_adapter(f"rocksdb:{tmp_path}"):
+@pytest.mark.parametrize("scheme", ["rocksdb", "embedded"])
+async def test_a_directory_in_use_is_refused(tmp_path: Path, scheme: str) -> None:
+    async with open_adapter(f"{scheme}:{tmp_path}"):
+        with pytest.raises(DataDirectoryError, match=r"in use|used by"):
+            async with open_adapter(f"{scheme}:{tmp_path}"):
                 pass
 
 
@@ -47,13 +48,14 @@ async def main():
     async with broker_adapter.open_adapter("memory:") as adapter:
         await adapter.create_shard("s")
         await adapter.append("s", [b"v"])
-    try:
-        async with broker_adapter.open_adapter("rocksdb:/nowhere"):
-            pass
-    except broker_adapter.opening.InvalidRequestError as error:
-        assert "rocksdict" in str(error), error
-    else:
-        raise AssertionError
+    for url, missing in (("rocksdb:/nowhere", "rocksdict"), ("embedded:/nowhere", "cattrs")):
+        try:
+            async with broker_adapter.open_adapter(url):
+                pass
+        except broker_adapter.opening.InvalidRequestError as error:
+            assert missing in str(error), error
+        else:
+            raise AssertionError
 trio.run(main)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)

@@ -116,7 +116,7 @@ def test_every_operation_of_many_lives(capsys: pytest.CaptureFixture[str]) -> No
     for seed in range(100, 100 + seeds):
         count = operations(seed)
         with capsys.disabled():
-            print(f"\rseed {seed} of 100 to {99 + seeds}: {count} operations  ", end="", flush=True)  # noqa: T201
+            print(f"\rseed {seed} of 100 to {99 + seeds}: {count} operations  ", end="", flush=True)
         for operation in range(1, count + 1):
             crash_twice(seed, operation, 1 + operation * 37 % count, (seed + operation) % 12)
             for number in (errno.EIO, errno.ENOSPC):

@@ -1,0 +1,404 @@
+"""``embedded:/directory``: the journal engine inside the broker's own process. Needs the extra ``embedded``.
+
+A broker on its own gets what the journal service does (group commit over all shards, memory and file mode, log
+segments) without a second process. Only one process at a time can have the directory open. This is the only module of
+the adapter that knows the engine; batches become records in `broker_adapter.engines.selection`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+import trio
+
+from broker_adapter.adapter import (
+    DEFAULT_CONFIG,
+    DEFAULT_CREDIT_BYTES,
+    DEFAULT_READ_BYTES,
+    LATEST,
+    PendingAppend,
+    ReadResult,
+    StorageAdapter,
+    Subscription,
+)
+from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
+from broker_adapter.engines.open_calls import OpenCalls
+from broker_adapter.engines.pulled_subscription import PulledSubscription
+from broker_adapter.engines.selection import newest_with_key, read_from, read_word
+from broker_adapter.opening import directory_of
+from journal.config import MIB, ServerConfig, ShardsConfig, StorageConfig
+from journal.engine import Engine, open_engine
+from journal.protocol.frames import ACK, ACK_DUPLICATE
+from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.model import (
+    AckLevel,
+    Appended,
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
+from shards.position import Start
+from shards.record import Record, StoredRecord
+from shards.shard import Shard
+from shards.topic_filters import is_filter, validate_filter
+
+_LISTED_AT_ONCE: Final = 500
+_SCAN_PAGE_VALUES: Final = 200
+
+BROKER_CONFIG: Final = ServerConfig(
+    storage=StorageConfig(
+        journal_file_bytes=32 * MIB,
+        journal_budget_bytes=128 * MIB,
+        segment_bytes=64 * MIB,
+        tail_budget_bytes=64 * MIB,
+        memory_budget_bytes=256 * MIB,
+        disk_reserve_bytes=64 * MIB,
+    ),
+    shards=ShardsConfig(memory_max_bytes=16 * MIB),
+)
+"""Settings for an engine that shares a machine and a process with a broker: about a quarter of a server's memory and
+disk, and shorter restarts. Sections ``listen`` and ``log`` and the limits of connections mean nothing here."""
+
+
+@asynccontextmanager
+async def open_embedded(url: str, config: ServerConfig = BROKER_CONFIG) -> AsyncIterator[StorageAdapter]:
+    """Open a directory, which is made if it is not there, and recover what lies in it.
+
+    Args:
+        url: ``embedded:/directory``.
+        config: Sizes and limits; the directory may be opened with others the next time.
+
+    Raises:
+        DataDirectoryError: The directory is in use, is read-only, or belongs to something else.
+        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        FormatVersionError: A newer program wrote the directory.
+    """
+    async with open_engine(directory_of(url), config) as engine, EmbeddedAdapter(engine) as adapter:
+        yield adapter
+
+
+class EmbeddedAdapter(StorageAdapter):
+    """A `StorageAdapter` over an open engine, which it does not close."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._control = engine.control
+        self._calls = OpenCalls()
+        self._appends = _Appends(engine)
+
+    # Shards
+
+    async def create_shard(
+        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
+    ) -> ShardInfo:
+        return await self._calls.run(self._control.create_shard(name, config, exist_ok=exist_ok))
+
+    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
+        self._calls.require_open()
+        validate_filter(topic_filter)
+        table = self._engine.table
+        infos: list[ShardInfo] = []
+        after = ""
+        while True:
+            names = table.catalogue.matching(topic_filter, after=after, limit=_LISTED_AT_ONCE)
+            infos += [table.by_name(name).info(with_segments=False) for name in names]
+            await trio.lowlevel.checkpoint()
+            if len(names) < _LISTED_AT_ONCE:
+                return infos
+            after = names[-1]
+
+    async def describe_shard(self, name: str) -> ShardInfo:
+        shard = self._shard(name)
+        await trio.lowlevel.checkpoint()
+        return shard.info(with_segments=True)
+
+    async def delete_shard(self, name: str) -> None:
+        await self._calls.run(self._control.delete_shard(name))
+
+    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
+        return await self._calls.run(self._control.set_mode(name, mode))
+
+    async def configure_shard(
+        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
+    ) -> ShardInfo:
+        return await self._calls.run(
+            self._control.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
+        )
+
+    async def seal(self, name: str) -> ShardInfo:
+        return await self._calls.run(self._control.seal(name))
+
+    async def trim(self, name: str, before_offset: int) -> ShardInfo:
+        return await self._calls.run(self._control.trim(name, before_offset))
+
+    # Records
+
+    async def append(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        self._calls.require_open()
+        return await self._append(shard, self._encode(records), ack, expected_offset)
+
+    async def append_batch(
+        self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
+    ) -> Appended:
+        self._calls.require_open()
+        return await self._append(shard, batch, ack, expected_offset)
+
+    async def _append(self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None) -> Appended:
+        # Closing waits for what was taken; only what still waits for room ends there.
+        if not self._appends.has_room(len(batch)):
+            await self._calls.run(self._appends.wait_for_room(len(batch)))
+        shard = self._shard(name)
+        return await self._appends.add(shard, batch, ack, expected_offset).wait()
+
+    def append_nowait(
+        self,
+        shard: str,
+        records: Sequence[Record] | Sequence[bytes],
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+    ) -> PendingAppend:
+        self._calls.require_open()
+        batch = self._encode(records)
+        try:
+            found = self._engine.table.by_name(shard)
+        except StorageError as error:
+            return self._appends.refuse(error)
+        return self._appends.add(found, batch, ack, expected_offset)
+
+    async def wait_for_room(self, size_bytes: int = 1) -> None:
+        await self._calls.run(self._appends.wait_for_room(size_bytes))
+
+    def _encode(self, records: Sequence[Record] | Sequence[bytes]) -> bytes:
+        return encoded(records, now_us=self._engine.now_us())
+
+    async def read(
+        self,
+        shard: str,
+        start: Start | int,
+        *,
+        max_bytes: int = DEFAULT_READ_BYTES,
+        max_records: int | None = None,
+        max_wait_s: float = 0.0,
+    ) -> ReadResult:
+        return await self._calls.run(self._read(shard, start, max_bytes, max_records, max_wait_s))
+
+    async def _read(
+        self, name: str, start: Start | int, max_bytes: int, max_records: int | None, max_wait_s: float
+    ) -> ReadResult:
+        await trio.lowlevel.checkpoint()
+        shard = self._shard(name)
+        reader = self._engine.reader
+        offset = start if isinstance(start, int) else await reader.find_offset(shard, start)
+        reader.check_range(shard, offset)
+        await reader.wait_beyond(shard, offset, max_wait_s)
+        extent = await reader.read(shard, offset, max_bytes)
+        return read_from(
+            b"".join(extent.buffers),
+            start,
+            offset,
+            extent.next_offset,
+            max_records=max_records,
+            now_us=self._engine.now_us(),
+        )
+
+    async def read_by_key(
+        self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        return await self._calls.run(self._read_word(shard, "key", key, from_offset, max_bytes))
+
+    async def read_by_tag(
+        self, shard: str, tag: str, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
+    ) -> ReadResult:
+        return await self._calls.run(self._read_word(shard, "tag", tag.encode(), from_offset, max_bytes))
+
+    async def _read_word(
+        self, name: str, by: Literal["key", "tag"], word: bytes, from_offset: int, max_bytes: int
+    ) -> ReadResult:
+        await trio.lowlevel.checkpoint()
+        extent = await self._engine.reader.read_indexed(
+            self._shard(name), by, word, from_offset, max_bytes, latest=False
+        )
+        return read_word(
+            b"".join(extent.buffers), by, word, from_offset, extent.next_offset, now_us=self._engine.now_us()
+        )
+
+    async def read_latest(self, shard: str, key: bytes) -> StoredRecord | None:
+        return await self._calls.run(self._read_latest(shard, key))
+
+    async def _read_latest(self, name: str, key: bytes) -> StoredRecord | None:
+        await trio.lowlevel.checkpoint()
+        extent = await self._engine.reader.read_indexed(
+            self._shard(name), "key", key, 0, DEFAULT_READ_BYTES, latest=True
+        )
+        return newest_with_key(b"".join(extent.buffers), key, now_us=self._engine.now_us())
+
+    @asynccontextmanager
+    async def subscribe(
+        self,
+        target: str,
+        start: Start = LATEST,
+        *,
+        group: str | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AsyncIterator[Subscription]:
+        self._calls.require_open()
+        filtered = is_filter(target)
+        subscription = PulledSubscription(
+            self._calls,
+            self._engine.now_us,
+            start,
+            shard=None if filtered else target,
+            is_shared=group is not None,
+            credit_bytes=credit_bytes,
+        )
+        source = await self._calls.run(
+            self._engine.subscriptions.subscribe(
+                shard=None if filtered else target,
+                topic_filter=target if filtered else None,
+                start=start,
+                group=group,
+                on_ready=subscription.wake,
+                credit_bytes=subscription.credit_bytes,
+            )
+        )
+        subscription.begin(source)
+        try:
+            yield subscription
+        finally:
+            subscription.end()
+            source.close()
+
+    # Cursors and state
+
+    async def get_cursor(self, shard: str, name: str) -> Cursor | None:
+        self._calls.require_open()
+        await trio.lowlevel.checkpoint()
+        return self._control.get_cursor(shard, name)
+
+    async def list_cursors(self, shard: str) -> list[Cursor]:
+        self._calls.require_open()
+        await trio.lowlevel.checkpoint()
+        return self._control.list_cursors(shard)
+
+    async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
+        return await self._calls.run(self._control.commit_cursor(shard, name, offset, expected_version))
+
+    async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
+        await self._calls.run(self._control.delete_cursor(shard, name, expected_version))
+
+    async def get_state(self, key: bytes) -> StateValue | None:
+        self._calls.require_open()
+        await trio.lowlevel.checkpoint()
+        return self._control.get_state(key)
+
+    async def put_state(
+        self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
+    ) -> StateValue:
+        return await self._calls.run(self._control.put_state(key, value, expected_version, expires_at_us))
+
+    async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
+        await self._calls.run(self._control.delete_state(key, expected_version))
+
+    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+        after: bytes | None = None
+        while True:
+            self._calls.require_open()
+            await trio.lowlevel.checkpoint()
+            page = self._control.scan_state(prefix, after, _SCAN_PAGE_VALUES)
+            for value in page:
+                yield value
+            if len(page) < _SCAN_PAGE_VALUES:
+                return
+            after = page[-1].key
+
+    # Producers and life cycle
+
+    async def open_producer(self, name: str) -> ProducerIdentity:
+        return await self._calls.run(self._control.open_producer(name))
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._calls.closed:
+            return
+        self._calls.close()
+        with trio.CancelScope(shield=True):
+            # What was decided is acknowledged; a failed disk has told everybody already.
+            await self._engine.committer.drain()
+
+    def _shard(self, name: str) -> Shard:
+        self._calls.require_open()
+        shard = self._engine.table.by_name(name)
+        shard.check_usable()
+        return shard
+
+
+class _Appends:
+    """Hands batches to the engine and takes its acknowledgements, of any number of appends with one call."""
+
+    # Appends from inside the process never yield to a newer connection.
+    number = 0
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._window = AppendWindow()
+        self._pending: dict[int, LocalAppend] = {}
+        self._correlations = itertools.cycle(range(1, 1 << 32))
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether both the window and the journal take that much."""
+        return self._window.has_room(size_bytes) and self._engine.maintenance.has_room()
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """Wait until `has_room`, or until the engine has failed and says so to whoever appends."""
+        await self._window.wait_for_room(size_bytes)
+        await self._engine.maintenance.wait_for_room()
+
+    def add(self, shard: Shard, batch: bytes, ack: AckLevel, expected_offset: int | None) -> LocalAppend:
+        """Begin an append; a refusal is its result.
+
+        Raises:
+            OverloadedError: There is no room.
+        """
+        if not self._engine.maintenance.has_room() and self._engine.failure is None:
+            raise OverloadedError("the journal is behind with moving records to their files: wait for room")
+        pending = self._window.begin(len(batch))
+        correlation = next(self._correlations)
+        self._pending[correlation] = pending
+        try:
+            self._engine.append_nowait(shard, batch, self, correlation, ack=ack, expected_offset=expected_offset)
+        except StorageError as error:
+            del self._pending[correlation]
+            self._window.reject(pending, error)
+        return pending
+
+    def refuse(self, error: StorageError) -> LocalAppend:
+        """An append that did not come as far as the engine."""
+        pending = self._window.begin(0)
+        self._window.reject(pending, error)
+        return pending
+
+    def acknowledge(self, acks: bytearray) -> None:
+        for correlation, level, flags, _, base_offset in ACK.iter_unpack(acks):
+            pending = self._pending.pop(correlation)
+            self._window.resolve(pending, Appended(base_offset, AckLevel(level), bool(flags & ACK_DUPLICATE)))
+
+    def fail(self, error: StorageFailedError) -> None:
+        # The engine has stopped for good: all that is open here was in its groups.
+        lost, self._pending = self._pending, {}
+        for pending in lost.values():
+            self._window.reject(pending, error)

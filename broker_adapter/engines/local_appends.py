@@ -1,0 +1,127 @@
+"""What the engines in this process share for appending: encoding, and appends under way with a bound on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import trio
+
+from shards.batch import encode, encode_values
+from shards.errors import OverloadedError, StorageError
+from shards.model import Appended
+from shards.record import Record
+
+WINDOW_BYTES = 32 << 20
+"""Bound on the batch bytes that wait for their acknowledgement."""
+
+
+class LocalAppend:
+    """A `broker_adapter.adapter.PendingAppend` of an engine in this process."""
+
+    __slots__ = ("_error", "_event", "_result", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._result: Appended | None = None
+        self._error: StorageError | None = None
+        # Made only for whoever waits: most of a deep pipeline is looked at when it is done.
+        self._event: trio.Event | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._result is not None or self._error is not None
+
+    async def wait(self) -> Appended:
+        """Wait for the outcome."""
+        if self.is_done:
+            await trio.lowlevel.checkpoint()
+        else:
+            if self._event is None:
+                self._event = trio.Event()
+            await self._event.wait()
+        return self.result_nowait()
+
+    def result_nowait(self) -> Appended:
+        """The outcome of an append that `is_done`."""
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise trio.WouldBlock
+        return self._result
+
+    def finish(self, result: Appended | None, error: StorageError | None) -> None:
+        """Its outcome is known. For `AppendWindow`."""
+        self._result = result
+        self._error = error
+        if self._event is not None:
+            self._event.set()
+
+
+class AppendWindow:
+    """All appends under way of one adapter.
+
+    Args:
+        window_bytes: Bound on their batches; a single batch larger than it goes alone.
+    """
+
+    def __init__(self, window_bytes: int = WINDOW_BYTES) -> None:
+        self._window_bytes = window_bytes
+        self._bytes = 0
+        self._room: trio.Event | None = None
+
+    def begin(self, size_bytes: int) -> LocalAppend:
+        """Take an append in.
+
+        Raises:
+            OverloadedError: There is no room.
+        """
+        if not self.has_room(size_bytes):
+            raise OverloadedError(
+                f"{self._bytes} bytes of appends wait to be acknowledged and the bound is {self._window_bytes} bytes: "
+                f"wait for room"
+            )
+        self._bytes += size_bytes
+        return LocalAppend(size_bytes)
+
+    def resolve(self, pending: LocalAppend, result: Appended) -> None:
+        """It is stored."""
+        self._free(pending)
+        pending.finish(result, None)
+
+    def reject(self, pending: LocalAppend, error: StorageError) -> None:
+        """It is refused, or nobody knows."""
+        self._free(pending)
+        pending.finish(None, error)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether an append of that size would be taken now."""
+        return not self._bytes or self._bytes + size_bytes <= self._window_bytes
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """Wait until `has_room`; others may be quicker to fill it."""
+        await trio.lowlevel.checkpoint()
+        while not self.has_room(size_bytes):
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    def _free(self, pending: LocalAppend) -> None:
+        self._bytes -= pending.size_bytes
+        # Waking at half keeps a steady producer from being woken for every single acknowledgement.
+        if self._room is not None and self._bytes * 2 <= self._window_bytes:
+            self._room.set()
+            self._room = None
+
+
+def encoded(records: Sequence[Record] | Sequence[bytes], *, now_us: int) -> bytes:
+    """One batch of records, or of bare values.
+
+    Raises:
+        InvalidRequestError: There are none, or one cannot be stored.
+        LimitExceededError: There are too many for one batch.
+    """
+    if records and isinstance(records[0], bytes):
+        return encode_values(cast("Sequence[bytes]", records), timestamp_us=now_us)
+    return encode(cast("Sequence[Record]", records), now_us=now_us)
