@@ -45,9 +45,7 @@ def pending_of(
     kind = type(records)
     if kind is list and len(records) == 1 and type(value := records[0]) is bytes:
         # One message at a time, which is what most brokers send.
-        return PendingAppend(
-            1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key
-        )
+        return PendingAppend(1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key)
     if issubclass(kind, _NO_SEQUENCES):
         raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {kind.__name__}")
     count = len(records)
