@@ -42,8 +42,8 @@ format: $(VENV_STAMP) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-demo: $(VENV_STAMP) ## live telemetry through two brokers, a mode switch and a SIGKILL; says whether every promise held
-	@$(BIN)/python -m demo
+demo: $(VENV_STAMP) ## live telemetry through two brokers, a mode switch and a SIGKILL; says whether every promise held (ARGS="--json")
+	@$(BIN)/python -m demo $(ARGS)
 
 bench: $(VENV_STAMP) ## measure against the machine's limits and the peers that are installed (ARGS="--json FILE")
 	@$(BIN)/python -m benchmarks $(ARGS)

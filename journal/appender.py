@@ -177,15 +177,16 @@ class Appender:
         words = self._words(shard, view[batch_at:end]) if shard.indexed else None
 
         committer = self._committer
-        group = committer.group
-        if group.size_bytes + self._run_end - self._run_start + end - at > self._largest_group_bytes and not in_memory:
-            self.flush_run()
-            committer.make_room(end - at)
         segments = shard.segments
         segment = segments[-1] if segments else None
         if segment is None or segment.sealed or segment.chunks.end >= shard.segment_limit_bytes:
             self.flush_run()
             segment = self._open_segment(shard)
+        # Room is made after that: opening a segment may have put a decision into the group.
+        group = committer.group
+        if group.size_bytes + self._run_end - self._run_start + end - at > self._largest_group_bytes and not in_memory:
+            self.flush_run()
+            committer.make_room(end - at)
         group = committer.group
         lsn = committer.next_lsn
         next_offset = base_offset + count
@@ -196,6 +197,7 @@ class Appender:
                 or lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2
             ):
                 self._reserve(shard, next_offset)
+                group = committer.group
                 lsn = committer.next_lsn
             # A memory batch needs no disk, but it must not overtake a file batch of its shard that is not durable yet.
             waits = shard.pending_groups > 0 or next_offset > shard.reserved_offset or lsn >= self.lsns_reserved
@@ -327,7 +329,7 @@ class Appender:
             self._owners[producer_id] = sink.number
         if epoch != newest:
             raise StaleEpochError(
-                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another holder has "
+                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another has "
                 f"opened the producer since; open it again to take it back"
             )
         producers = shard.producers
@@ -349,8 +351,10 @@ class Appender:
             )
         offset = producer.offset_of(sequence)
         level = AckLevel.MEMORY if shard.lies_in_memory(offset) else AckLevel.DURABLE
-        # Its first sending may still be on its way to the disk: then this acknowledgement waits as well.
-        acks = self._immediate if offset < shard.published_offset else self._committer.group.acks
+        # Its first sending may still be on its way to the disk: then this acknowledgement waits too. So it does when
+        # it is no longer known which sending that was.
+        is_published = offset < shard.published_offset if offset >= 0 else not shard.pending_groups
+        acks = self._immediate if is_published else self._committer.group.acks
         acks.setdefault(sink, bytearray()).extend(_ACK_PACK(correlation, level, ACK_DUPLICATE, 0, offset))
 
     def _reserve(self, shard: Shard, next_offset: int) -> None:

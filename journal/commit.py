@@ -118,6 +118,7 @@ class Committer:
         writer: Writes to the journal, on the disk's thread.
         disk: Where the writing happens.
         next_lsn: lsn of the next entry.
+        journal_next_lsn: First lsn of the next group, where the journal's last one ends.
         publish: Called on the loop with each durable group, in order.
         failed: Called once on the loop when the disk failed.
 
@@ -126,7 +127,8 @@ class Committer:
         group: The group that is being collected.
         failure: Set for ever once a write failed.
         groups_committed: Groups made durable since the start.
-        committed_lsn: Every entry up to this lsn is durable and published.
+        committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
+        journal_lsn: The newest lsn that the journal's groups cover; memory-mode batches may have later ones.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Committer:
         self.next_lsn = next_lsn
         self._journal_next_lsn = journal_next_lsn
         self.committed_lsn = next_lsn - 1
+        self.journal_lsn = journal_next_lsn - 1
         self.group = Group(0)
         self.groups_committed = 0
         self.failure: StorageFailedError | None = None
@@ -237,13 +240,16 @@ class Committer:
             self.kick()
 
     def _settle(self, group: Group) -> bool:
+        written = bool(group.buffers)
         group.buffers.clear()
         try:
             self._publish(group)
-        except Exception as error:  # a view that cannot be folded stops the engine like a disk that cannot be written
+        except Exception as error:  # noqa: BLE001 a view that cannot be folded stops the engine, as the disk does
             self._fail(group, error)
             return False
         self.committed_lsn = group.next_lsn - 1
+        if written:
+            self.journal_lsn = self.committed_lsn
         group.committed = True
         self.groups_committed += 1
         group.finish()
@@ -285,9 +291,20 @@ class Committer:
         if self.failure is not None and not group.committed:
             raise self.failure
 
+    async def wait_for_all(self) -> None:
+        """Wait until everything decided before this call is durable and published; at once if nothing is pending.
+
+        Raises:
+            StorageFailedError: It will never be.
+        """
+        pending = [self._in_flight, *self._waiting, None if self.group.is_empty else self.group]
+        newest = next((group for group in reversed(pending) if group is not None), None)
+        if newest is not None:
+            await self.wait(newest)
+
     async def drain(self) -> None:
         """Wait until everything decided so far is durable and published, or until it never will be."""
         while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
-            self.kick()
             group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
+            self.kick()
             await group.done().wait()

@@ -90,8 +90,8 @@ class StorageConfig:
     open_files: int = field(default=512, metadata=_within("files", 16, 1_000_000))
     flush_interval_ms: int = field(default=1_000, metadata=_within("milliseconds", 1, 60_000))
     retention_interval_s: int = field(default=10, metadata=_within("seconds", 1, 86_400))
-    receive_buffer_bytes: Size = field(default=256 * KIB, metadata=_bytes(4 * KIB, 16 * MIB))
-    receive_buffers: int = field(default=128, metadata=_within("buffers", 1, 100_000))
+    receive_buffer_bytes: Size = field(default=1 * MIB, metadata=_bytes(4 * KIB, 16 * MIB))
+    receive_buffers: int = field(default=64, metadata=_within("buffers", 1, 100_000))
 
 
 @attrs.frozen

@@ -34,7 +34,10 @@ from shards.errors import (
 )
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.names import validate_name, validate_shard_name
-from shards.shard import Shard
+from shards.shard import BEING_DELETED, Shard
+
+# What frees space, or needs next to none, is done on a full disk as well.
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, CursorDeleted, StateDeleted)
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
@@ -88,7 +91,7 @@ class Control:
         """
         if self._committer.failure is not None:
             raise self._committer.failure
-        if self.refuse is not None:
+        if self.refuse is not None and not isinstance(decision, _FREEING):
             raise self.refuse
         lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
         group = self._committer.group
@@ -120,7 +123,7 @@ class Control:
             return shard.info(with_segments=False)
         if len(self._table.catalogue) + len(self._pending_names) >= self._max_shards:
             raise LimitExceededError(
-                f"cannot create shard {name!r}: the node has {self._max_shards} shards, as many as shards.max_shards allows"
+                f"cannot create {name!r}: the node has {self._max_shards} shards, all that shards.max_shards allows"
             )
         created = ShardCreated(name, self._default_config(config), self._now_us())
 
@@ -140,10 +143,17 @@ class Control:
     async def delete_shard(self, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
         shard = self._table.by_name(name)
-        if not shard.deleted:
+        if shard.deleted:
+            # Somebody is deleting it right now: it is deleted when that is durable.
+            await self._committer.wait_for_all()
+            return
+
+        def pending(_: int) -> Callable[[], None]:
             shard.deleted = True
-            shard.damage = "it is being deleted"
-            await self._commit(ShardDeleted(name), shard.shard_id)
+            shard.damage = shard.damage or BEING_DELETED
+            return lambda: None
+
+        await self._commit(ShardDeleted(name), shard.shard_id, pending=pending)
 
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
@@ -163,7 +173,8 @@ class Control:
         shard = self._usable(name)
         if shard.in_memory_mode != (mode is Mode.MEMORY):
             self._roll(shard, mode)
-            await self._committer.wait(self._committer.group)
+        # Also if somebody else has just switched it: the answer promises that it is durable.
+        await self._committer.wait_for_all()
         return shard.info(with_segments=False)
 
     async def seal(self, name: str) -> ShardInfo:

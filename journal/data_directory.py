@@ -110,7 +110,8 @@ def read_format(files: FileSystem, path: str) -> str:
         raise CorruptionError(name, 0, f"expected JSON with version and node_id, found {stored[:40]!r}") from error
     if version > LAYOUT_VERSION:
         raise FormatVersionError(
-            f"{path} has data layout {version}, this program knows up to {LAYOUT_VERSION}; start the newer version of the server"
+            f"{path} has data layout {version}, this program knows up to {LAYOUT_VERSION}; "
+            f"start the newer version of the server"
         )
     return node_id
 

@@ -6,6 +6,8 @@ The parts are put together here and started and stopped in order; what each does
 
 from __future__ import annotations
 
+import os
+import posixpath
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,7 +32,7 @@ from journal.subscriptions import Subscriptions
 from journal.views import Views
 from shards.chunks import ChunkPool
 from shards.clock import Clock, SystemClock
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.errors import CorruptionError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig
 from shards.producer_state import ProducerState
@@ -59,9 +61,18 @@ class RecoveryReport:
 
 
 def open_rocks_store(path: str) -> OrderedStore:
-    """The store that a server keeps its views in."""
+    """The store that a server keeps its views in.
+
+    Raises:
+        CorruptionError: It is gone, although the journal beside it was in use: what was acknowledged would be forgotten.
+    """
     from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
 
+    journal = f"{posixpath.dirname(path)}/journal"
+    if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
+        raise CorruptionError(
+            path, 0, f"the store of the views is missing, but {journal} was in use; restore both from one copy"
+        )
     return RocksStore(path)
 
 
@@ -143,7 +154,7 @@ class Engine:
             self._files, self._directory.journal, storage.journal_file_bytes, _new_salt, found.used
         )
         if found.used:
-            self.writer.resume(found.resume_position)
+            self.writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
         self.committer = Committer(
             self.writer,
             self._disk,
@@ -186,6 +197,7 @@ class Engine:
             fail=self._fail,
         )
         self.maintenance.drop(self._dropped)
+        self.views.on_trimmed = self.maintenance.index_trimmed
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
         self.reader = Reader(self._files, self.table, self.views)
         self.subscriptions = Subscriptions(
@@ -235,7 +247,7 @@ class Engine:
         dirty = self.maintenance.dirty
         for shard, published in group.published:
             shard.pending_groups -= 1
-            if not shard.deleted:
+            if not shard.gone:
                 dirty[shard.shard_id] = shard
                 shard.publish(published)
         for _, shard_id, _ in group.decisions:
@@ -414,14 +426,14 @@ async def open_engine(
 
 @asynccontextmanager
 async def _running(engine: Engine) -> AsyncIterator[None]:
-    """Run the background tasks around the body; then drain and make a checkpoint. The body's error comes out as it is."""
+    """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.maintenance.run)
         engine.subscriptions.start(nursery)
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 raised again below, without a group around it
             raised = error
         engine.subscriptions.close()
         nursery.cancel_scope.cancel()

@@ -21,20 +21,20 @@ from shards.shard import Shard
 
 
 class Member:
-    """One member's end of a group subscription; the same shape as a `Subscription`.
+    """One member's end of a group subscription; the same shape as a `Subscription`."""
 
-    Attributes:
-        queued_bytes: Bytes of batches that wait to be taken.
-    """
-
-    def __init__(self, group: SharedGroup, on_ready: Callable[[], None], has_credit: Callable[[], bool]) -> None:
+    def __init__(self, group: SharedGroup, on_ready: Callable[[], None], credit_bytes: Callable[[], int]) -> None:
         self._group = group
         self._on_ready = on_ready
         self._queue: deque[Push | Notice] = deque()
         self._announced: set[int] = set()
-        self.has_credit = has_credit
-        self.queued_bytes = 0
+        self._credit_bytes = credit_bytes
+        self._queued_bytes = 0
         self.topic_filter: str | None = None
+
+    def has_credit(self) -> bool:
+        """Whether it may be given more: what it has not taken yet counts as taken."""
+        return self._credit_bytes() > self._queued_bytes
 
     @property
     def has_more(self) -> bool:
@@ -47,7 +47,7 @@ class Member:
             self._announced.add(share.reference)
             self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
         self._queue.append(push)
-        self.queued_bytes += push.size_bytes
+        self._queued_bytes += push.size_bytes
         self._on_ready()
 
     def notify(self, notice: Notice) -> None:
@@ -61,7 +61,7 @@ class Member:
             return None
         item = self._queue.popleft()
         if isinstance(item, Push):
-            self.queued_bytes -= item.size_bytes
+            self._queued_bytes -= item.size_bytes
         return item
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
@@ -99,9 +99,18 @@ class SharedGroup:
         topic_filter: Its filter, if it has one.
     """
 
-    def __init__(self, name: str, reader: Reader, control: Control, on_empty: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        control: Control,
+        *,
+        on_left: Callable[[], None],
+        on_empty: Callable[[], None],
+    ) -> None:
         self._reader = reader
         self._control = control
+        self._on_left = on_left
         self._on_empty = on_empty
         self._members: list[Member] = []
         self._shares: dict[int, _Share] = {}
@@ -130,9 +139,9 @@ class SharedGroup:
         """Have the task look again: new records, credit, members or acknowledgements."""
         self._wake.set()
 
-    def join(self, on_ready: Callable[[], None], has_credit: Callable[[], bool]) -> Member:
+    def join(self, on_ready: Callable[[], None], credit_bytes: Callable[[], int]) -> Member:
         """Take a member in."""
-        member = Member(self, on_ready, has_credit)
+        member = Member(self, on_ready, credit_bytes)
         self._members.append(member)
         for share in self._shares.values():
             share.assignment.join(member)
@@ -146,6 +155,7 @@ class SharedGroup:
         self._members.remove(member)
         for share in self._shares.values():
             share.assignment.leave(member)
+        self._on_left()
         if not self._members:
             self._on_empty()
         self.wake()
@@ -169,6 +179,9 @@ class SharedGroup:
                         progress = await self._hand_out(share) or progress
                     if not progress:
                         await self._wake.wait()
+                    else:
+                        # What lies in memory is handed out without a wait: others have their turn in between.
+                        await trio.lowlevel.checkpoint()
                 for share in self._shares.values():
                     self._store_position(share, nursery)
         finally:

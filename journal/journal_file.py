@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import attrs
 from crc32c import crc32c
@@ -137,10 +138,11 @@ class JournalWriter:
         self._next_number = used[-1].header.number + 1 if used else 1
         self._current: File | None = None
         self._position = 0
+        self._failure: OSError | None = None
         self._end = 0
 
     def _is_whole(self, path: str) -> bool:
-        """Whether a spare has the size that files have now; one that was being made in a crash, or before, is removed."""
+        """Whether a spare has the size that files have now; one that a crash left half made, or an old one, goes."""
         file = self._files.open(path)
         try:
             size = file.size()
@@ -156,9 +158,9 @@ class JournalWriter:
         return self._file_bytes - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
 
     @property
-    def has_spare(self) -> bool:
-        """Whether the next file is ready."""
-        return bool(self._free)
+    def spare_count(self) -> int:
+        """Zeroed files that are ready to be used."""
+        return len(self._free)
 
     @property
     def used_bytes(self) -> int:
@@ -170,11 +172,20 @@ class JournalWriter:
         """Files in use."""
         return len(self._used)
 
-    def resume(self, position: int) -> None:
-        """Go on writing at this position of the newest used file."""
+    def resume(self, position: int, *, torn: bool) -> None:
+        """Go on writing at this position of the newest used file.
+
+        Args:
+            position: End of its last whole group.
+            torn: A group that a crash cut off begins there. Its header is wiped out: if the next group goes to another
+                file, what is left of this one must not be taken for damage inside the journal.
+        """
         newest = self._used[-1]
         self._current = self._files.open(newest.path)
         self._position = position
+        if torn:
+            self._current.pwritev([bytes(GROUP_HEADER_SIZE)], position)
+            self._current.fdatasync()
         # It may have been made under another configuration; what lies behind its own end would not be read back.
         self._end = newest.header.size_bytes
 
@@ -186,6 +197,21 @@ class JournalWriter:
         Raises:
             OSError: The disk failed; nothing of the group may be acknowledged, now or later.
         """
+        with self._final_failure():
+            self._write_group(entries, size_bytes, first_lsn, next_lsn)
+
+    @contextmanager
+    def _final_failure(self) -> Iterator[None]:
+        """Let nothing be written after a failure: the owner hears of it later than the next write is due."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except OSError as error:
+            self._failure = error
+            raise
+
+    def _write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
         if self._current is None or self._position + GROUP_HEADER_SIZE + size_bytes > self._end:
             self._next_file(first_lsn)
         assert self._current is not None  # _next_file opened it
@@ -197,7 +223,8 @@ class JournalWriter:
         used.last_lsn = next_lsn - 1
 
     def _next_file(self, first_lsn: int) -> None:
-        self.prepare_spare()
+        if not self._free:
+            self.add_spare()
         spare = self._free.pop()
         header = JournalFileHeader(self._next_number, self._new_salt(), self._file_bytes, first_lsn)
         file = self._files.open(spare)
@@ -218,10 +245,8 @@ class JournalWriter:
         self._next_number += 1
         self._used.append(UsedFile(path, header, first_lsn - 1))
 
-    def prepare_spare(self) -> None:
-        """Have at least one zeroed file ready, so that going on to the next one does not wait for it."""
-        if self._free:
-            return
+    def add_spare(self) -> None:
+        """Make one more zeroed file, so that going on to the next one does not wait for it."""
         path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
         file = self._files.open(path, create=True)
         try:
@@ -238,18 +263,28 @@ class JournalWriter:
         """Recycle the files whose entries all have lsns up to this one; keep at most ``spare_count`` spares.
 
         REQUIRES: a checkpoint of that lsn is durable. The newest file stays in use.
+
+        Raises:
+            OSError: The disk failed, now or before; nothing more may be written.
         """
+        with self._final_failure():
+            self._release_up_to(lsn, spare_count)
+
+    def _release_up_to(self, lsn: int, spare_count: int) -> None:
+        spares = []
         while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
             file = self._used.pop(0)
             if file.keep:
                 self._files.rename(file.path, f"{self._directory}/damaged-{file.header.number:016}.jnl")
-            elif len(self._free) < spare_count and file.header.size_bytes == self._file_bytes:
+            elif len(self._free) + len(spares) < spare_count and file.header.size_bytes == self._file_bytes:
                 path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
                 self._files.rename(file.path, path)
-                self._free.append(path)
+                spares.append(path)
             else:
                 self._files.remove(file.path)
         self._files.sync_directory(self._directory)
+        # Only now: entries must not go into a file whose old name may come back.
+        self._free.extend(spares)
 
     def close(self) -> None:
         """Close the file; everything written is durable already."""

@@ -42,6 +42,7 @@ _FLUSHED_AT_ONCE = 256
 _SAVED_AT_ONCE = 500
 _SYNCED_ONE_BY_ONE = 32
 _EXPIRED_AT_ONCE = 1000
+_UNINDEXED_AT_ONCE = 2000
 
 
 class Maintenance:
@@ -87,6 +88,7 @@ class Maintenance:
         self._unsynced: set[str] = set()
         self._directories: set[str] = set()
         self._to_remove: list[LogSegment] = []
+        self._to_unindex: dict[int, Shard] = {}
         self.dirty: dict[int, Shard] = {}
         self.disk_full: DiskFullError | None = None
         self.checkpoints = 0
@@ -94,8 +96,11 @@ class Maintenance:
     # Back-pressure
 
     def has_room(self) -> bool:
-        """Whether more file-mode appends may be taken in without passing the memory and journal budgets."""
-        return (
+        """Whether more file-mode appends may be taken in without passing the memory and journal budgets.
+
+        Always while the disk is full: then appends are refused anyhow, and reads and whatever frees space must go on.
+        """
+        return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
             and self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
         )
@@ -108,7 +113,7 @@ class Maintenance:
 
     def wake_if_needed(self) -> None:
         """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
-        if self._tails_due() or self._checkpoint_due():
+        if self._tails_due() or self._checkpoint_due() or not self._writer.spare_count:
             self.wake()
 
     def wake(self) -> None:
@@ -134,17 +139,18 @@ class Maintenance:
                     await self._wake.wait()
                 self._wake = trio.Event()
                 self.look_at_disk()
-                await self.prepare_spare()
                 if self._checkpoint_due():
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
                 await self.remove_files()
+                await self.clean_indexes()
+                await self.prepare_spares()
                 if trio.current_time() >= next_retention:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
                 self._progress.unpark_all()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
             self._fail(error)
         finally:
             self._progress.unpark_all()
@@ -152,29 +158,49 @@ class Maintenance:
     async def _off_loop(self, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work, limiter=self._limiter)
 
-    async def prepare_spare(self) -> None:
-        """Have a zeroed journal file ready before it is needed."""
-        if not self._writer.has_spare and self.disk_full is None:
-            await self._off_loop(self._writer.prepare_spare)
+    def _spares_wanted(self) -> int:
+        """One zeroed file ahead is enough for a quiet node; one under load gets the whole budget early."""
+        used = self._writer.used_count
+        return 1 if used < 2 else max(1, self._spares() - used)
+
+    async def prepare_spares(self) -> None:
+        """Have zeroed journal files ready before they are needed, one a turn."""
+        if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
+            try:
+                await self._off_loop(self._writer.add_spare)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.
+                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
+                return
+            if self._writer.spare_count < self._spares_wanted():
+                self.wake()
 
     def look_at_disk(self) -> None:
         """Refuse appends before the disk is really full, and take them again when there is room."""
         free = self._files.free_bytes(self._directory)
         reserve = self._storage.disk_reserve_bytes
         if free >= reserve:
-            self.disk_full = None
+            self._refuse_for(None)
         else:
-            self.disk_full = DiskFullError(
-                f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
-                f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
+            self._refuse_for(
+                DiskFullError(
+                    f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
+                    f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
+                )
             )
+
+    def _refuse_for(self, full: DiskFullError | None) -> None:
+        self.disk_full = full
+        self._control.refuse = full
 
     # Flushing
 
     def _plans(self, shards: list[Shard]) -> list[FlushPlan]:
         plans = []
         for shard in shards:
-            if shard.deleted:
+            if shard.gone:
                 # Perhaps only since the flush began: what it held in memory is gone.
                 continue
             for segment in shard.segments:
@@ -199,7 +225,7 @@ class Maintenance:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 # The batches stay in memory and in the journal; appends are refused until they can be written.
-                self.disk_full = DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on")
+                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
                 return
             for plan in plans:
                 self._unsynced.add(plan.segment.path)
@@ -239,7 +265,7 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
-        lsn = self._committer.committed_lsn
+        lsn = self._committer.journal_lsn
         await self.flush()
         if self.disk_full is not None:
             return
@@ -251,7 +277,7 @@ class Maintenance:
         for some in _slices(dirty, _SAVED_AT_ONCE):
             mutations = Mutations()
             for shard in some:
-                if shard.deleted:
+                if shard.gone:
                     continue
                 recorded = self._table.recorded(shard.shard_id)
                 self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
@@ -309,6 +335,23 @@ class Maintenance:
                 if self._files.exists(path):
                     self._files.remove(path)
 
+    def index_trimmed(self, shard: Shard) -> None:
+        """The words of a shard's trimmed records are to go from its index."""
+        self._to_unindex[shard.shard_id] = shard
+
+    async def clean_indexes(self) -> None:
+        """Remove index entries of trimmed records. Readers pass over those that are still there."""
+        waiting, self._to_unindex = self._to_unindex, {}
+        for shard in waiting.values():
+            following: bytes | None = b""
+            while following is not None and not shard.deleted:
+                mutations = Mutations()
+                following = self._views.word_index.drop_below(
+                    mutations, shard.shard_id, shard.start_offset, _UNINDEXED_AT_ONCE, following
+                )
+                self._views.store.write(mutations)
+                await trio.lowlevel.checkpoint()
+
     # Retention and expiry
 
     async def _open_retained_shards(self) -> None:
@@ -332,7 +375,9 @@ class Maintenance:
         if retention == Retention() or shard.deleted or shard.damage:
             return
         offset = due(retention, shard.segments, self._clock.now_us())
-        if offset > max(shard.start_offset, shard.trim_decided):
+        # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers have to meet.
+        is_due = bool(shard.segments) and offset > shard.segments[0].base_offset
+        if is_due and offset > max(shard.start_offset, shard.trim_decided):
             shard.trim_decided = min(offset, shard.published_offset)
             self._control.trim_nowait(shard, shard.trim_decided)
 

@@ -16,8 +16,10 @@ from shards.batch import HEADER_SIZE, BatchHeader, gap_batch
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.extents import (
     Extent,
+    LostBatchError,
     Place,
     base_offset_at,
+    check_stamp,
     find_in_bytes,
     locate_in_memory,
     memory_extent,
@@ -131,6 +133,10 @@ class Reader:
         data = await self._pread(segment, position, stop - position)
         if len(data) < stop - position:
             raise CorruptionError(segment.path, position + len(data), f"the file ends here, {stop} bytes were written")
+        try:
+            check_stamp(data, 0)
+        except LostBatchError as error:
+            raise CorruptionError(segment.path, position, str(error)) from error
         start_offset = BatchHeader.unpack(data).base_offset
         return Extent(start_offset, next_offset, [data], len(data), Place(segment, stop, next_offset))
 
@@ -139,6 +145,8 @@ class Reader:
             file = self._files.open(segment.path, write=False)
             try:
                 return file.pread(size, position)
+            except OSError as error:
+                raise CorruptionError(segment.path, position, f"cannot be read: {error.strerror}") from error
             finally:
                 file.close()
 
@@ -166,7 +174,11 @@ class Reader:
                 data = await self._pread(segment, position, min(_SEARCH_WINDOW_BYTES, stop - position))
                 if len(data) < HEADER_SIZE:
                     raise CorruptionError(segment.path, position, f"the file ends here, {stop} bytes were written")
-            at, header = find_in_bytes(data, wanted)
+            try:
+                at, header = find_in_bytes(data, wanted)
+            except LostBatchError as error:
+                path = segment.path if isinstance(segment, LogSegment) else f"memory of shard {shard.name!r}"
+                raise CorruptionError(path, position + error.place, str(error)) from error
             if header is not None:
                 return header, position + at
             position += at
@@ -224,7 +236,8 @@ class Reader:
         shard.check_usable()
         if not (shard.config.index_keys if by == "key" else shard.config.index_tags):
             raise IndexMissingError(
-                f"shard {shard.name!r} keeps no index by {by}; create it with index_{by}s=true, or read it by offset and filter"
+                f"shard {shard.name!r} keeps no index by {by}; create it with "
+                f"index_{by}s=true, or read it by offset and filter"
             )
         index = self._views.word_index
         first = max(from_offset, shard.start_offset)

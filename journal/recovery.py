@@ -7,6 +7,7 @@ it was never acknowledged and is cut off. Damage anywhere else is damage to ackn
 from __future__ import annotations
 
 import enum
+import struct
 from collections.abc import Iterator
 
 import attrs
@@ -23,10 +24,12 @@ from journal.entry import (
     decode_group_header,
 )
 from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, UsedFile, list_journal_files
-from shards.batch import verify
+from shards.batch import HEADER_SIZE, verify
+from shards.batch_header import CHECKED_FROM, MAGIC, PREFIX_SIZE
 from shards.errors import BatchError, CorruptionError, FormatVersionError
 from shards.file_system import FileSystem
 
+_STAMP = struct.Struct("<4sI8xQ8xI")
 _KINDS = frozenset(Kind)
 
 
@@ -118,8 +121,18 @@ class Recovered:
 def check_payload(entry: Entry) -> str:
     """What is wrong with an entry's payload, or an empty string."""
     if entry.kind == Kind.APPEND:
+        batch = entry.payload
+        if len(batch) >= HEADER_SIZE:
+            magic, prefix_crc, lsn, body_crc = _STAMP.unpack_from(batch)
+            if (
+                body_crc == entry.payload_crc == crc32c(batch[CHECKED_FROM:])
+                and prefix_crc == crc32c(batch[8:PREFIX_SIZE])
+                and lsn == entry.lsn
+                and magic == MAGIC
+            ):
+                return ""
         try:
-            header = verify(entry.payload)
+            header = verify(batch)
         except BatchError as error:
             return str(error)
         if header.body_crc != entry.payload_crc or header.lsn != entry.lsn:
@@ -145,28 +158,42 @@ def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint
         FormatVersionError: A newer program wrote the journal.
     """
     paths = list_journal_files(files, directory)
+    # One buffer for all files, since fresh memory costs more than reading: what a group gives is folded before the next.
+    buffer = bytearray()
     for number_in_list, (_, path) in enumerate(paths):
         file = files.open(path, write=False)
         try:
             header = JournalFileHeader.decode(path, file.pread(FIRST_GROUP_POSITION, 0))
-            data = memoryview(file.pread(header.size_bytes, 0))
+            if len(buffer) != header.size_bytes:
+                buffer = bytearray(header.size_bytes)
+            data = memoryview(buffer)[: file.readinto(memoryview(buffer), 0)]
         finally:
             file.close()
-        if found.used and header.first_lsn != found.next_lsn:
+        # Files are recycled together, but a crash may have undone that for some and not for others; the views hold
+        # everything that files missing in between had.
+        if (
+            found.used
+            and header.first_lsn != found.next_lsn
+            and not found.next_lsn <= header.first_lsn <= checkpoint + 1
+        ):
             raise CorruptionError(
                 path, 0, f"begins with lsn {header.first_lsn}, but the file before it ends with {found.next_lsn - 1}"
             )
         if len(data) < header.size_bytes:
-            raise CorruptionError(path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes")
+            raise CorruptionError(
+                path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes"
+            )
         if not found.used and header.first_lsn > checkpoint + 1:
             raise CorruptionError(
-                path, 0, f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it"
+                path,
+                0,
+                f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it",
             )
         found.next_lsn = header.first_lsn
         used = UsedFile(path, header, header.first_lsn - 1)
         found.used.append(used)
         is_last = number_in_list == len(paths) - 1
-        for group in _read_groups(path, data, header, found, is_last=is_last):
+        for group in _read_groups(path, data, header, found, checkpoint, is_last=is_last):
             used.last_lsn = group.next_lsn - 1
             used.keep = used.keep or bool(group.damages)
             found.damages.extend(group.damages)
@@ -174,7 +201,7 @@ def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint
 
 
 def _read_groups(
-    path: str, data: memoryview, file_header: JournalFileHeader, found: Recovered, *, is_last: bool
+    path: str, data: memoryview, file_header: JournalFileHeader, found: Recovered, checkpoint: int, *, is_last: bool
 ) -> Iterator[RecoveredGroup]:
     salt = file_header.salt & 0xFFFFFFFF
     position = FIRST_GROUP_POSITION
@@ -191,6 +218,12 @@ def _read_groups(
             raise CorruptionError(path, position, f"group of {end - start} bytes reaches beyond the file's end")
         if header is not None and header.first_lsn != found.next_lsn:
             raise CorruptionError(path, position, f"expected lsn {found.next_lsn}, found {header.first_lsn}")
+        if header is not None and header.next_lsn <= checkpoint + 1:
+            # The views hold all of it safely: a start does not read it, 'journal check' does.
+            found.next_lsn = header.next_lsn
+            position = end
+            yield RecoveredGroup([], [], header.next_lsn)
+            continue
         entries: list[Entry] = []
         damages: list[Damage] = []
         bad_header: BadEntryHeader | None = None
@@ -223,7 +256,7 @@ def _read_groups(
                 path,
                 where,
                 f"entry header checksum: expected {expected:#010x}, found {got:#010x}, in acknowledged data; whose "
-                f"entry it was cannot be told. Restore the file from a copy, or run 'journal check' to see what else is hit",
+                f"entry it was cannot be told. Restore the file from a copy; 'journal check' shows what else is hit",
             )
         if verdict is Verdict.TRUNCATE:
             found.truncated_bytes = end - position
@@ -244,7 +277,7 @@ def _read_groups(
 def _find_group(data: memoryview, start: int, salt: int, least_lsn: int) -> tuple[int, GroupHeader] | None:
     """The first group header of this life of the file at or after a position, by its magic."""
     raw = data.obj
-    assert isinstance(raw, bytes)  # pread gave it
+    assert isinstance(raw, bytes | bytearray)  # it was read from a file
     at = raw.find(GROUP_MAGIC, start)
     while at >= 0:
         header = decode_group_header(data, at, salt)

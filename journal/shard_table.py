@@ -47,7 +47,8 @@ class ShardTable:
         self._log_directory = log_directory
         self._segment_bytes = segment_bytes
         self._memory_segment_bytes = memory_segment_bytes
-        self._recorded: dict[int, set[int]] = {}
+        # Tuples: a set for each of a million shards would cost more than the shards.
+        self._recorded: dict[int, tuple[int, ...]] = {}
         self._open: dict[int, Shard] = {}
         self.catalogue = Catalogue(store)
         self.tail_pool = tail_pool
@@ -137,11 +138,11 @@ class ShardTable:
         self.set_segment_limit(shard)
         return segment
 
-    def recorded(self, shard_id: int) -> set[int]:
+    def recorded(self, shard_id: int) -> tuple[int, ...]:
         """Base offsets of the shard's segments that the views hold records of."""
-        return self._recorded.get(shard_id, set())
+        return self._recorded.get(shard_id, ())
 
-    def set_recorded(self, shard_id: int, base_offsets: set[int]) -> None:
+    def set_recorded(self, shard_id: int, base_offsets: tuple[int, ...]) -> None:
         """Note what the views hold now."""
         if base_offsets:
             self._recorded[shard_id] = base_offsets

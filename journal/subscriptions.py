@@ -51,12 +51,7 @@ class Subscription:
     Args:
         reader: Reads what is pushed.
         on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
-
-    Attributes:
-        queued_bytes: Bytes that wait to be taken: none, they are read when they are taken.
     """
-
-    queued_bytes = 0
 
     def __init__(
         self,
@@ -84,6 +79,11 @@ class Subscription:
         self._references += 1
         feed = self._feeds[shard.shard_id] = _Feed(shard, self._references, offset)
         shard.add_listener(self._published)
+        if self.topic_filter is None:
+            # Told at once: a reader that loses its connection before the first push goes on at this offset.
+            feed.announced = True
+            self._notices.append(Notice("added", feed.reference, shard.shard_id, shard.name, offset))
+            self._on_ready()
         if offset < shard.published_offset:
             self._queue(feed)
 
@@ -102,7 +102,7 @@ class Subscription:
     @property
     def has_more(self) -> bool:
         """Whether `take` may give something."""
-        return bool(self._ready or self._notices)
+        return bool(self._ready or self._notices) or self._progress_is_due
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
         """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
@@ -135,12 +135,15 @@ class Subscription:
 
     def _progress(self) -> Notice | None:
         """Tell, now and then, up to which lsn everything was given: a subscription by filter resumes from there."""
-        now = trio.current_time()
-        if self.topic_filter is None or not self._pushed or now < self._next_progress:
+        if not self._progress_is_due:
             return None
         self._pushed = False
-        self._next_progress = now + _PROGRESS_INTERVAL_S
+        self._next_progress = trio.current_time() + _PROGRESS_INTERVAL_S
         return Notice("progress", lsn=self._committed_lsn())
+
+    @property
+    def _progress_is_due(self) -> bool:
+        return self._pushed and self.topic_filter is not None and trio.current_time() >= self._next_progress
 
     async def _read(self, feed: _Feed, max_bytes: int) -> Push | None:
         shard = feed.shard
@@ -205,6 +208,7 @@ class Subscriptions:
         self._control = control
         self._filters: FilterIndex[Subscription | SharedGroup] = FilterIndex()
         self._groups: dict[tuple[str, str], SharedGroup] = {}
+        self._beginning: dict[tuple[str, str], trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self.count = 0
         views.on_created = self._shard_created
@@ -230,7 +234,7 @@ class Subscriptions:
         start: Start,
         group: str | None,
         on_ready: Callable[[], None],
-        has_credit: Callable[[], bool],
+        credit_bytes: Callable[[], int],
     ) -> AnySubscription:
         """Begin a subscription to a shard, or to all shards that match a filter, now and later.
 
@@ -251,7 +255,7 @@ class Subscriptions:
                 )
         if group is not None:
             validate_name("group name", group)
-            return await self._join(group, shard, topic_filter, start, on_ready, has_credit)
+            return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes)
         subscription = Subscription(self._reader, on_ready, self._forget, self._committed_lsn)
         self.count += 1
         try:
@@ -300,25 +304,37 @@ class Subscriptions:
         topic_filter: str | None,
         start: Start,
         on_ready: Callable[[], None],
-        has_credit: Callable[[], bool],
+        credit_bytes: Callable[[], int],
     ) -> Member:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
         key = (name, shard if shard is not None else f"filter {topic_filter}")
+        while (beginning := self._beginning.get(key)) is not None:
+            # Somebody is gathering the group's shards right now; it is there afterwards, or it was refused.
+            await beginning.wait()
         group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = SharedGroup(name, self._reader, self._control, lambda: self._drop_group(key))
-            member = group.join(on_ready, has_credit)
-            try:
-                await self._attach_all(group, shard, topic_filter, start)
-            except BaseException:
-                member.close()
-                raise
-            self._nursery.start_soon(group.run)
-        else:
-            member = group.join(on_ready, has_credit)
+        if group is not None:
+            self.count += 1
+            return group.join(on_ready, credit_bytes)
+        group = self._groups[key] = SharedGroup(
+            name, self._reader, self._control, on_left=self._member_left, on_empty=lambda: self._drop_group(key)
+        )
         self.count += 1
+        member = group.join(on_ready, credit_bytes)
+        self._nursery.start_soon(group.run)
+        done = self._beginning[key] = trio.Event()
+        try:
+            await self._attach_all(group, shard, topic_filter, start)
+        except BaseException:
+            member.close()
+            raise
+        finally:
+            del self._beginning[key]
+            done.set()
         return member
+
+    def _member_left(self) -> None:
+        self.count -= 1
 
     def _drop_group(self, key: tuple[str, str]) -> None:
         group = self._groups.pop(key, None)

@@ -30,7 +30,6 @@ from journal.decisions import (
 from journal.entry import Entry, Kind
 from journal.shard_table import ShardTable
 from shards import shard_records
-from shards.batch import BatchHeader
 from shards.catalogue import CatalogueRecord
 from shards.cursors import Cursors
 from shards.model import Mode, SegmentKind, ShardConfig
@@ -44,6 +43,8 @@ from shards.word_index import WordIndex, Words, words_of
 
 _LSN = struct.Struct(">Q")
 _FOLDED = b"folded_lsn"
+# Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest time.
+_REPLAYED = struct.Struct("<8xQQQ12xI4xIQI12xQ")
 
 
 class Views:
@@ -72,6 +73,7 @@ class Views:
         self.lsns_reserved = 0
         self.on_created: Callable[[Shard], None] | None = None
         self.on_deleted: Callable[[Shard], None] | None = None
+        self.on_trimmed: Callable[[Shard], None] | None = None
 
     def fold(
         self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()
@@ -114,36 +116,38 @@ class Views:
         shard = self.table.by_id(entry.shard_id)
         if shard is None or shard.damage:
             return
-        header = BatchHeader.unpack(entry.payload)
-        if header.base_offset < shard.next_offset:
-            return
-        segment = shard.active()
-        if segment is None or segment.kind is not SegmentKind.LOG:
-            # The first segment of a shard is opened by its first batch, with no entry of its own.
-            shard.next_offset = max(shard.next_offset, header.base_offset if not shard.segments else 0)
-            segment = self.table.open_segment(shard, Mode.FILE, header.base_offset, header.append_time_us)
-        if header.base_offset != segment.next_offset:
-            self.stop(shard, f"the journal continues at offset {header.base_offset}, expected {segment.next_offset}")
-            return
         batch = entry.payload
-        segment.append(batch, header.next_offset, header.lsn, header.append_time_us, header.max_timestamp_us)
-        shard.next_offset = header.next_offset
-        shard.last_lsn = header.lsn
+        base_offset, lsn, append_time_us, count, epoch, producer_id, sequence, newest_us = _REPLAYED.unpack_from(batch)
+        if base_offset < shard.next_offset:
+            return
+        segment = shard.segments[-1] if shard.segments else None
+        if segment is None or segment.sealed or segment.kind is not SegmentKind.LOG:
+            # The first segment of a shard is opened by its first batch, with no entry of its own.
+            shard.next_offset = max(shard.next_offset, base_offset if not shard.segments else 0)
+            segment = self.table.open_segment(shard, Mode.FILE, base_offset, append_time_us)
+        if base_offset != segment.next_offset:
+            self.stop(shard, f"the journal continues at offset {base_offset}, expected {segment.next_offset}")
+            return
+        segment.append(batch, base_offset + count, lsn, append_time_us, newest_us)
+        shard.next_offset = base_offset + count
+        shard.last_lsn = lsn
         shard.dirty = True
-        if header.producer_id:
-            self._replay_producer(shard, header)
+        if producer_id:
+            self._replay_producer(shard, producer_id, epoch, sequence, base_offset, count)
         if shard.indexed:
             mutations = Mutations()
-            self.word_index.fold(mutations, shard.shard_id, header.base_offset, words_of(shard.config, batch))
+            self.word_index.fold(mutations, shard.shard_id, base_offset, words_of(shard.config, batch))
             self.store.write(mutations)
 
-    def _replay_producer(self, shard: Shard, header: BatchHeader) -> None:
+    def _replay_producer(
+        self, shard: Shard, producer_id: int, epoch: int, sequence: int, base_offset: int, count: int
+    ) -> None:
         if shard.producers is None:
             shard.producers = shard_records.load_producers(self.store, shard.shard_id)
-        state = shard.producers.get(header.producer_id)
-        if state is None or state.epoch != header.producer_epoch:
-            state = shard.producers[header.producer_id] = ProducerState(header.producer_epoch, header.sequence)
-        state.accept(header.sequence, header.base_offset, header.record_count)
+        state = shard.producers.get(producer_id)
+        if state is None or state.epoch != epoch:
+            state = shard.producers[producer_id] = ProducerState(epoch, sequence)
+        state.accept(sequence, base_offset, count)
 
     def stop(self, shard: Shard, damage: str) -> None:
         """Stop one shard: nothing is appended to it or read from it until it is repaired or deleted."""
@@ -168,7 +172,7 @@ class Views:
         shard_records.delete(self.store, mutations, shard_id)
         self.table.remove(shard_id)
         shard.damage = "it was deleted"
-        shard.deleted = True
+        shard.deleted = shard.gone = True
         self._drop(shard.segments)
         if self.on_deleted is not None:
             self.on_deleted(shard)
@@ -216,6 +220,8 @@ class Views:
         shard = self.table.by_id(shard_id)
         if shard is not None:
             self._drop(shard.trim(decision.start_offset))
+            if shard.indexed and self.on_trimmed is not None:
+                self.on_trimmed(shard)
 
     def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
         shard = self.table.by_id(shard_id)

@@ -1,0 +1,1 @@
+"""Storage formats and views: record batches, segments, shards, cursors, state. No network, no event loop."""

@@ -124,7 +124,9 @@ class VersionConflictError(StorageError):
     code = "version_conflict"
 
     def __init__(self, what: str, expected_version: int, found_version: int) -> None:
-        super().__init__(f"{what} has version {found_version}, not the expected {expected_version}; read it and decide again")
+        super().__init__(
+            f"{what} has version {found_version}, not the expected {expected_version}; read it and decide again"
+        )
         self.what = what
         self.expected_version = expected_version
         self.found_version = found_version

@@ -12,7 +12,11 @@ from collections.abc import Callable
 import attrs
 
 from shards.batch import HEADER_SIZE, BatchHeader
+from shards.batch_header import MAGIC as _MAGIC
+from shards.batch_header import PREFIX_SIZE
+from shards.checksum import crc32c
 from shards.chunks import ChunkList, Readable
+from shards.errors import BatchError
 from shards.segment import Segment
 from shards.shard import Shard
 
@@ -111,7 +115,7 @@ def memory_extent(shard: Shard, segment: Segment, position: int, max_bytes: int)
 
 
 def _cut(chunks: ChunkList, position: int, chunk_end: int, first: int, max_bytes: int) -> int:
-    """Where to stop inside the chunk that holds ``position``: within the limit, but not before the first batch's end."""
+    """Where to stop inside the chunk that holds ``position``: within the limit, but behind the first batch."""
     at = bisect_right(chunks.starts, position) - 1
     data, start = chunks.chunks[at], chunks.starts[at]
     while position < chunk_end:
@@ -122,14 +126,44 @@ def _cut(chunks: ChunkList, position: int, chunk_end: int, first: int, max_bytes
     return position
 
 
+class LostBatchError(BatchError):
+    """Bytes that should begin with a stamped batch do not.
+
+    Attributes:
+        place: Where in the bytes.
+    """
+
+    def __init__(self, place: int, problem: str) -> None:
+        super().__init__(problem)
+        self.place = place
+
+
+def check_stamp(data: Readable, at: int) -> None:
+    """Check that a stamped batch begins here: its magic, and the checksum of its place in the shard.
+
+    Raises:
+        LostBatchError: None does.
+    """
+    if data[at : at + 4] != _MAGIC:
+        raise LostBatchError(at, f"expected a record batch with magic {_MAGIC!r}, found {bytes(data[at : at + 4])!r}")
+    expected = _U32.unpack_from(data, at + 4)[0]
+    found = crc32c(data[at + 8 : at + PREFIX_SIZE])
+    if found != expected:
+        raise LostBatchError(at, f"checksum of the batch's stamp: expected {expected:#010x}, found {found:#010x}")
+
+
 def find_in_bytes(data: Readable, wanted: Callable[[BatchHeader], bool]) -> tuple[int, BatchHeader | None]:
     """The first wanted batch in bytes that begin at a batch boundary and may end inside a batch.
 
     Returns:
         Its place and header; or the place from which to go on, and None.
+
+    Raises:
+        LostBatchError: No batch begins where the one before it ends.
     """
     at, size = 0, len(data)
     while size - at >= HEADER_SIZE:
+        check_stamp(data, at)
         header = BatchHeader.unpack(data, at)
         if wanted(header):
             return at, header

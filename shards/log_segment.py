@@ -29,7 +29,7 @@ _REBUILD_WINDOW_BYTES = 1 << 20
 
 @attrs.frozen(slots=True)
 class LogHeader:
-    """The head of a log file: magic, checksum, version, header size, name size, shard, base offset, created, shard name.
+    """The head of a log file: magic, checksum, version, sizes of header and name, shard, base offset, created, name.
 
     The name is there for people: a log file tells whose it is even when all metadata is gone.
     """

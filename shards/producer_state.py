@@ -17,7 +17,9 @@ SEQUENCE_MODULUS = 1 << 32
 HALF = SEQUENCE_MODULUS // 2
 REMEMBERED_RUNS = 64
 
-_HEAD = struct.Struct("<BxHII")
+_HEAD = struct.Struct("<BBHII")
+"""version, 1 if memory_lost, number of runs, epoch, next sequence; then the runs."""
+
 _RUN = struct.Struct("<QIxxxxQ")
 VERSION = 1
 
@@ -69,9 +71,25 @@ class ProducerState:
                 return first_offset + ahead
         return -1
 
+    def before(self, offset: int) -> ProducerState:
+        """The state without the records at or above an offset: what may be stored while those are not safe yet."""
+        if not self.runs or self.runs[-1][0] + self.runs[-1][2] <= offset:
+            return self
+        kept = [(first, sequence, min(count, offset - first)) for first, sequence, count in self.runs if first < offset]
+        if not kept:
+            return ProducerState(self.epoch, self.runs[0][1], [], self.memory_lost)
+        _, sequence, count = kept[-1]
+        next_sequence = (sequence + count) % SEQUENCE_MODULUS
+        # If the first run that is left out begins beyond the one before it, records in between were lost, and it may
+        # come again.
+        _, whole_sequence, whole_count = self.runs[len(kept) - 1]
+        following = (whole_sequence + whole_count) % SEQUENCE_MODULUS
+        jumped = len(kept) < len(self.runs) and self.runs[len(kept)][1] != following
+        return ProducerState(self.epoch, next_sequence, kept, self.memory_lost or jumped)
+
     def encode(self) -> bytes:
         """Stored form."""
-        head = _HEAD.pack(VERSION, len(self.runs), self.epoch, self.next_sequence)
+        head = _HEAD.pack(VERSION, self.memory_lost, len(self.runs), self.epoch, self.next_sequence)
         return head + b"".join(_RUN.pack(offset, sequence, length) for offset, sequence, length in self.runs)
 
     @classmethod
@@ -87,10 +105,12 @@ class ProducerState:
                 f"a producer's state has format {stored[:1].hex() or 'none'}, this program reads format {VERSION}; "
                 f"use the program version that wrote it"
             )
-        count = _HEAD.unpack_from(stored)[1] if len(stored) >= _HEAD.size else 0
+        count = _HEAD.unpack_from(stored)[2] if len(stored) >= _HEAD.size else 0
         wanted = _HEAD.size + count * _RUN.size
         if len(stored) != wanted:
             raise CorruptionError("a producer's state", 0, f"{len(stored)} bytes, expected {wanted}")
-        _, _, epoch, next_sequence = _HEAD.unpack_from(stored)
+        _, memory_lost, _, epoch, next_sequence = _HEAD.unpack_from(stored)
         runs = [_RUN.unpack_from(stored, _HEAD.size + at * _RUN.size) for at in range(count)]
-        return cls(epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs])
+        return cls(
+            epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs], bool(memory_lost)
+        )

@@ -1,7 +1,7 @@
 """Which producers are registered and under which epoch, as a view over an ordered store.
 
 Opening a name again raises its epoch; batches under an older one are refused everywhere, in shards that the new holder
-never wrote to as well. Family ``producers``: key = b"n" + name, value = format version (u8, 1), producer id (u64), epoch
+never wrote to as well. Family ``producers``: key = b"n" + name, value = version (u8, 1), producer id (u64), epoch
 (u32), big-endian; and key = b"i" + producer id, value = epoch (u32).
 """
 

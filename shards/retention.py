@@ -44,11 +44,12 @@ def due(retention: Retention, segments: Sequence[RetainedSegment], now_us: int) 
         now_us: The time that ages are reckoned from.
 
     Returns:
-        The base offset of the oldest segment that stays; the shard's next offset if none does; 0 without segments.
+        The next offset of the newest segment that goes, 0 if none does. What was lost with the memory before the
+        oldest segment that stays is no segment: it stays in the shard's range, so that readers are shown the gap.
     """
     total_bytes = sum(segment.size_bytes for segment in segments)
     total_records = sum(segment.next_offset - segment.base_offset for segment in segments)
-    trim_offset = segments[0].base_offset if segments else 0
+    trim_offset = 0
     for segment in segments:
         too_old = retention.max_age_s and now_us - segment.newest_append_us > retention.max_age_s * 1_000_000
         too_large = retention.max_bytes and total_bytes > retention.max_bytes

@@ -1,4 +1,4 @@
-"""A segment: a contiguous offset range of one shard. The memory segment is here; the log segment builds on the same base.
+"""A segment: a contiguous offset range of one shard. The memory segment is here; the log segment builds on it.
 
 Positions are bytes from the segment's start as the log file would count them; in a memory segment they simply begin
 at 0. Nothing here knows what is committed: the shard bounds every read by its published end.

@@ -18,6 +18,9 @@ from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.producer_state import ProducerState
 from shards.segment import MemorySegment, Segment
 
+BEING_DELETED = "it is being deleted"
+"""Damage of a shard whose deletion is on its way to the disk; never stored."""
+
 Published: TypeAlias = tuple[int, Segment | None, int, int]
 """How far a shard may be read: (next offset, segment in which that lies, position in it, lsn). A plain tuple: a commit
 group makes one for every shard it touches."""
@@ -42,7 +45,8 @@ class Shard:
         segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
         producers: Sequence state per producer id; None until a producer with an id appends.
         damage: Why the shard is stopped, or an empty string.
-        deleted: It is being deleted or is gone (``damage`` is set as well).
+        deleted: It is being deleted or is gone (``damage`` is set as well): nobody may use it any more.
+        gone: The deletion is committed. Until then a crash may bring the shard back, so it is kept like any other.
         group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
         pending_groups: Commit groups with entries of this shard that are not published yet.
         listeners: Called with the shard after each publish.
@@ -56,6 +60,7 @@ class Shard:
         "damage",
         "deleted",
         "dirty",
+        "gone",
         "group_number",
         "in_memory_mode",
         "indexed",
@@ -103,6 +108,7 @@ class Shard:
         self.listeners: list[Callable[[Shard], None]] | None = None
         self.damage = ""
         self.deleted = False
+        self.gone = False
         self.dirty = False
 
     def active(self) -> Segment | None:
@@ -112,14 +118,20 @@ class Shard:
         return self.segments[-1]
 
     def lies_in_memory(self, offset: int) -> bool:
-        """Whether the record of this offset is (or, for one that is not known, the newest would be) in memory alone."""
+        """Whether the record of this offset is, or was before it was lost, in memory alone.
+
+        For an offset that is not known (-1) it says where the newest record would be.
+        """
         if offset < 0:
             return self.in_memory_mode
         at = bisect_right(self.segments, offset, key=_base_offset) - 1
-        return at >= 0 and self.segments[at].kind is SegmentKind.MEMORY
+        if at < 0:
+            # Lost together with everything else the shard had, or trimmed.
+            return offset >= self.start_offset or self.in_memory_mode
+        return self.segments[at].kind is SegmentKind.MEMORY or offset >= self.segments[at].next_offset
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
-        """Seal the active segment and open the next one in the given mode at ``base_offset`` (``path``: for a log file)."""
+        """Seal the active segment and open the next one in the given mode (``path``: for a log file)."""
         if self.segments:
             self.segments[-1].sealed = True
         self.in_memory_mode = mode is Mode.MEMORY
@@ -166,15 +178,18 @@ class Shard:
                 listener(self)
 
     def visible_end(self, segment: Segment) -> int:
-        """Position up to which a segment may be read."""
-        return self.published_position if segment is self.published_segment else segment.end
+        """Position up to which a segment may be read; its start if nothing of it is published."""
+        if segment is self.published_segment:
+            return self.published_position
+        # Segments before the published one are committed to their end, those after it not at all.
+        return segment.end if segment.base_offset < self.published_offset else segment.start_position
 
     def visible_next_offset(self, segment: Segment) -> int:
         """Offset up to which a segment may be read."""
         return min(segment.next_offset, self.published_offset)
 
     def segment_at(self, offset: int) -> tuple[Segment | None, int]:
-        """The segment that holds an offset, and the offset at which to read: beyond the wanted one where records were lost.
+        """The segment that holds an offset, and the offset to read at: beyond the wanted one where records were lost.
 
         Returns:
             (None, published_offset) when nothing published lies at or after the offset.
@@ -200,7 +215,9 @@ class Shard:
             if self.segments[0] is self.published_segment:
                 break
             dropped.append(self.segments.pop(0))
-        return dropped
+        # A segment that was closed while it was empty shares its file with the one that began at the same offset.
+        kept = {segment.base_offset for segment in self.segments}
+        return [segment for segment in dropped if segment.base_offset not in kept]
 
     def check_usable(self) -> None:
         """Refuse whatever is asked of a shard that is stopped or gone.
@@ -213,7 +230,7 @@ class Shard:
             raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
         if self.damage:
             raise ShardDamagedError(
-                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Other shards go on; "
+                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Others go on; "
                 f"see 'journal check', then restore or delete it"
             )
 

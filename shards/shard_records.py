@@ -2,8 +2,8 @@
 
 Written after the files that they describe are synced, so a record never promises more than a file holds.
 
-Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for a
-segment; value = format version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
+Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
+a segment; value = version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
 producer id (u64 each, big-endian), value as in `shards.producer_state`.
 """
 
@@ -16,7 +16,7 @@ from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
 from shards.producer_state import ProducerState
-from shards.shard import Shard
+from shards.shard import BEING_DELETED, Shard
 from shards.store import Family, Mutations, OrderedStore
 
 _SHARD = struct.Struct(">Q")
@@ -24,12 +24,13 @@ _SEGMENT = struct.Struct(">QQ")
 _PRODUCER = struct.Struct(">cQQ")
 # version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
 _HEAD_VALUE = struct.Struct("<BQQQQ")
-# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn, newest record
+# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
+# newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 _VERSION = 1
 
 
-def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
+def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
     """Record a shard as far as its log files are flushed, which must be synced as well.
 
     Args:
@@ -40,14 +41,14 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
     Returns:
         Base offsets recorded now.
     """
-    head = _HEAD_VALUE.pack(
-        _VERSION, shard.start_offset, safe_offset(shard), shard.reserved_offset, shard.published_lsn
-    )
-    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + shard.damage.encode())
-    present = set()
+    safe = safe_offset(shard)
+    damage = "" if shard.damage == BEING_DELETED else shard.damage
+    head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
+    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + damage.encode())
+    present = []
     for segment in _published_log_segments(shard):
         sealed = segment.sealed and segment.flushed == segment.end
-        present.add(segment.base_offset)
+        present.append(segment.base_offset)
         value = _SEGMENT_VALUE.pack(
             _VERSION,
             sealed,
@@ -63,11 +64,12 @@ def save(mutations: Mutations, shard: Shard, *, recorded: set[int]) -> set[int]:
         if segment.flushed < shard.visible_end(segment):
             # What comes after it is made again from the journal, which goes on in this segment.
             break
-    for base_offset in recorded - present:
+    for base_offset in set(recorded).difference(present):
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
     for producer_id, state in (shard.producers or {}).items():
-        mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.encode())
-    return present
+        # Batches on their way to the disk may never get there: sent again, they must not be taken for repeated ones.
+        mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.before(safe).encode())
+    return tuple(present)
 
 
 def _published_log_segments(shard: Shard) -> Iterator[LogSegment]:
@@ -90,7 +92,7 @@ def safe_offset(shard: Shard) -> int:
     return shard.published_offset
 
 
-def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool) -> set[int]:
+def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool) -> tuple[int, ...]:
     """Give a new shard object what the store recorded of it; nothing is read from its files.
 
     Args:
@@ -106,7 +108,7 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
         CorruptionError: A record is cut short.
         FormatVersionError: A newer program wrote it.
     """
-    recorded = set()
+    recorded = []
     for key, value in store.scan(Family.SEGMENTS, _SHARD.pack(shard.shard_id)):
         where = f"record of shard {shard.name!r} in the views"
         if value[:1] != bytes((_VERSION,)):
@@ -136,11 +138,11 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
         )
         segment.sealed = bool(sealed)
         shard.segments.append(segment)
-        recorded.add(base_offset)
+        recorded.append(base_offset)
     # Only the newest segment can be open; an older one that a crash left unsealed is followed by its successor.
     for older in shard.segments[:-1]:
         older.sealed = True
-    return recorded
+    return tuple(recorded)
 
 
 def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:

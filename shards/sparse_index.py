@@ -1,7 +1,7 @@
 """Where batches begin in a segment, one entry for about every 64 KiB: by offset, lsn and time.
 
 A lookup gives the position of a batch at or before the one wanted; the caller walks on from there, header by header.
-The entries are also written beside a log segment (`<segment>.index`), so that opening a segment does not mean reading it;
+The entries are also written beside a log segment (`<segment>.index`), so that a segment is opened without reading it;
 each stored entry carries its own checksum and a damaged index is rebuilt from the segment.
 """
 
@@ -62,7 +62,7 @@ class SparseIndex:
         return self.positions[at] if at >= 0 else default
 
     def last_position_up_to(self, position: int, after: int) -> int:
-        """Largest indexed position in ``(after, position]``, or the first one beyond ``after``, or 0 if there is none."""
+        """Largest indexed position in ``(after, position]``, or the first beyond ``after``, or 0 if there is none."""
         at = bisect_right(self.positions, position) - 1
         if at >= 0 and self.positions[at] > after:
             return self.positions[at]

@@ -84,11 +84,9 @@ class WordIndex:
     ) -> bytes | None:
         """Remove up to ``limit`` visited entries of trimmed records; give the key to go on from, None at the end."""
         prefix = _SHARD.pack(shard_id)
-        visited = 0
-        for key, _ in self._store.scan(Family.KEY_INDEX, prefix, start=after or prefix):
+        for visited, (key, _) in enumerate(self._store.scan(Family.KEY_INDEX, prefix, start=after or prefix)):
             if visited == limit:
                 return key
-            visited += 1
             if _OFFSET.unpack_from(key, len(key) - _OFFSET.size)[0] < start_offset:
                 mutations.delete(Family.KEY_INDEX, key)
         return None

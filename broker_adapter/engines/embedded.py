@@ -273,7 +273,7 @@ class EmbeddedAdapter(StorageAdapter):
                 start=start,
                 group=group,
                 on_ready=subscription.wake,
-                has_credit=subscription.has_credit,
+                credit_bytes=subscription.credit_bytes,
             )
         )
         subscription.begin(source)

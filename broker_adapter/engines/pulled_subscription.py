@@ -25,13 +25,7 @@ _LARGEST_PUSH_BYTES: Final = 1 << 20
 
 
 class Source(Protocol):
-    """Where the batches come from.
-
-    Attributes:
-        queued_bytes: Bytes that are handed over to this subscription and not taken.
-    """
-
-    queued_bytes: int
+    """Where the batches come from."""
 
     @property
     def has_more(self) -> bool:
@@ -96,9 +90,9 @@ class PulledSubscription(Subscription):
         """Look again: the source may have something."""
         self._news.set()
 
-    def has_credit(self) -> bool:
-        """Whether more may be handed over."""
-        return self._source is not None and self._source.queued_bytes < self._credit_bytes
+    def credit_bytes(self) -> int:
+        """How much may lie ready here; nothing before there is a source to take it from."""
+        return self._credit_bytes if self._source is not None else 0
 
     # What the consumer calls
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from journal.check.journal_files import check_journal
+from journal.check.journal_files import CheckedJournal, check_journal
 from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
 from journal.check.views import CheckedViews, ViewPass
@@ -68,23 +68,23 @@ def _check(
     for name in files.listdir(path):
         if name not in _KNOWN:
             report.note(f"{path}/{name}", 0, "nothing of a data directory has such a name")
-    first_lsn = None
+    journal = CheckedJournal()
     if files.exists(f"{path}/journal"):
-        first_lsn = check_journal(files, f"{path}/journal", report, progress)
+        journal = check_journal(files, f"{path}/journal", report, progress)
     else:
         report.damage(f"{path}/journal", 0, "the directory of the journal is missing")
     views = _check_views(files, path, report, open_store)
     if views is None:
         report.note(f"{path}/log", 0, "the log segments were not checked: the views that describe them cannot be read")
         return report
-    if first_lsn is not None and first_lsn > views.checkpoint_lsn + 1:
-        problem = (
-            f"begins with lsn {first_lsn}, but the views end with {views.checkpoint_lsn}: a file is missing before it"
-        )
+    first = journal.first_lsn
+    if first is not None and first > views.checkpoint_lsn + 1:
+        problem = f"begins with lsn {first}, but the views end with {views.checkpoint_lsn}: a file is missing before it"
         report.damage(f"{path}/journal", 0, problem)
     for segment in views.segments.values():
         try:
-            check_segment(files, segment, report, progress)
+            may_be_gone = journal.drops(segment.header.shard_id, segment.flushed_offset)
+            check_segment(files, segment, report, progress, may_be_gone=may_be_gone)
         except OSError as error:
             report.damage(segment.path, 0, f"the file cannot be read: {error}")
     known = {name for segment in views.segments.values() for name in (segment.path, segment.index_path)}
@@ -114,8 +114,11 @@ def _check_views(
         return None
     try:
         store = open_store(state)
-    except (CorruptionError, StorageFailedError) as error:
-        report.damage(state, 0, error.problem if isinstance(error, CorruptionError) else str(error))
+    except CorruptionError as error:
+        report.damage(error.path, error.position, error.problem)
+        return None
+    except StorageFailedError as error:
+        report.damage(state, 0, str(error))
         return None
     try:
         return ViewPass(store, state, f"{path}/log", report).check()

@@ -11,7 +11,7 @@ import attrs
 
 from journal.check.report import Progress, Report
 from journal.check.window import Window
-from journal.decisions import decode_decision
+from journal.decisions import Decision, ShardDeleted, Trimmed, decode_decision
 from journal.entry import (
     ENTRY_HEADER_SIZE,
     GROUP_HEADER_SIZE,
@@ -34,12 +34,35 @@ _SET_ASIDE = re.compile(r"damaged-\d{16}\.jnl")
 _KINDS = frozenset(Kind)
 
 
-def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> int | None:
-    """Check all journal files.
+@attrs.define
+class CheckedJournal:
+    """What other parts of the check need of the journal.
 
-    Returns:
-        The first lsn of the oldest file; None if it is not known.
+    Attributes:
+        first_lsn: First lsn of the oldest file; None if it is not known.
+        deleted: Shards that it deletes.
+        trimmed: First offset that it leaves of each shard that it trims.
     """
+
+    first_lsn: int | None = None
+    deleted: set[int] = attrs.Factory(set)
+    trimmed: dict[int, int] = attrs.Factory(dict)
+
+    def drops(self, shard_id: int, next_offset: int) -> bool:
+        """Whether a segment that ends there may be gone, whatever the views say: they may be older than the journal."""
+        return shard_id in self.deleted or next_offset <= self.trimmed.get(shard_id, 0)
+
+    def note(self, shard_id: int, decision: Decision) -> None:
+        """Note what a decision drops."""
+        if isinstance(decision, ShardDeleted):
+            self.deleted.add(shard_id)
+        elif isinstance(decision, Trimmed):
+            self.trimmed[shard_id] = max(decision.start_offset, self.trimmed.get(shard_id, 0))
+
+
+def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> CheckedJournal:
+    """Check all journal files."""
+    checked = CheckedJournal()
     used = list_journal_files(files, directory)
     names = {path for _, path in used}
     for name in files.listdir(directory):
@@ -48,13 +71,12 @@ def check_journal(files: FileSystem, directory: str, report: Report, progress: P
             report.note(path, 0, "a recovery set this damaged journal file aside; remove it when nobody needs it")
         elif path not in names and not _SPARE.fullmatch(name):
             report.note(path, 0, "no file of a journal has such a name")
-    first_lsn: int | None = None
     expected: int | None = None
     for place, (number, path) in enumerate(used):
         file = files.open(path, write=False)
         try:
             window = Window(file, report.counts, progress)
-            pass_ = _FilePass(path, window, report, expected, is_last=place == len(used) - 1)
+            pass_ = _FilePass(path, window, report, checked, expected, is_last=place == len(used) - 1)
             pass_.check(number)
         except OSError as error:
             report.damage(path, 0, f"the file cannot be read: {error}")
@@ -63,9 +85,9 @@ def check_journal(files: FileSystem, directory: str, report: Report, progress: P
         finally:
             file.close()
         if place == 0 and pass_.header is not None:
-            first_lsn = pass_.header.first_lsn
+            checked.first_lsn = pass_.header.first_lsn
         expected = pass_.expected_lsn
-    return first_lsn
+    return checked
 
 
 @attrs.define
@@ -85,10 +107,20 @@ class _FilePass:
         expected_lsn: First lsn of the next group; None when damage hides it.
     """
 
-    def __init__(self, path: str, window: Window, report: Report, expected_lsn: int | None, *, is_last: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        window: Window,
+        report: Report,
+        checked: CheckedJournal,
+        expected_lsn: int | None,
+        *,
+        is_last: bool,
+    ) -> None:
         self._path = path
         self._window = window
         self._report = report
+        self._checked = checked
         self._is_last = is_last
         self.expected_lsn = expected_lsn
         self.header: JournalFileHeader | None = None
@@ -182,7 +214,7 @@ class _FilePass:
             stored = self._window.view(position, size)
             for entry in decode_entries(stored, 0, size):
                 assert isinstance(entry, Entry)  # its header was whole a moment ago
-                problem = _problem_of(entry)
+                problem = self._problem_of(entry)
                 if problem:
                     group.damages.append((position, problem))
                 if entry.lsn <= previous or (header is not None and entry.lsn >= header.next_lsn):
@@ -208,14 +240,13 @@ class _FilePass:
     def _damage(self, position: int, problem: str) -> None:
         self._report.damage(self._path, position, problem)
 
-
-def _problem_of(entry: Entry) -> str:
-    if entry.kind not in _KINDS:
-        return f"entry kind {entry.kind} was written by a newer program"
-    problem = check_payload(entry)
-    if not problem and entry.kind != Kind.APPEND:
-        try:
-            decode_decision(entry.kind, entry.payload)
-        except ValueError as error:
-            return f"the payload is no {Kind(entry.kind).name.lower()}: {error}"
-    return problem
+    def _problem_of(self, entry: Entry) -> str:
+        if entry.kind not in _KINDS:
+            return f"entry kind {entry.kind} was written by a newer program"
+        problem = check_payload(entry)
+        if not problem and entry.kind != Kind.APPEND:
+            try:
+                self._checked.note(entry.shard_id, decode_decision(entry.kind, entry.payload))
+            except ValueError as error:
+                return f"the payload is no {Kind(entry.kind).name.lower()}: {error}"
+        return problem

@@ -1,7 +1,7 @@
 """The log segments' part of a check: file header, every batch, and the index file beside it.
 
-What a segment should hold is what the views recorded of it. Bytes behind that are no damage: they are written again from
-the journal.
+What a segment should hold is what the views recorded of it. Bytes behind that are no damage: they are written again
+from the journal.
 """
 
 from __future__ import annotations
@@ -31,14 +31,24 @@ class _IndexWalk:
     at: int = 0
 
 
-def check_segment(files: FileSystem, segment: LogSegment, report: Report, progress: Progress | None) -> None:
-    """Check one recorded log segment with its index file."""
+def check_segment(
+    files: FileSystem, segment: LogSegment, report: Report, progress: Progress | None, *, may_be_gone: bool = False
+) -> None:
+    """Check one recorded log segment with its index file.
+
+    Args:
+        files: The file system.
+        segment: The segment as the views record it.
+        report: Gets what is found.
+        progress: Called with the bytes read so far.
+        may_be_gone: The journal drops the segment, so its files need not be there.
+    """
     report.counts.segments += 1
     if not files.exists(segment.path):
-        if segment.flushed_offset > segment.base_offset:
+        if segment.flushed_offset > segment.base_offset and not may_be_gone:
             report.damage(segment.path, 0, f"the file is missing; the views record {segment.flushed} bytes of it")
         return
-    index = _read_index(files, segment, report)
+    index = _read_index(files, segment, report, may_be_gone=may_be_gone)
     file = files.open(segment.path, write=False)
     try:
         window = Window(file, report.counts, progress)
@@ -167,7 +177,7 @@ class _SegmentPass:
         self._report.damage(self._segment.path, position, problem)
 
 
-def _read_index(files: FileSystem, segment: LogSegment, report: Report) -> _IndexWalk:
+def _read_index(files: FileSystem, segment: LogSegment, report: Report, *, may_be_gone: bool) -> _IndexWalk:
     path = segment.index_path
     walk = _IndexWalk(path, [])
     if not segment.saved_entries:
@@ -175,6 +185,8 @@ def _read_index(files: FileSystem, segment: LogSegment, report: Report) -> _Inde
             report.note(path, 0, "the views record no index of this segment")
         return walk
     if not files.exists(path):
+        if may_be_gone:
+            return walk
         report.damage(path, 0, f"the index file is missing; the server makes its {segment.saved_entries} entries anew")
         return walk
     file = files.open(path, write=False)

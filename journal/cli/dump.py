@@ -1,13 +1,14 @@
 """`journal dump`: what is in one file of a data directory. Reads the bytes as they lie, without a server.
 
-Log files are shown batch by batch, journal files entry by entry. Parquet segments have tools of their own.
+Log files are shown batch by batch, journal and index files entry by entry. Parquet segments have tools
+of their own. The layouts are those of the format modules; none is known here.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
 from cyclopts import Parameter
@@ -17,6 +18,7 @@ from journal.cli.connection import JsonOption
 from journal.cli.output import write_json, write_lines, write_text
 
 if TYPE_CHECKING:
+    from journal.decisions import Decision
     from journal.entry import Entry
     from shards.batch import BatchHeader
 
@@ -37,7 +39,7 @@ def dump(
     records: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print what a log file or a journal file holds, an item a line, checking every checksum on the way.
+    """Print what a log, index or journal file holds, an item a line, checking every checksum on the way.
 
     Args:
         file: The file.
@@ -49,12 +51,21 @@ def dump(
             raise CommandError(f"{file} is empty")
         # Not closed by hand: an error on its way out still holds views of it, and would be hidden by the refusal.
         content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
-    magic = bytes(content[:4])
-    kind = _KINDS.get(magic)
-    if kind is None:
-        known = ", ".join(f"{each!r}" for each in _KINDS)
+    _kind_of(file, bytes(content[:4]))(file, content, _Wanted(records, json))
+
+
+def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], None]:
+    """What shows a file that begins like this; an index file has no magic and goes by its name."""
+    from journal.journal_file import MAGIC as JOURNAL_MAGIC
+    from shards.log_segment import MAGIC as LOG_MAGIC
+
+    kinds = {LOG_MAGIC: _dump_log, JOURNAL_MAGIC: _dump_journal}
+    if magic not in kinds and file.endswith(".index"):
+        return _dump_index
+    if magic not in kinds:
+        known = ", ".join(f"{each!r}" for each in kinds)
         raise CommandError(f"{file} begins with {magic!r}, which is none of {known}")
-    kind(file, content, _Wanted(records, json))
+    return kinds[magic]
 
 
 def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
@@ -104,32 +115,42 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
         write_text(f"byte {position}: nothing more of this life of the file")
 
 
-_KINDS: Final[dict[bytes, Callable[[str, memoryview, _Wanted], None]]] = {b"JLOG": _dump_log, b"JRNL": _dump_journal}
+def _dump_index(path: str, content: memoryview, wanted: _Wanted) -> None:
+    from shards.errors import CorruptionError
+    from shards.sparse_index import STORED_SIZE, SparseIndex
+
+    if wanted.as_json:
+        write_json({"kind": "index", "size_bytes": len(content), "entries": len(content) // STORED_SIZE})
+    else:
+        write_text(f"index file with {len(content) // STORED_SIZE} entries, {len(content):,} bytes")
+    for position in range(0, len(content), STORED_SIZE):
+        entry = SparseIndex.decode(bytes(content[position : position + STORED_SIZE]), 1)
+        if entry is None:
+            raise CorruptionError(path, position, "index entry is cut short or does not match its checksum")
+        fields = {
+            "position": position,
+            "base_offset": entry.offsets[0],
+            "log_position": entry.positions[0],
+            "lsn": entry.lsns[0],
+            "newest_before_us": entry.times[0],
+        }
+        if wanted.as_json:
+            write_json(fields)
+        else:
+            write_text(
+                f"byte {position}: offset {entry.offsets[0]} is at byte {entry.positions[0]} of the log, "
+                f"lsn {entry.lsns[0]}, newest record before it {entry.times[0]} us"
+            )
 
 
 def _check_payload(path: str, entry: Entry) -> None:
-    """A batch has its checksum in itself, which the entry repeats; other payloads have theirs in the entry alone.
+    """Raise for a payload that does not match its checksums."""
+    from journal.entry import ENTRY_HEADER_SIZE
+    from journal.recovery import check_payload
+    from shards.errors import CorruptionError
 
-    Raises:
-        CorruptionError: The payload does not match.
-    """
-    from crc32c import crc32c
-
-    from journal.entry import ENTRY_HEADER_SIZE, Kind
-    from shards.batch import verify
-    from shards.errors import BatchError, CorruptionError
-
-    position = entry.position + ENTRY_HEADER_SIZE
-    if entry.kind == Kind.APPEND:
-        try:
-            found = verify(entry.payload).body_crc
-        except BatchError as error:
-            raise CorruptionError(path, position, str(error)) from error
-    else:
-        found = crc32c(entry.payload)
-    if found != entry.payload_crc:
-        problem = f"payload checksum: expected {entry.payload_crc:#010x}, found {found:#010x}"
-        raise CorruptionError(path, position, problem)
+    if problem := check_payload(entry):
+        raise CorruptionError(path, entry.position + ENTRY_HEADER_SIZE, problem)
 
 
 def _print_entry(entry: Entry, wanted: _Wanted) -> None:
@@ -137,13 +158,25 @@ def _print_entry(entry: Entry, wanted: _Wanted) -> None:
 
     kind = Kind(entry.kind).name.lower() if entry.kind in set(Kind) else f"kind {entry.kind}"
     payload_bytes = len(entry.payload)
+    decision = _decision_in(entry)
     if wanted.as_json:
         fields = {"position": entry.position, "lsn": entry.lsn, "entry": kind, "shard_id": entry.shard_id}
-        write_json({**fields, "payload_bytes": payload_bytes})
+        write_json({**fields, "payload_bytes": payload_bytes, **({"decision": decision} if decision else {})})
     else:
-        write_text(f"byte {entry.position}: lsn {entry.lsn}, {kind}, shard {entry.shard_id}, {payload_bytes} bytes")
+        shown = f": {decision}" if decision else ""
+        place = f"byte {entry.position}: lsn {entry.lsn}, {kind}, shard {entry.shard_id}"
+        write_text(f"{place}, {payload_bytes} bytes{shown}")
     if entry.kind == Kind.APPEND and wanted.records:
         _print_records(f"#{entry.shard_id}", entry.payload, 0)
+
+
+def _decision_in(entry: Entry) -> Decision | None:
+    from journal.decisions import decode_decision
+    from journal.entry import Kind
+
+    if entry.kind == Kind.APPEND or entry.kind not in set(Kind):
+        return None
+    return decode_decision(entry.kind, entry.payload)
 
 
 def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:

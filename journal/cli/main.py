@@ -47,7 +47,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "dump": (
         "journal.cli.dump:dump",
-        "Print what a log file or a journal file holds, an item a line, checking every checksum on the way.",
+        "Print what a log, index or journal file holds, an item a line, checking every checksum on the way.",
     ),
     "bench": (
         "journal.cli.bench:bench",

@@ -129,8 +129,7 @@ async def open_client(
             yield client
             with trio.move_on_after(flush_timeout_s):
                 await client.flush()
-        except Exception as error:
-            # Raised below: the nursery would wrap it in a group.
+        except Exception as error:  # noqa: BLE001 raised below: the nursery would wrap it in a group
             failure = error
         finally:
             client.session_refused(ConnectionLostError("the client is closed"))

@@ -120,8 +120,9 @@ class TcpTransport:
 class WebSocketTransport:
     """The frames in binary messages, each of one or more whole frames."""
 
-    def __init__(self, websocket: WebSocket) -> None:
+    def __init__(self, websocket: WebSocket, stream: trio.abc.Stream) -> None:
         self._websocket = websocket
+        self._stream = stream
         self._rest = memoryview(b"")
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -155,6 +156,8 @@ class WebSocketTransport:
         # The closing handshake of a dead peer never ends: a moment for a good one, then the socket goes.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 0.5):
             await self._websocket.aclose()
+        # trio-websocket leaves the stream open when the server was the first to close.
+        await trio.aclose_forcefully(self._stream)
 
 
 class WebSocket(Protocol):
@@ -189,19 +192,25 @@ async def open_transport(address: Address, nursery: trio.Nursery) -> Transport:
             raise ConnectionLostError(
                 f"no server at {address}: {error}; is it running and is this its address?"
             ) from error
-    from trio_websocket import connect_websocket
+    from trio_websocket import wrap_client_stream
 
+    stream: trio.abc.Stream | None = None
     try:
-        websocket = await connect_websocket(
-            nursery,
-            address.host,
-            address.port,
-            address.path,
-            use_ssl=address.kind == "wss",
-            max_message_size=_MAX_MESSAGE_BYTES,
+        if address.kind == "wss":
+            stream = await trio.open_ssl_over_tcp_stream(address.host, address.port)
+        else:
+            stream = await trio.open_tcp_stream(address.host, address.port)
+        websocket = await wrap_client_stream(
+            nursery, stream, f"{address.host}:{address.port}", address.path, max_message_size=_MAX_MESSAGE_BYTES
         )
-    except OSError as error:
-        raise ConnectionLostError(f"no server at {address}: {error}; is it running and is this its address?") from error
-    except Exception as error:
-        raise _mapped(error) from error
-    return WebSocketTransport(websocket)
+    except BaseException as error:
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+        if isinstance(error, OSError):
+            raise ConnectionLostError(
+                f"no server at {address}: {error}; is it running and is this its address?"
+            ) from error
+        if isinstance(error, Exception):
+            raise _mapped(error) from error
+        raise
+    return WebSocketTransport(websocket, stream)

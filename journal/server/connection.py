@@ -22,13 +22,17 @@ from journal.server.output import Output
 from journal.server.pushing import Pushing
 from journal.server.receive_buffers import ReceiveBuffer
 from journal.server.statistics import ServerStatistics
-from shards.errors import OverloadedError, ShardNotFoundError, StorageError, StorageFailedError
+from shards.errors import StorageError, StorageFailedError
 from shards.extents import Place
 from shards.shard import Shard
 
 _REQUESTS_AT_ONCE = 1024
 _APPEND = int(Op.APPEND)
 _HELLO = int(Op.HELLO)
+
+
+class BrokenFrameError(RemoteProtocolError):
+    """A frame whose fixed body has the wrong size: sender and receiver no longer mean the same, so this ends it."""
 
 
 class Operations(Protocol):
@@ -51,6 +55,9 @@ class Connection:
         output: What goes out.
         pushing: Its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
+        is_paused: `take_frames` stopped before a whole frame, because there is no room for its reply.
+        polls: Waits of fetches for records that are still to come.
+        receiving: Ends the receiving when it is cancelled.
     """
 
     def __init__(
@@ -75,10 +82,14 @@ class Connection:
         self.greeted = False
         self.client = ""
         self.inflight_bytes = 0
+        self.is_paused = False
+        self.polls: set[trio.CancelScope] = set()
+        self.receiving = trio.CancelScope()
         self._operations = operations
         self._report = report
         self._max_frame_bytes = HELLO_MAX_FRAME_BYTES
         self._requests = 0
+        self._was_refused = False
         self._progress = trio.lowlevel.ParkingLot()
         self._limit = engine.config.limits.max_inflight_bytes_per_connection
 
@@ -97,8 +108,13 @@ class Connection:
         self.output.send((APPENDED_HEAD.pack(size, Op.APPENDED, 0, 0) + acks,), size)
 
     def fail(self, error: StorageFailedError) -> None:
-        """Outstanding appends will never be acknowledged: end the connection, so that the client asks again elsewhere."""
+        """Outstanding appends will never be acknowledged: end the connection, so that the client asks again."""
         self.output.abandon()
+
+    def tell(self, error: StorageError) -> None:
+        """Say why the connection ends, unless a refused HELLO has said it."""
+        if not self._was_refused:
+            self.reply(encode_error(0, 0, error))
 
     def reply(self, frame: bytes) -> None:
         """Send one whole frame."""
@@ -107,7 +123,9 @@ class Connection:
     # Receiving
 
     def take_frames(self, buffer: ReceiveBuffer, start: int, end: int) -> int:
-        """Carry out all complete frames in ``buffer.view[start:end]``; gives where the first incomplete one begins.
+        """Carry out the complete frames in ``buffer.view[start:end]``; gives where the first one left begins.
+
+        That is the first incomplete one, or, when `is_paused` is set, the one to go on with once there is room.
 
         Raises:
             RemoteProtocolError: The bytes are not frames. Nothing behind them is looked at.
@@ -119,6 +137,7 @@ class Connection:
         unpack = APPEND_HEAD.unpack_from
         handles = self.handles
         appended = 0
+        self.is_paused = False
         engine.begin_chunk()
         try:
             while end - start >= HEADER.size:
@@ -131,23 +150,25 @@ class Connection:
                 if stop > end:
                     break
                 if op == _APPEND and self.greeted:
+                    shard: Shard | None = None
+                    if length < APPEND_HEAD.size:
+                        raise BrokenFrameError(f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}")
                     try:
-                        if length < APPEND_HEAD.size:
-                            raise RemoteProtocolError(
-                                f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}"
-                            )
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
                             raise unknown_handle(handle)
                         append(shard, view, start, stop, expected, level, correlation, self)
                         appended += length
-                    except StorageError as refusal:
-                        error = unknown_handle(handle) if isinstance(refusal, ShardNotFoundError) else refusal
-                        self.statistics.count_error(error)
-                        self.reply(encode_error(correlation, op, error))
+                    except StorageError as error:
+                        self._refuse(
+                            op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error
+                        )
                 else:
                     if op != _HELLO and not self.greeted:
                         raise RemoteProtocolError(f"the first frame must be HELLO, not operation {op}")
+                    if self._requests >= _REQUESTS_AT_ONCE or not self.output.has_room:
+                        self.is_paused = True
+                        break
                     self._request(op, correlation, bytes(view[start + HEADER.size : stop]))
                 start = stop
         finally:
@@ -172,13 +193,14 @@ class Connection:
 
     def _request(self, op: int, correlation: int, body: bytes) -> None:
         try:
-            if self._requests >= _REQUESTS_AT_ONCE:
-                raise OverloadedError(
-                    f"{self._requests} requests of this connection are under way, the most there may be"
-                )
             pending = self._operations.handle(self, op, correlation, body)
+        except BrokenFrameError:
+            raise
         except Exception as error:
             self._refuse(op, correlation, error)
+            if not self.greeted:
+                self._was_refused = True
+                raise RemoteProtocolError(f"HELLO was refused: {error}") from error
             return
         if pending is not None:
             self._requests += 1
@@ -187,7 +209,7 @@ class Connection:
     async def _finish_request(self, op: int, correlation: int, pending: Awaitable[None]) -> None:
         try:
             await pending
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
             self._refuse(op, correlation, error)
         finally:
             self._requests -= 1
@@ -205,12 +227,26 @@ class Connection:
 
     async def wait_for_room(self) -> None:
         """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
-        maintenance = self.engine.maintenance
-        if not maintenance.has_room():
-            await maintenance.wait_for_room()
-        if not self.output.has_room:
-            await self.output.wait_for_room()
+        await self.engine.maintenance.wait_for_room()
+        await self.output.wait_for_room()
         while self.inflight_bytes > self._limit or self._requests >= _REQUESTS_AT_ONCE:
+            await self._progress.park()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `wait_for_room` would return at once."""
+        return (
+            self.engine.maintenance.has_room()
+            and self.output.has_room
+            and self.inflight_bytes <= self._limit
+            and self._requests < _REQUESTS_AT_ONCE
+        )
+
+    async def settle(self) -> None:
+        """Nothing more is received: return when every request is answered; fetches wait no longer for records."""
+        for poll in self.polls:
+            poll.cancel()
+        while self._requests or self.inflight_bytes:
             await self._progress.park()
 
     def close(self) -> None:
@@ -221,4 +257,6 @@ class Connection:
 
 def unknown_handle(handle: int) -> UnknownHandleError:
     """The error for a handle that was not given, was closed, or whose shard was deleted."""
-    return UnknownHandleError(f"handle {handle} is not open on this connection, or its shard was deleted; open the shard")
+    return UnknownHandleError(
+        f"handle {handle} is not open on this connection, or its shard was deleted; open the shard"
+    )

@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import trio
+
 from journal.engine import Engine
 from journal.protocol import messages
-from journal.protocol.errors import RemoteProtocolError, UnknownOperationError
+from journal.protocol.errors import UnknownOperationError
 from journal.protocol.frames import (
     FETCH_REPLY,
     PROTOCOL_VERSION,
@@ -25,7 +27,7 @@ from journal.protocol.frames import (
     read_fetch,
 )
 from journal.protocol.messages import decode_request, encode
-from journal.server.connection import Connection, unknown_handle
+from journal.server.connection import BrokenFrameError, Connection, unknown_handle
 from journal.server.statistics import ServerStatistics
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.extents import Extent
@@ -59,7 +61,7 @@ class ServerOperations:
 
         Raises:
             UnknownOperationError: Not an operation of this version.
-            RemoteProtocolError: The body does not fit the operation.
+            BrokenFrameError: The body does not fit the operation.
         """
         handler = _HANDLERS.get(op)
         if handler is None:
@@ -69,7 +71,7 @@ class ServerOperations:
         try:
             return handler(self, connection, correlation, body)
         except struct.error as error:
-            raise RemoteProtocolError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
+            raise BrokenFrameError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
 
     # Connection
 
@@ -136,7 +138,9 @@ class ServerOperations:
 
     def close_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.HandleRequest = decode_request(Op.CLOSE_SHARD, body)
-        shard = self._shard(connection, request.handle)
+        shard = connection.handles[request.handle] if request.handle < len(connection.handles) else None
+        if shard is None:
+            raise unknown_handle(request.handle)
         connection.handles[request.handle] = None
         del connection.handle_of[shard.shard_id]
         connection.places.pop(shard.shard_id, None)
@@ -202,7 +206,7 @@ class ServerOperations:
         if connection.output.has_room:
             extent = self.engine.reader.read_nowait(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             if extent is not None and (extent.size_bytes or not max_wait_ms):
-                self._send_extent(connection, Op.FETCH, correlation, extent)
+                self._send_extent(connection, Op.FETCH, correlation, shard, extent)
                 self._remember(connection, shard, extent)
                 return None
         return self._fetch_later(connection, correlation, shard, offset, max_bytes, max_wait_ms)
@@ -216,10 +220,19 @@ class ServerOperations:
     ) -> None:
         reader = self.engine.reader
         wait_s = min(max_wait_ms, self.engine.config.limits.max_wait_ms) / 1000
-        await reader.wait_beyond(shard, offset, wait_s)
-        await connection.output.wait_for_room()
-        extent = await reader.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
-        self._send_extent(connection, Op.FETCH, correlation, extent)
+        with trio.CancelScope() as poll:
+            connection.polls.add(poll)
+            try:
+                await reader.wait_beyond(shard, offset, wait_s)
+            finally:
+                connection.polls.discard(poll)
+        output = connection.output
+        await output.reserve(max_bytes)
+        try:
+            extent = await reader.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
+            self._send_extent(connection, Op.FETCH, correlation, shard, extent)
+        finally:
+            output.unreserve(max_bytes)
         self._remember(connection, shard, extent)
 
     def _remember(self, connection: Connection, shard: Shard, extent: Extent) -> None:
@@ -227,8 +240,8 @@ class ServerOperations:
         if extent.place is not None and shard.shard_id in connection.handle_of:
             connection.places[shard.shard_id] = extent.place
 
-    def _send_extent(self, connection: Connection, op: Op, correlation: int, extent: Extent) -> None:
-        head = build_fetch_reply_head(correlation, extent.start_offset, extent.next_offset, extent.size_bytes, op=op)
+    def _send_extent(self, connection: Connection, op: Op, correlation: int, shard: Shard, extent: Extent) -> None:
+        head = build_fetch_reply_head(correlation, shard.start_offset, extent.next_offset, extent.size_bytes, op=op)
         self.statistics.fetched_bytes += extent.size_bytes
         connection.output.send([head, *extent.buffers], len(head) + extent.size_bytes)
 
@@ -241,16 +254,16 @@ class ServerOperations:
     async def fetch_indexed(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.FetchIndexedRequest = decode_request(Op.FETCH_INDEXED, body)
         shard = self._shard(connection, request.handle)
-        await connection.output.wait_for_room()
-        extent = await self.engine.reader.read_indexed(
-            shard,
-            request.by,
-            request.word,
-            request.from_offset,
-            self._bounded(request.max_bytes),
-            latest=request.latest,
-        )
-        self._send_extent(connection, Op.FETCH_INDEXED, correlation, extent)
+        max_bytes = self._bounded(request.max_bytes)
+        output = connection.output
+        await output.reserve(max_bytes)
+        try:
+            extent = await self.engine.reader.read_indexed(
+                shard, request.by, request.word, request.from_offset, max_bytes, latest=request.latest
+            )
+            self._send_extent(connection, Op.FETCH_INDEXED, correlation, shard, extent)
+        finally:
+            output.unreserve(max_bytes)
 
     # Subscriptions
 
@@ -260,7 +273,7 @@ class ServerOperations:
         pushing = connection.pushing
         if len(pushing) >= limit:
             raise LimitExceededError(
-                f"this connection has {limit} subscriptions, as many as limits.max_subscriptions_per_connection allows; "
+                f"this connection has {limit} subscriptions, all that limits.max_subscriptions_per_connection allows; "
                 f"subscribe by filter or use another connection"
             )
         lsn = self.engine.committer.committed_lsn
@@ -272,7 +285,7 @@ class ServerOperations:
                 start=Start(request.start, request.value),
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
-                has_credit=lambda: state.credit_bytes > 0,
+                credit_bytes=lambda: state.credit_bytes,
             )
         except BaseException:
             pushing.discard(state)

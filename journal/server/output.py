@@ -26,7 +26,13 @@ class PeerStalledError(Exception):
 
 
 class Carrier(Protocol):
-    """Moves bytes of whole frames to the peer."""
+    """Moves bytes of whole frames to the peer.
+
+    Attributes:
+        keeps_frames_whole: A frame must not be divided over two calls of `send_some`.
+    """
+
+    keeps_frames_whole: bool
 
     def send_nowait(self, buffers: list[Readable]) -> int:
         """Send what goes at once; gives the number of bytes."""
@@ -41,6 +47,8 @@ class Carrier(Protocol):
 
 class TcpCarrier:
     """A non-blocking TCP socket."""
+
+    keeps_frames_whole = False
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -75,6 +83,7 @@ class Output:
         self._wake = trio.Event()
         self._drained = trio.lowlevel.ParkingLot()
         self._broken = False
+        self._reserved_bytes = 0
         self.waiting_bytes = 0
         self.sent_bytes = 0
 
@@ -94,14 +103,30 @@ class Output:
                 return
             size_bytes -= sent
             rest = without_first(rest, sent)
+        if self._carrier.keeps_frames_whole:
+            rest = [b"".join(rest)]
         self._queue.extend(rest)
         self.waiting_bytes += size_bytes
         self._wake.set()
 
     @property
     def has_room(self) -> bool:
-        """Whether less waits than may wait."""
-        return self.waiting_bytes < self._limit_bytes
+        """Whether less waits, or is being read in order to wait here, than may wait."""
+        return self.waiting_bytes + self._reserved_bytes < self._limit_bytes
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Wait for room and take it for a reply of about this size that is still to be read; see `unreserve`.
+
+        Without this, any number of reads could begin while little waits, and end all at once.
+        """
+        await self.wait_for_room()
+        self._reserved_bytes += size_bytes
+
+    def unreserve(self, size_bytes: int) -> None:
+        """The reply was sent or will not be; what of it waits counts by itself."""
+        self._reserved_bytes -= size_bytes
+        if self.has_room:
+            self._drained.unpark_all()
 
     async def wait_for_room(self) -> None:
         """Return when `has_room`, or the connection is broken."""

@@ -8,26 +8,26 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
-from trio_websocket import WebSocketRequest
 
-from journal.config import ServerConfig, parse_address
+from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
-from journal.protocol.errors import RemoteProtocolError
+from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
 from journal.server.http import make_app, serve_http
+from journal.server.listening import accept, bind, linger
 from journal.server.log import configure_log
 from journal.server.operations import ServerOperations
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.receive_buffers import BufferPool
 from journal.server.statistics import ServerStatistics
 from journal.server.tcp import prepare, receive
-from journal.server.websocket import WebSocketCarrier, receive_messages
+from journal.server.websocket import WebSocketCarrier, open_websocket, receive_messages
 
-_BACKLOG = 1024
 _GOODBYE_S = 2.0
 _SWITCH_INTERVAL_S = 0.001
 
@@ -42,16 +42,18 @@ class Server:
         stopping: Set when the server is told to stop.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, stopping: trio.Event | None = None) -> None:
         self.engine = engine
         self.statistics = ServerStatistics()
-        self.stopping = trio.Event()
+        self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
         self._operations = ServerOperations(engine, self.statistics, self.describe)
         self._started = time.monotonic()
-        self._connections = trio.CancelScope()
+        self._connections: set[Connection] = set()
+        self._gone = trio.lowlevel.ParkingLot()
+        self._nursery: trio.Nursery
 
     def describe(self) -> dict[str, Any]:
         """Statistics for STATUS: plain numbers by name."""
@@ -79,102 +81,99 @@ class Server:
     async def run(self, sockets: dict[str, socket.socket], *, task_status: trio.TaskStatus[list[str]]) -> None:
         """Serve on bound sockets until told to stop; then let clients go in order.
 
-        Everything received is committed and acknowledged as far as its client still listens, within two seconds.
+        Everything received is committed and acknowledged as far as its client still listens, within two seconds; then
+        each client is told that the server stops, and its connection is closed.
         """
-        async with trio.open_nursery() as nursery:
-            if "tcp" in sockets:
-                nursery.start_soon(self._accept_tcp, sockets["tcp"])
-            if "websocket" in sockets:
-                nursery.start_soon(self._accept_websocket, sockets["websocket"])
+        async with trio.open_nursery() as self._nursery, trio.open_nursery() as accepting:
+            for name, serve in (("tcp", self._serve_tcp), ("websocket", self._serve_websocket)):
+                if name in sockets:
+                    accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
             if "http" in sockets:
                 app = make_app(self.engine, self.statistics, self.stopping.is_set)
-                nursery.start_soon(serve_http, app, sockets["http"], self.stopping)
+                self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping)
             for name, sock in sockets.items():
                 host, port = sock.getsockname()[:2]
                 self.addresses.append(f"{name}={f'[{host}]' if ':' in host else host}:{port}")
             task_status.started(self.addresses)
             await self.stopping.wait()
+            accepting.cancel_scope.cancel()
+            for connection in self._connections:
+                connection.receiving.cancel()
             with trio.move_on_after(_GOODBYE_S):
-                await self.engine.committer.drain()
-            nursery.cancel_scope.cancel()
+                while self.statistics.connections:
+                    await self._gone.park()
+            self._nursery.cancel_scope.cancel()
 
-    # TCP
+    def _admit(self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str) -> bool:
+        limit = self.engine.config.limits.max_connections
+        if self.statistics.connections >= limit:
+            log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
+            return False
+        self.statistics.connections += 1
+        self._nursery.start_soon(self._contained, serve, sock, peer)
+        return True
 
-    async def _accept_tcp(self, sock: socket.socket) -> None:
-        sock.listen(_BACKLOG)
-        sock.setblocking(False)
-        async with trio.open_nursery() as nursery:
-            while not self.stopping.is_set():
-                try:
-                    client, address = sock.accept()
-                except BlockingIOError:
-                    await trio.lowlevel.wait_readable(sock)
-                    continue
-                except OSError as error:
-                    # Out of descriptors, or the client is gone already: others must still be served.
-                    log.warning("cannot accept", error=str(error))
-                    await trio.sleep(0.1)
-                    continue
-                if self.statistics.connections >= self.engine.config.limits.max_connections:
-                    log.warning("connection refused", peer=str(address), limit="limits.max_connections")
-                    client.close()
-                    continue
-                nursery.start_soon(self._serve_tcp, client, f"{address[0]}:{address[1]}")
+    async def _contained(
+        self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str
+    ) -> None:
+        """Run one connection. Nothing that happens in it ends another."""
+        try:
+            with sock:
+                await serve(sock, peer)
+        except OSError:
+            # It broke before there was anything to say.
+            pass
+        except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
+            self._report(error, 0)
+        finally:
+            self.statistics.connections -= 1
+            if not self.statistics.connections:
+                self._gone.unpark_all()
 
     async def _serve_tcp(self, sock: socket.socket, peer: str) -> None:
-        with sock:
-            prepare(sock)
-            timeout = self.engine.config.limits.hello_timeout_s
-            await self._serve(TcpCarrier(sock), peer, lambda connection: receive(connection, sock, self._pool, timeout))
+        prepare(sock)
+        timeout = self.engine.config.limits.hello_timeout_s
+        await self._serve(TcpCarrier(sock), peer, lambda connection: receive(connection, sock, self._pool, timeout))
+        await linger(sock)
 
-    # WebSocket
-
-    async def _accept_websocket(self, sock: socket.socket) -> None:
-        sock.listen(_BACKLOG)
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
-
-        async def handle(request: WebSocketRequest) -> None:
-            websocket = await request.accept()
-            timeout = self.engine.config.limits.hello_timeout_s
-            peer = str(getattr(websocket.remote, "address", websocket.remote))
+    async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
+        limits = self.engine.config.limits
+        async with open_websocket(sock, limits.max_frame_bytes, limits.hello_timeout_s) as websocket:
             await self._serve(
-                WebSocketCarrier(websocket), peer, lambda connection: receive_messages(connection, websocket, timeout)
+                WebSocketCarrier(websocket),
+                peer,
+                lambda connection: receive_messages(connection, websocket, limits.hello_timeout_s),
             )
 
-        await _serve_websockets(handle, listener, self.engine.config.limits.max_frame_bytes)
-
-    # Both
-
     async def _serve(self, carrier: Carrier, peer: str, receive_from: Callable[[Connection], Awaitable[None]]) -> None:
-        """Run one connection. Nothing that happens in it ends another."""
         statistics = self.statistics
-        statistics.connections += 1
         statistics.connections_total += 1
-        number = statistics.connections_total
         output = Output(carrier, self.engine.config.limits.max_output_bytes_per_connection)
-        try:
-            async with trio.open_nursery() as nursery:
-                connection = Connection(
-                    number, self.engine, self._operations, output, statistics, nursery, self._report
-                )
-                nursery.start_soon(self._write, output, nursery.cancel_scope, peer)
-                nursery.start_soon(connection.pushing.run)
-                try:
+        async with trio.open_nursery() as nursery:
+            connection = Connection(
+                statistics.connections_total, self.engine, self._operations, output, statistics, nursery, self._report
+            )
+            nursery.start_soon(self._write, output, nursery.cancel_scope, peer)
+            nursery.start_soon(connection.pushing.run)
+            self._connections.add(connection)
+            try:
+                with connection.receiving:
                     await receive_from(connection)
-                except RemoteProtocolError as error:
-                    statistics.count_error(error)
-                    log.warning("connection closed", peer=peer, client=connection.client, reason=str(error))
-                except OSError:
-                    output.abandon()
-                finally:
-                    with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
-                        await output.wait_drained()
-                    connection.close()
-                nursery.cancel_scope.cancel()
-        except Exception as error:
-            self._report(error, number)
-        finally:
-            statistics.connections -= 1
+                if self.stopping.is_set():
+                    await connection.settle()
+                    connection.tell(ShuttingDownError("the server is stopping; connect again"))
+            except RemoteProtocolError as error:
+                statistics.count_error(error)
+                connection.tell(error)
+                log.warning("connection closed", peer=peer, client=connection.client, reason=str(error))
+            except OSError:
+                output.abandon()
+            finally:
+                self._connections.discard(connection)
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
+                    await output.wait_drained()
+                connection.close()
+            nursery.cancel_scope.cancel()
 
     async def _write(self, output: Output, connection_scope: trio.CancelScope, peer: str) -> None:
         try:
@@ -187,46 +186,6 @@ class Server:
 
     def _report(self, error: Exception, connection: int) -> None:
         log.error("unexpected error", connection=connection, exc_info=error)
-
-
-async def _serve_websockets(
-    handle: Callable[[WebSocketRequest], Awaitable[None]], listener: trio.SocketListener, max_message_bytes: int
-) -> None:
-    from trio_websocket import WebSocketServer
-
-    server = WebSocketServer(handle, [listener], max_message_size=max_message_bytes)
-    await server.run()
-
-
-def bind(config: ServerConfig) -> dict[str, socket.socket]:
-    """Bind the configured addresses.
-
-    Raises:
-        DataDirectoryError: Never.
-        OSError: An address is taken or not of this machine; the message names the setting.
-    """
-    sockets: dict[str, socket.socket] = {}
-    for name in ("tcp", "websocket", "http"):
-        address = parse_address(getattr(config.listen, name))
-        if address is None:
-            continue
-        host, port = address
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-            sock.listen(_BACKLOG)
-        except OSError as error:
-            sock.close()
-            for other in sockets.values():
-                other.close()
-            raise OSError(
-                error.errno,
-                f"cannot listen on {host}:{port} (listen.{name}): {error.strerror}; choose another with --listen or in the configuration",
-            ) from error
-        sockets[name] = sock
-    return sockets
 
 
 async def run_server(
@@ -243,27 +202,29 @@ async def run_server(
     # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     sockets = bind(config)
+    stopping = trio.Event()
     try:
-        async with open_engine(path, config) as engine:
-            recovery = engine.recovery
-            log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
-            for damage in recovery.damages:
-                log.error("shard stopped", damage=damage)
-            server = Server(engine)
-            async with trio.open_nursery() as nursery:
-                addresses = await nursery.start(server.run, sockets)
-                nursery.start_soon(_stop_on_signal, server, nursery)
-                task_status.started(addresses)
-        log.info("stopped")
+        async with trio.open_nursery() as nursery:
+            # Signals are taken from before the start until after the last checkpoint, which a second one must not cut.
+            await nursery.start(_stop_on_signal, stopping)
+            async with open_engine(path, config) as engine:
+                recovery = engine.recovery
+                log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
+                for damage in recovery.damages:
+                    log.error("shard stopped", damage=damage)
+                server = Server(engine, stopping)
+                async with trio.open_nursery() as serving:
+                    task_status.started(await serving.start(server.run, sockets))
+            log.info("stopped")
+            nursery.cancel_scope.cancel()
     finally:
         for sock in sockets.values():
             sock.close()
 
 
-async def _stop_on_signal(server: Server, nursery: trio.Nursery) -> None:
+async def _stop_on_signal(stopping: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for number in signals:
-            log.info("stopping", signal=signal.Signals(number).name)
-            server.stopping.set()
-            nursery.cancel_scope.deadline = trio.current_time() + _GOODBYE_S
-            return
+            log.info("already stopping" if stopping.is_set() else "stopping", signal=signal.Signals(number).name)
+            stopping.set()

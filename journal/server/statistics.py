@@ -9,7 +9,7 @@ from shards.errors import StorageError
 
 @attrs.define(slots=True)
 class ServerStatistics:
-    """Plain counters since the start; incremented once a chunk or a commit group, not once a message where it matters."""
+    """Plain counters since the start; incremented once a chunk or commit group where it matters."""
 
     connections: int = 0
     connections_total: int = 0

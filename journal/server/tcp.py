@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
-from journal.protocol.errors import RemoteProtocolError, encode_error
+from journal.protocol.errors import RemoteProtocolError
 from journal.protocol.frames import HEADER
 from journal.server.connection import Connection
 from journal.server.receive_buffers import BufferPool, ReceiveBuffer
@@ -31,7 +33,7 @@ async def receive(connection: Connection, sock: socket.socket, pool: BufferPool,
     """Receive frames until the peer closes, breaks the rules, or the task is cancelled.
 
     Raises:
-        RemoteProtocolError: The peer broke the rules; it has been told.
+        RemoteProtocolError: The peer broke the rules.
         OSError: The connection is broken.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
@@ -55,16 +57,22 @@ class _Receiver:
         self._buffer: ReceiveBuffer | None = None
         self._start = 0
         self._end = 0
+        # What was received while another connection needed the buffer more.
+        self._aside = b""
 
     async def run(self) -> None:
         connection = self._connection
         try:
             while True:
-                await connection.wait_for_room()
+                if not connection.has_room:
+                    with self._waiting():
+                        await connection.wait_for_room()
                 buffer = self._buffer
                 if buffer is None:
-                    buffer = self._buffer = await self._pool.take()
-                    self._start = self._end = 0
+                    buffer = await self._take_buffer()
+                if connection.is_paused:
+                    self._take_frames(buffer)
+                    continue
                 try:
                     received = self._socket.recv_into(buffer.view[self._end : buffer.size_bytes])
                 except BlockingIOError:
@@ -72,24 +80,59 @@ class _Receiver:
                         # An idle connection holds no buffer.
                         buffer.release()
                         self._buffer = None
-                    await trio.lowlevel.wait_readable(self._socket)
+                    with self._waiting():
+                        await trio.lowlevel.wait_readable(self._socket)
                     continue
                 if not received:
                     return
                 self._end += received
-                try:
-                    self._start = connection.take_frames(buffer, self._start, self._end)
-                except RemoteProtocolError as error:
-                    connection.reply(encode_error(0, 0, error))
-                    raise
-                if connection.greeted:
-                    self._greeting.deadline = float("inf")
-                self._make_room(buffer)
+                self._take_frames(buffer)
                 await trio.lowlevel.checkpoint()
         finally:
             if self._buffer is not None:
                 self._buffer.release()
                 self._buffer = None
+
+    def _take_frames(self, buffer: ReceiveBuffer) -> None:
+        connection = self._connection
+        self._start = connection.take_frames(buffer, self._start, self._end)
+        if connection.greeted:
+            self._greeting.deadline = float("inf")
+        if not connection.is_paused:
+            self._make_room(buffer)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """The connection waits for its peer: others may have the buffer meanwhile."""
+        if self._buffer is None or not self._buffer.is_pooled:
+            yield
+            return
+        evacuate = self._evacuate
+        self._pool.lend(evacuate)
+        try:
+            yield
+        finally:
+            self._pool.end_loan(evacuate)
+
+    def _evacuate(self) -> None:
+        buffer = self._buffer
+        assert buffer is not None  # only a held buffer is lent
+        self._aside = bytes(buffer.view[self._start : self._end])
+        self._buffer = None
+        buffer.release()
+
+    async def _take_buffer(self) -> ReceiveBuffer:
+        """A buffer with what was set aside in it, and room for the rest of the frame that it begins with."""
+        aside, self._aside = self._aside, b""
+        needed = len(aside) + _LEAST_ROOM_BYTES if aside else 0
+        if len(aside) >= HEADER.size:
+            needed = max(needed, HEADER.unpack_from(aside)[0])
+        # A frame larger than the pool's buffers gets one of its own; limits.max_frame_bytes bounds it.
+        buffer = ReceiveBuffer(None, needed) if needed > self._pool.size_bytes else await self._pool.take()
+        buffer.view[: len(aside)] = aside
+        self._start, self._end = 0, len(aside)
+        self._buffer = buffer
+        return buffer
 
     def _make_room(self, buffer: ReceiveBuffer) -> None:
         """Go on in the same buffer, in a new one, or in one large enough for a frame that is on its way."""

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from journal.protocol.errors import RemoteProtocolError, encode_error
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+
+from journal.protocol.errors import RemoteProtocolError
 from journal.server.connection import Connection
 from journal.server.receive_buffers import ReceiveBuffer
 from shards.chunks import Readable
 
+_RECEIVE_BYTES = 64 * 1024
+_CLOSING_S = 0.5
+
 
 class WebSocketCarrier:
     """Sends what waits as one binary message at a time."""
+
+    keeps_frames_whole = True
 
     def __init__(self, connection: WebSocketConnection) -> None:
         self._connection = connection
@@ -31,6 +40,34 @@ class WebSocketCarrier:
         return len(message)
 
 
+@asynccontextmanager
+async def open_websocket(
+    sock: socket.socket, max_message_bytes: int, handshake_timeout_s: float
+) -> AsyncIterator[WebSocketConnection]:
+    """A WebSocket over an accepted socket, closed in order at the end.
+
+    Raises:
+        OSError: The peer went away, or asked for no WebSocket in time.
+    """
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+    failure: Exception | None = None
+    async with stream, trio.open_nursery() as nursery:
+        try:
+            with trio.fail_after(handshake_timeout_s):
+                request = await wrap_server_stream(
+                    nursery, stream, max_message_size=max_message_bytes, receive_buffer_size=_RECEIVE_BYTES
+                )
+                websocket = await request.accept()
+            yield websocket
+            with trio.move_on_after(_CLOSING_S):
+                await websocket.aclose()
+        except (ConnectionClosed, trio.TooSlowError):
+            failure = BrokenPipeError("the WebSocket was not opened")
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
 async def receive_messages(connection: Connection, websocket: WebSocketConnection, hello_timeout_s: float) -> None:
     """Receive messages until the peer closes or breaks the rules.
 
@@ -44,20 +81,20 @@ async def receive_messages(connection: Connection, websocket: WebSocketConnectio
                 message = await websocket.get_message()
             except ConnectionClosed:
                 return
-            try:
-                _take(connection, message)
-            except RemoteProtocolError as error:
-                connection.reply(encode_error(0, 0, error))
-                raise
+            await _take(connection, message)
             if connection.greeted:
                 greeting.deadline = float("inf")
     raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")
 
 
-def _take(connection: Connection, message: bytes | str) -> None:
+async def _take(connection: Connection, message: bytes | str) -> None:
     if isinstance(message, str):
         raise RemoteProtocolError("a text message; this endpoint speaks binary frames")
     buffer = ReceiveBuffer(None, len(message))
     buffer.view[: len(message)] = message
-    if connection.take_frames(buffer, 0, len(message)) != len(message):
+    taken = connection.take_frames(buffer, 0, len(message))
+    while connection.is_paused:
+        await connection.wait_for_room()
+        taken = connection.take_frames(buffer, taken, len(message))
+    if taken != len(message):
         raise RemoteProtocolError(f"a message of {len(message)} bytes does not end with a whole frame")

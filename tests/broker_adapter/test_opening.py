@@ -33,7 +33,7 @@ def test_a_directory_is_taken_from_the_url() -> None:
 @pytest.mark.parametrize("scheme", ["rocksdb", "embedded"])
 async def test_a_directory_in_use_is_refused(tmp_path: Path, scheme: str) -> None:
     async with open_adapter(f"{scheme}:{tmp_path}"):
-        with pytest.raises(DataDirectoryError, match="in use|used by"):
+        with pytest.raises(DataDirectoryError, match=r"in use|used by"):
             async with open_adapter(f"{scheme}:{tmp_path}"):
                 pass
 

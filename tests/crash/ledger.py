@@ -78,6 +78,7 @@ class ShardLedger:
     creating: bool = False
     deleting: bool = False
     ever_in_memory: bool = False
+    retention_trims: bool = False
     sent: list[Sent] = attrs.Factory(list)
     owners: dict[bytes, Sent] = attrs.Factory(dict)
     contents: dict[int, bytes] = attrs.Factory(dict)
@@ -129,7 +130,8 @@ class ShardLedger:
         """Check all that a shard holds after a start, when whatever was in memory alone is gone."""
         records = self.read(found, start_offset, next_offset)
         allowed = {self.trimmed, *self.trims_asked}
-        require(start_offset in allowed, "nobody trimmed to here", self.name, start_offset, allowed)
+        by_retention = self.retention_trims and self.trimmed <= start_offset <= next_offset
+        require(by_retention or start_offset in allowed, "nobody trimmed to here", self.name, start_offset, allowed)
         for offset, value in self.durable.items():
             if offset >= start_offset:
                 require(records.get(offset) == value, "an acknowledged record is missing", self.name, offset, value)
@@ -169,6 +171,7 @@ class ProducerLedger:
 
     name: str
     identity: ProducerIdentity | None = None
+    opening: bool = False
     next_sequence: int = 0
     last: Sent | None = None
     outstanding: list[Sent] = attrs.Factory(list)

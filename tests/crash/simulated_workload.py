@@ -16,7 +16,7 @@ from journal.entry import ENTRY_HEADER_SIZE
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from shards.batch import encode_values, read_records
 from shards.clock import ManualClock
-from shards.errors import StaleEpochError, StorageFailedError
+from shards.errors import DiskFullError, StaleEpochError, StorageFailedError
 from shards.model import AckLevel, Appended, Mode, ShardConfig
 from shards.record import Gap, StoredRecord
 from shards.shard import Shard
@@ -127,6 +127,9 @@ class Workload:
     async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
             await task()
+        except DiskFullError:
+            # The engine goes on without this client.
+            require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
         except StorageFailedError:
             require(self._engine.failure is not None, "a failure that the engine does not admit")
 
@@ -136,6 +139,8 @@ class Workload:
             known = self._ledger.shards[name] = ShardLedger(name, creating=True, ever_in_memory=mode is Mode.MEMORY)
         info = await self._engine.control.create_shard(name, ShardConfig(mode=mode), exist_ok=True)
         known.creating = False
+        # Memory mode has a bound by bytes even if no retention is set.
+        known.retention_trims = known.ever_in_memory
         known.shard_id = info.shard_id
         self._ledger.newest_shard_id = max(self._ledger.newest_shard_id, info.shard_id)
         return self._engine.table.by_name(name), known
@@ -144,11 +149,15 @@ class Workload:
         return tuple(self._ledger.value(self._rng.randrange(150)) for _ in range(self._rng.randrange(1, 5)))
 
     async def _append(self, shard: Shard, known: ShardLedger, ack: AckLevel = AckLevel.DEFAULT) -> None:
-        sent = [known.send(self._values(), "plain") for _ in range(self._rng.randrange(1, 4))]
+        # Now and then more than a commit group takes.
+        count = self._rng.choice([1, 1, 2, 3, self._rng.randrange(1, 60)])
+        sent = [known.send(self._values(), "plain") for _ in range(count)]
         batches = [encode_values(one.values, timestamp_us=self._clock.now_us()) for one in sent]
-        await append_together(
-            self._engine, shard, batches, lambda n, got: known.acknowledge(sent[n], got.base_offset, got.level), ack
-        )
+
+        def note(number: int, got: Appended) -> None:
+            known.acknowledge(sent[number], got.base_offset, got.level)
+
+        await append_together(self._engine, shard, batches, note, ack)
 
     async def _write_file_shard(self) -> None:
         shard, known = await self._ensure("log/plain", Mode.FILE)
@@ -171,12 +180,14 @@ class Workload:
 
     async def _open_producer(self, name: str) -> ProducerLedger:
         known = self._ledger.producers.setdefault(name, ProducerLedger(name))
-        if known.identity is None or self._rng.randrange(4) == 0:
+        if known.identity is None or known.opening or self._rng.randrange(4) == 0:
+            known.opening = True
             identity = await self._engine.control.open_producer(name)
             if known.identity is not None:
                 require(identity.producer_id == known.identity.producer_id, "a producer lost its id", name, identity)
                 require(identity.epoch > known.identity.epoch, "an epoch does not rise", name, identity, known)
             known.identity = identity
+            known.opening = False
             known.next_sequence = 0
             known.last = None
             known.outstanding = []
@@ -223,7 +234,8 @@ class Workload:
         if last.level is AckLevel.DURABLE:
             require(got.duplicate and got.base_offset == last.offset, "stored twice", known.name, last, got)
         elif got.duplicate:
-            require(got.level is AckLevel.MEMORY or got.base_offset in known.durable, "promised too much", last, got)
+            kept = got.base_offset in known.durable or got.base_offset < shard.start_offset
+            require(got.level is AckLevel.MEMORY or kept, "promised too much", last, got)
         else:
             last.level = None
             known.acknowledge(last, got.base_offset, got.level)
@@ -236,7 +248,7 @@ class Workload:
             choice = self._rng.randrange(8)
             if choice < 2:
                 mode = Mode.FILE if shard.in_memory_mode else Mode.MEMORY
-                known.ever_in_memory = True
+                known.ever_in_memory = known.retention_trims = True
                 info = await self._engine.control.set_mode(shard.name, mode)
                 require(info.config.mode is mode, "a mode is not there", info)
             elif choice == 2:
@@ -254,8 +266,6 @@ class Workload:
         await self._repeat(shard, known, producer)
         for step in range(self._steps):
             await self._produce(shard, known, producer)
-            # Retention trims memory shards by itself: any start up to the end is fine.
-            known.trims_asked = list(range(shard.published_offset + 1))
             if step % 4 == 3:
                 await self._repeat(shard, known, producer)
 
@@ -269,8 +279,7 @@ class Workload:
                 await self._engine.control.delete_cursor(shard.name, name, None)
                 register.acknowledge(None, 0)
                 continue
-            self._ledger.number += 1
-            offset = self._ledger.number
+            offset = self._rng.randint(0, shard.published_offset)
             register.attempt(offset)
             expected = self._rng.choice([None, register.version if register.value is not None else 0])
             cursor = await self._engine.control.commit_cursor(shard.name, name, offset, expected)

@@ -23,7 +23,7 @@ from journal.config import ServerConfig, ShardsConfig, StorageConfig
 from journal.disk import Done, Work
 from journal.engine import Engine, open_engine
 from shards.clock import ManualClock
-from shards.errors import StorageFailedError
+from shards.errors import DataDirectoryError, StorageFailedError
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
 
@@ -170,4 +170,4 @@ def run(
 def _is_expected(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_expected, error.exceptions))
-    return isinstance(error, CrashNow | OSError | StorageFailedError)
+    return isinstance(error, CrashNow | OSError | StorageFailedError | DataDirectoryError)

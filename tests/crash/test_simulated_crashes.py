@@ -6,6 +6,8 @@ and more ways in which unsynced writes survive; the default run takes some of th
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 
 import pytest
@@ -67,6 +69,16 @@ def crash_twice(seed: int, first: int, second: int, kind: int) -> None:
     assert life.start(steps=0) is None
 
 
+def fail_then_crash(seed: int, operation: int, number: int, *, reached_disk: bool, kind: int) -> None:
+    """Let one call fail, lose the power when the engine has ended, then look and close cleanly."""
+    life = Life(seed)
+    life.files.fail_at(operation, number, reached_disk=reached_disk)
+    life.start()
+    life.crash(choices(kind))
+    assert life.start(steps=4) is None
+    assert life.start(steps=0) is None
+
+
 def operations(seed: int) -> int:
     """Number of file system operations of one undisturbed life."""
     life = Life(seed)
@@ -78,3 +90,34 @@ def operations(seed: int) -> int:
 
 def test_an_undisturbed_life_can_be_repeated_exactly() -> None:
     assert operations(1) == operations(1)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=["all-lost", "all-there", "torn-2", "torn-3"])
+def test_what_was_acknowledged_survives_two_crashes(kind: int) -> None:
+    """Strides are primes, so that every kind of operation is met; a failure names its arguments."""
+    seed = kind + 1
+    count = operations(seed)
+    for first in range(1 + kind, count + 1, 5):
+        crash_twice(seed, first, 1 + first * 37 % count, kind)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_nothing_is_acknowledged_after_a_failed_call_and_nothing_acknowledged_is_lost(number: int) -> None:
+    count = operations(11)
+    for operation in range(1, count + 1, 7):
+        fail_then_crash(11, operation, number, reached_disk=operation % 2 == 0, kind=operation % 4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_every_operation_of_many_lives(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every operation, more seeds, more ways to tear. CRASH_SEEDS sets how many seeds (20)."""
+    seeds = int(os.environ.get("CRASH_SEEDS", "20"))
+    for seed in range(100, 100 + seeds):
+        count = operations(seed)
+        with capsys.disabled():
+            print(f"\rseed {seed} of 100 to {99 + seeds}: {count} operations  ", end="", flush=True)
+        for operation in range(1, count + 1):
+            crash_twice(seed, operation, 1 + operation * 37 % count, (seed + operation) % 12)
+            for number in (errno.EIO, errno.ENOSPC):
+                fail_then_crash(seed, operation, number, reached_disk=operation % 2 == 0, kind=operation % 5)

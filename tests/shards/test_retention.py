@@ -44,7 +44,7 @@ times = st.integers(0, 200).map(lambda seconds: seconds * SECOND_US)
 
 @given(segments=segments_of_a_shard(), now_us=times)
 def test_without_a_bound_nothing_is_due(segments: list[Segment], now_us: int) -> None:
-    assert due(Retention(), segments, now_us) == (segments[0].base_offset if segments else 0)
+    assert due(Retention(), segments, now_us) == 0
 
 
 @given(retention=retentions, segments=segments_of_a_shard(), now_us=times)
@@ -64,7 +64,7 @@ def test_what_stays_passes_no_bound_unless_it_is_active(
     if left and left[0].sealed:
         assert not retention.max_age_s or now_us - left[0].newest_append_us <= retention.max_age_s * SECOND_US
         assert not retention.max_bytes or sum(s.size_bytes for s in left) <= retention.max_bytes
-        assert not retention.max_records or left[-1].next_offset - offset <= retention.max_records
+        assert not retention.max_records or left[-1].next_offset - left[0].base_offset <= retention.max_records
 
 
 @given(retention=retentions, segments=segments_of_a_shard(), now_us=times)
@@ -94,7 +94,7 @@ def test_deciding_again_after_the_trim_drops_no_more(
 ) -> None:
     offset = due(retention, segments, now_us)
     left = [segment for segment in segments if segment.base_offset >= offset and segment.next_offset > offset]
-    assert due(retention, left, now_us) == (offset if left else 0)
+    assert due(retention, left, now_us) == 0
 
 
 OLD = Segment(0, 10, 100, 10 * SECOND_US)
@@ -124,3 +124,9 @@ def test_the_first_bound_that_is_passed_wins(retention: Retention, offset: int) 
 
 def test_a_shard_of_sealed_segments_only_may_lose_all_of_them() -> None:
     assert due(Retention(max_age_s=1), [OLD, NEWER], 100 * SECOND_US) == 20
+
+
+def test_what_was_lost_before_the_oldest_segment_is_not_trimmed_but_stays_a_gap() -> None:
+    # A trim is silent, a gap is not: readers must learn of records that were lost with the memory.
+    assert due(Retention(max_bytes=1_000), [NEWER, ACTIVE], 100 * SECOND_US) == 0
+    assert due(Retention(max_bytes=149), [NEWER, ACTIVE], 100 * SECOND_US) == 20

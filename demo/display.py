@@ -1,0 +1,69 @@
+"""What is seen while the demo runs: a line for each step, and on a terminal a live bar with the counts below them.
+
+Everything goes to standard error, so that standard output carries the result alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from demo.broker import News
+
+_PLAIN_WIDTH = 200
+
+
+class Display:
+    """Tells steps and shows counts; where there is no terminal the bar is left out."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        if not self._console.is_terminal:
+            self._console = Console(stderr=True, width=_PLAIN_WIDTH)
+        self._begun_at = time.monotonic()
+
+    def step(self, text: str) -> None:
+        """Say what happens now."""
+        self._console.print(Text(f"{time.monotonic() - self._begun_at:5.1f} s  {text}"), soft_wrap=True)
+
+    @contextmanager
+    def counting(self, seconds: float) -> Iterator[Callable[[Sequence[News]], None]]:
+        """Show a bar over the time of the run while the block runs.
+
+        Args:
+            seconds: How long it is meant to take.
+
+        Yields:
+            A function to call with the counts reached so far.
+        """
+        begun_at = time.monotonic()
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(20),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        ) as bar:
+            task = bar.add_task("starting", total=seconds)
+
+            def show(news: Sequence[News]) -> None:
+                bar.update(task, completed=min(time.monotonic() - begun_at, seconds), description=in_words(news))
+
+            yield show
+
+
+def in_words(news: Sequence[News]) -> str:
+    """The counts of all brokers together."""
+    published, received = sum(one.published for one in news), sum(one.received for one in news)
+    durable, memory = sum(one.durable for one in news), sum(one.memory for one in news)
+    return (
+        f"published {published:,}, acknowledged {durable:,} durable and {memory:,} in memory, "
+        f"received by the other broker {received:,}"
+    )

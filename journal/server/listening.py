@@ -1,0 +1,90 @@
+"""Listening sockets: binding them, accepting from them, and closing what was accepted without losing the last words."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from journal.config import ServerConfig, parse_address
+
+_BACKLOG = 1024
+_LINGER_S = 0.5
+_DISCARDED_AT_ONCE = 64 * 1024
+_RETRY_S = 0.1
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+
+
+def bind(config: ServerConfig) -> dict[str, socket.socket]:
+    """Bind the configured addresses.
+
+    Raises:
+        OSError: An address is taken or not of this machine; the message names the setting.
+    """
+    sockets: dict[str, socket.socket] = {}
+    for name in ("tcp", "websocket", "http"):
+        address = parse_address(getattr(config.listen, name))
+        if address is None:
+            continue
+        host, port = address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            for other in sockets.values():
+                other.close()
+            option = "--listen HOST:PORT or " if name == "tcp" else ""
+            raise OSError(
+                error.errno,
+                f"cannot listen on {host}:{port} (listen.{name}): {error.strerror}; "
+                f"choose another with {option}--set listen.{name}=HOST:PORT, or in the configuration",
+            ) from error
+        sockets[name] = sock
+    return sockets
+
+
+async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool]) -> None:
+    """Accept until cancelled; what ``admit`` turns away is closed."""
+    sock.setblocking(False)
+    while True:
+        try:
+            client, address = sock.accept()
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(sock)
+            continue
+        except OSError as error:
+            # Out of descriptors, or the client is gone already: others must still be served.
+            log.warning("cannot accept", error=str(error))
+            await trio.sleep(_RETRY_S)
+            continue
+        if not admit(client, f"{address[0]}:{address[1]}"):
+            client.close()
+        await trio.lowlevel.checkpoint()
+
+
+async def linger(sock: socket.socket) -> None:
+    """End the outgoing side and wait a moment for the peer to end its own.
+
+    A socket that is closed with unread bytes in it resets the connection, and the peer may lose what was sent last:
+    acknowledgements, or the reason why the connection is closed.
+    """
+    with trio.move_on_after(_LINGER_S):
+        try:
+            sock.shutdown(socket.SHUT_WR)
+            while True:
+                try:
+                    if not sock.recv(_DISCARDED_AT_ONCE):
+                        return
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(sock)
+                await trio.lowlevel.checkpoint()
+        except OSError:
+            # The peer is gone: nobody is left to lose anything.
+            return

@@ -1,0 +1,153 @@
+"""A real server is killed again and again while a workload writes to it; a checker reads everything back.
+
+Server, workload and checker are processes of their own. Killing a process loses what it held in memory, not what the
+kernel holds for the disk: losing that is what `test_simulated_crashes` does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 30
+ROUNDS = 3
+
+# Small files, so that segments are rolled, flushed and journal files recycled all the time.
+CONFIGURATION = """
+[listen]
+tcp = "127.0.0.1:{port}"
+websocket = ""
+http = ""
+[storage]
+journal_file_bytes = "1 MiB"
+journal_budget_bytes = "2 MiB"
+segment_bytes = "64 KiB"
+tail_budget_bytes = "1 MiB"
+flush_interval_ms = 20
+disk_reserve_bytes = 0
+[limits]
+max_batch_bytes = "256 KiB"
+max_frame_bytes = "1 MiB"
+"""
+
+
+class KilledServer:
+    """A server that is started on the same directory and port again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Return when it is ready."""
+        configuration = self._directory / "journal.toml"
+        configuration.write_text(CONFIGURATION.format(port=self._port))
+        with (self._directory / "server.log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "journal.cli.main", "serve"]
+                + ["--data", str(self._directory / "data"), "--config", str(configuration)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        match = re.search(r"tcp=127\.0\.0\.1:(\d+)", line)
+        assert match, f"{line!r}; {(self._directory / 'server.log').read_text()}"
+        self._port = int(match[1])
+
+    def end(self, how: signal.Signals) -> int:
+        """Send a signal and wait for the end."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with process:
+            process.send_signal(how)
+            return process.wait(TIMEOUT_S)
+
+
+@contextmanager
+def workload(address: str, log: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
+    """Run the workload for the length of the block."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.workload", address, str(log), str(seed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "working\n"
+            yield process
+            assert process.poll() is None, "the workload has ended by itself"
+            process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+def check(address: str, log: Path) -> None:
+    """Run the checker."""
+    checked = subprocess.run(
+        [sys.executable, "-m", "tests.crash.checker", address, str(log)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def kill_in_rounds(directory: Path, seed: int, rounds: int) -> None:
+    """Let the workload write; kill, start again and check in each round; at last stop the server as one should."""
+    rng = random.Random(seed)
+    log = directory / "acknowledged.log"
+    server = KilledServer(directory)
+    server.start()
+    try:
+        with workload(server.address, log, seed):
+            for _ in range(rounds):
+                # The moment of the kill is the point of the test, so there is no condition to wait for.
+                time.sleep(rng.uniform(0.2, 0.8))
+                server.end(signal.SIGKILL)
+                server.start()
+                check(server.address, log)
+        check(server.address, log)
+        assert server.end(signal.SIGTERM) == 0
+        server.start()
+        check(server.address, log)
+        assert server.end(signal.SIGTERM) == 0
+    finally:
+        server.end(signal.SIGKILL)
+
+
+def test_nothing_durable_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
+    kill_in_rounds(tmp_path, seed=1, rounds=ROUNDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_nothing_durable_is_lost_in_many_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CRASH_KILLS sets the number of runs of ten rounds (10)."""
+    runs = int(os.environ.get("CRASH_KILLS", "10"))
+    for run in range(runs):
+        with capsys.disabled():
+            print(f"\rkilled servers: run {run + 1} of {runs}  ", end="", flush=True)  # noqa: T201
+        directory = tmp_path / str(run)
+        directory.mkdir()
+        kill_in_rounds(directory, seed=100 + run, rounds=10)

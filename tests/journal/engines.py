@@ -1,0 +1,67 @@
+"""Engines on a simulated disk, for tests of what is left behind when they stop."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from journal.config import ServerConfig, StorageConfig
+from journal.disk import InlineDisk
+from journal.engine import Engine, open_engine
+from shards.batch import encode_values, read_records
+from shards.errors import StorageFailedError
+from shards.file_system import FileSystem
+from shards.record import Gap
+from tests.shards.batches import NOW_US
+from tests.simulation.store import SimulatedStore
+
+DATA = "/data"
+
+
+def config(*, journal_file_bytes: int = 64 * 1024) -> ServerConfig:
+    return ServerConfig(
+        storage=StorageConfig(
+            journal_file_bytes=journal_file_bytes, journal_budget_bytes=4 * journal_file_bytes, disk_reserve_bytes=0
+        )
+    )
+
+
+def open_simulated(files: FileSystem, settings: ServerConfig | None = None) -> AbstractAsyncContextManager[Engine]:
+    return open_engine(
+        DATA,
+        settings or config(),
+        files=files,
+        make_disk=InlineDisk,
+        open_store=lambda path: SimulatedStore(files, path),
+    )
+
+
+def stop_without_checkpoint(engine: Engine) -> None:
+    """Have the engine write nothing more, not when it is closed either: what is on the disk is what a crash leaves."""
+    engine.committer.failure = StorageFailedError("the power is gone")
+
+
+async def append(engine: Engine, shard: str, *values: bytes) -> None:
+    """Append one batch and wait until it is acknowledged."""
+    await engine.append(engine.table.by_name(shard), encode_values(values, timestamp_us=NOW_US))
+
+
+async def append_at_once(engine: Engine, shard: str, count: int) -> None:
+    """Append batches from many tasks, so that commit groups overlap."""
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(append, engine, shard, b"%d" % number)
+
+
+async def values_of(engine: Engine, shard_name: str) -> list[bytes]:
+    """All values that a reader sees."""
+    shard = engine.table.by_name(shard_name)
+    found: list[bytes] = []
+    offset = shard.start_offset
+    while offset < shard.published_offset:
+        extent = await engine.reader.read(shard, offset, 1 << 20)
+        records = read_records(b"".join(map(bytes, extent.buffers)), start_offset=offset)
+        found += [record.value for record in records if not isinstance(record, Gap)]
+        offset = extent.next_offset
+    return found

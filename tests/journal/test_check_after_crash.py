@@ -1,0 +1,120 @@
+"""Whatever an engine did and wherever the power went, the check finds no damage, nor after a recovery."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from journal.check import check_directory
+from journal.engine import Engine
+from shards.model import Mode, ShardConfig
+from shards.sparse_index import INTERVAL_BYTES
+from tests.journal.engines import (
+    DATA,
+    append,
+    append_at_once,
+    config,
+    open_simulated,
+    stop_without_checkpoint,
+    values_of,
+)
+from tests.simulation.file_system import Choose, SimulatedFileSystem
+from tests.simulation.store import SimulatedStore
+
+FILE_BYTES = 128 * 1024
+SHARDS = ("a", "b", "c")
+
+
+@attrs.frozen
+class Step:
+    action: str
+    shard: str
+    amount: int
+
+
+ACTIONS = (
+    "append",
+    "append",
+    "many",
+    "large",
+    "seal",
+    "switch",
+    "trim",
+    "flush",
+    "checkpoint",
+    "cursor",
+    "state",
+    "recreate",
+)
+steps = st.lists(
+    st.builds(Step, st.sampled_from(ACTIONS), st.sampled_from(SHARDS), st.integers(0, 100)), min_size=3, max_size=25
+)
+
+
+async def take(engine: Engine, step: Step) -> None:
+    control, shard = engine.control, engine.table.by_name(step.shard)
+    match step.action:
+        case "append":
+            await append(engine, step.shard, *[b"%d" % number for number in range(1 + step.amount % 5)])
+        case "many":
+            await append_at_once(engine, step.shard, 5)
+        case "large":
+            await append(engine, step.shard, b"x" * (INTERVAL_BYTES + step.amount))
+        case "seal":
+            await control.seal(step.shard)
+        case "switch":
+            await control.set_mode(step.shard, Mode.FILE if shard.in_memory_mode else Mode.MEMORY)
+        case "trim":
+            await control.trim(step.shard, shard.published_offset * step.amount // 100)
+        case "flush":
+            await engine.maintenance.flush()
+        case "checkpoint":
+            await engine.maintenance.checkpoint()
+        case "cursor":
+            await control.commit_cursor(step.shard, f"reader-{step.amount % 3}", shard.published_offset, None)
+        case "state":
+            await control.put_state(b"%d" % (step.amount % 3), step.shard.encode(), None, step.amount % 2 << 60)
+        case "recreate":
+            await control.delete_shard(step.shard)
+            await control.create_shard(step.shard, ShardConfig(index_keys=True))
+
+
+async def values_in_files(engine: Engine) -> dict[str, list[bytes]]:
+    return {name: await values_of(engine, name) for name in SHARDS}
+
+
+def damages(files: SimulatedFileSystem) -> list[str]:
+    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+    return [str(damage) for damage in report.damages]
+
+
+@settings(deadline=None, max_examples=25)
+@given(steps, steps, st.integers(0, 2**32))
+def test_no_damage_is_found_after_a_crash_nor_after_the_recovery(
+    first: list[Step], second: list[Step], seed: int
+) -> None:
+    trio.run(crash_twice, first, second, random.Random(seed).randrange)
+
+
+async def crash_twice(first: list[Step], second: list[Step], choose: Choose) -> None:
+    files = SimulatedFileSystem()
+    for number, wanted in enumerate((first, second)):
+        async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:
+            assert engine.recovery.damages == ()
+            for name in SHARDS if number == 0 else ():
+                await engine.control.create_shard(name, ShardConfig())
+            for step in wanted:
+                await take(engine, step)
+            stop_without_checkpoint(engine)
+        files = files.crash(choose)
+        assert damages(files) == []
+    async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:
+        assert all(shard.damage == "" for shard in engine.table.open_shards())
+        before = await values_in_files(engine)
+    assert damages(files) == []
+    async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:
+        assert await values_in_files(engine) == before

@@ -1,0 +1,204 @@
+"""Journal files: made once, written in place, recycled, and never written beyond their own end."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.entry import GROUP_HEADER_SIZE
+from journal.journal_file import (
+    FIRST_GROUP_POSITION,
+    JournalFileHeader,
+    JournalWriter,
+    UsedFile,
+    journal_path,
+    list_journal_files,
+)
+from shards.checksum import crc32c
+from shards.errors import CorruptionError, FormatVersionError
+from tests.journal.journals import DIRECTORY, FILE_BYTES, Written, cursor_entry, lsns, new_journal, read_back
+from tests.simulation.file_system import SimulatedFileSystem
+
+u64 = st.integers(0, 2**64 - 1)
+HEADER = JournalFileHeader(3, 2**64 - 1, FILE_BYTES, 77)
+
+
+def write_single_groups(journal: Written, count: int) -> None:
+    for _ in range(count):
+        journal.write([cursor_entry(journal.next_lsn, 1, "n" * 200)])
+
+
+def names(files: SimulatedFileSystem) -> list[str]:
+    return files.listdir(DIRECTORY)
+
+
+@given(u64, u64, u64, u64)
+def test_a_header_is_read_back_as_it_was_written(number: int, salt: int, size: int, first_lsn: int) -> None:
+    header = JournalFileHeader(number, salt, size, first_lsn)
+    assert len(header.encode()) == FIRST_GROUP_POSITION
+    assert JournalFileHeader.decode("f", header.encode()) == header
+
+
+def test_every_flipped_bit_of_a_header_is_found() -> None:
+    for bit in range(48 * 8):
+        damaged = bytearray(HEADER.encode())
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptionError, match="f at byte 0"):
+            JournalFileHeader.decode("f", bytes(damaged))
+
+
+def test_a_file_of_a_newer_program_is_refused() -> None:
+    stored = bytearray(HEADER.encode())
+    stored[8] = 2
+    stored[4:8] = crc32c(bytes(stored[8:48])).to_bytes(4, "little")
+    with pytest.raises(FormatVersionError, match="journal format 2"):
+        JournalFileHeader.decode("f", bytes(stored))
+
+
+def test_a_short_header_is_damage() -> None:
+    with pytest.raises(CorruptionError, match="found 47"):
+        JournalFileHeader.decode("f", HEADER.encode()[:47])
+
+
+def test_a_group_is_durable_when_the_write_returns() -> None:
+    journal = new_journal()
+    write_single_groups(journal, 3)
+    after_power_loss = journal.files.crash(lambda fates: 0)
+    assert lsns(read_back(after_power_loss)[1]) == [[1], [2], [3]]
+
+
+def test_groups_go_on_in_the_next_file_and_the_file_keeps_its_size() -> None:
+    journal = new_journal()
+    write_single_groups(journal, 120)
+    assert [number for number, _ in list_journal_files(journal.files, DIRECTORY)] == [1, 2, 3]
+    assert {journal.files.open(file.path).size() for file in journal.used} == {FILE_BYTES}
+    found, groups = read_back(journal.files)
+    assert lsns(groups) == [[lsn] for lsn in range(1, 121)]
+    assert [file.header.first_lsn for file in found.used] == [1, *(file.last_lsn + 1 for file in found.used[:-1])]
+    assert [file.last_lsn for file in found.used] == [file.last_lsn for file in journal.used]
+
+
+def test_the_largest_group_fits_and_fills_its_file_to_the_last_byte() -> None:
+    journal = new_journal()
+    size = journal.writer.largest_group_bytes
+    assert size == FILE_BYTES - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
+    rest = len(cursor_entry(1, 1, "")) + 8
+    name = "n" * ((size - rest) // 8 * 8)
+    while len(cursor_entry(1, 1, name)) > size:
+        name = name[:-1]
+    entry = cursor_entry(1, 1, name)
+    assert len(entry) == size
+    journal.write([entry])
+    journal.write([cursor_entry(2, 1)])
+    assert len(journal.used) == 2
+    assert lsns(read_back(journal.files)[1]) == [[1], [2]]
+
+
+def test_files_before_a_checkpoint_are_recycled_and_spares_beyond_the_wanted_ones_removed() -> None:
+    journal = new_journal()
+    write_single_groups(journal, 120)
+    lsn = journal.used[1].last_lsn
+    journal.writer.release_up_to(lsn - 1, 5)
+    assert [number for number, _ in list_journal_files(journal.files, DIRECTORY)] == [2, 3]
+    journal.writer.release_up_to(lsn, 1)
+    assert [name.partition("-")[0] for name in names(journal.files)] == ["free", "journal"]
+    journal.writer.release_up_to(journal.next_lsn, 1)
+    assert [number for number, _ in list_journal_files(journal.files, DIRECTORY)] == [3]
+
+
+def test_a_recycled_file_shows_nothing_of_its_earlier_life() -> None:
+    salts = iter(range(1, 100))
+    journal = new_journal()
+    journal.writer._new_salt = lambda: next(salts)
+    write_single_groups(journal, 80)
+    journal.writer.release_up_to(journal.used[0].last_lsn, 5)
+    old_content = journal.files.open(_spare(journal.files))
+    assert b"JGRP" in old_content.pread(FILE_BYTES, FIRST_GROUP_POSITION)
+    first = journal.next_lsn
+    while len(journal.used) < 2:
+        write_single_groups(journal, 1)
+    found, groups = read_back(journal.files, checkpoint=first)
+    assert lsns(groups)[-1] == [journal.next_lsn - 1]
+    assert found.next_lsn == journal.next_lsn
+    assert found.truncated_bytes == 0
+
+
+def _spare(files: SimulatedFileSystem) -> str:
+    return next(f"{DIRECTORY}/{name}" for name in names(files) if name.startswith("free-"))
+
+
+def test_a_file_that_holds_damage_is_set_aside_and_not_recycled() -> None:
+    journal = new_journal()
+    write_single_groups(journal, 60)
+    journal.used[0].keep = True
+    journal.writer.release_up_to(journal.used[0].last_lsn, 5)
+    assert [name for name in names(journal.files) if name.startswith("damaged-")] == ["damaged-0000000000000001.jnl"]
+    assert not [name for name in names(journal.files) if name.startswith("free-")]
+
+
+def test_a_writer_goes_on_where_recovery_says() -> None:
+    journal = new_journal()
+    write_single_groups(journal, 5)
+    found, _ = read_back(journal.files)
+    writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, found.used)
+    writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
+    again = Written(journal.files, writer, found.used, found.next_lsn, found.resume_position)
+    write_single_groups(again, 60)
+    assert lsns(read_back(journal.files)[1]) == [[lsn] for lsn in range(1, 66)]
+    assert len(found.used) == 2
+
+
+@pytest.mark.parametrize("file_bytes", [FILE_BYTES // 2, FILE_BYTES * 2])
+def test_a_file_made_under_another_configuration_is_not_written_beyond_its_end(file_bytes: int) -> None:
+    journal = new_journal()
+    journal.writer.add_spare()
+    write_single_groups(journal, 5)
+    journal.writer.add_spare()
+    found, _ = read_back(journal.files)
+    writer = JournalWriter(journal.files, DIRECTORY, file_bytes, lambda: 9, found.used)
+    writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
+    again = Written(journal.files, writer, found.used, found.next_lsn, found.resume_position)
+    write_single_groups(again, 150)
+    assert lsns(read_back(journal.files)[1]) == [[lsn] for lsn in range(1, 156)]
+    sizes = [journal.files.open(file.path).size() for file in found.used]
+    assert sizes == [FILE_BYTES] + [file_bytes] * (len(sizes) - 1)
+    assert [file.header.size_bytes for file in found.used] == sizes
+
+
+def test_a_spare_that_was_half_made_in_a_crash_is_not_used() -> None:
+    journal = new_journal()
+    half = journal.files.open(f"{DIRECTORY}/free-0000000000000007.jnl", create=True)
+    half.pwritev([bytes(100)], 0)
+    writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, [])
+    assert not writer.spare_count
+    assert names(journal.files) == []
+    writer.add_spare()
+    assert writer.spare_count
+    assert journal.files.open(_spare(journal.files)).size() == FILE_BYTES
+
+
+def test_an_error_of_the_disk_is_the_callers_and_nothing_counts_as_written() -> None:
+    journal = new_journal()
+    write_single_groups(journal, 2)
+    journal.files.fail_at(len(journal.files.operations) + 2, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_single_groups(journal, 1)
+    assert journal.used[-1].last_lsn == 2
+
+
+def test_names_and_numbers_belong_together() -> None:
+    assert journal_path("/d", 12) == "/d/journal-0000000000000012.jnl"
+    files = SimulatedFileSystem()
+    files.mkdir(DIRECTORY)
+    for name in (
+        "journal-0000000000000010.jnl",
+        "journal-0000000000000009.jnl",
+        "journal-1.jnl",
+        "free-0000000000000001.jnl",
+    ):
+        files.open(f"{DIRECTORY}/{name}", create=True).close()
+    assert [number for number, _ in list_journal_files(files, DIRECTORY)] == [9, 10]
+    assert UsedFile("p", HEADER).keep is False

@@ -1,0 +1,122 @@
+"""A producer's batch is stored once: the compact state knows what a plain list of all records knows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.errors import CorruptionError, FormatVersionError
+from shards.producer_state import HALF, REMEMBERED_RUNS, SEQUENCE_MODULUS, ProducerState
+
+# A batch: how many records, and how many records of others were stored before it.
+batches = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 3)), min_size=1, max_size=30)
+first_sequences = st.sampled_from([0, 1, 7, SEQUENCE_MODULUS - 1, SEQUENCE_MODULUS - 40, HALF - 3])
+
+
+def stored(first: int, wanted: list[tuple[int, int]]) -> tuple[ProducerState, dict[int, int]]:
+    """State after the batches, and the model: the offset of each sequence."""
+    state = ProducerState(1, first)
+    offsets: dict[int, int] = {}
+    sequence, offset = first, 0
+    for count, others in wanted:
+        offset += others
+        assert state.follows(sequence)
+        state.accept(sequence, offset, count)
+        for number in range(count):
+            offsets[(sequence + number) % SEQUENCE_MODULUS] = offset + number
+        sequence = (sequence + count) % SEQUENCE_MODULUS
+        offset += count
+    return state, offsets
+
+
+@given(first_sequences, batches)
+def test_every_stored_record_is_recognised_with_its_offset(first: int, wanted: list[tuple[int, int]]) -> None:
+    state, offsets = stored(first, wanted)
+    for sequence, offset in offsets.items():
+        assert state.is_repeat(sequence)
+        assert not state.follows(sequence)
+        assert state.offset_of(sequence) == offset
+
+
+@given(first_sequences, batches, st.integers(0, 1000))
+def test_only_the_next_sequence_follows_and_none_ahead_is_a_repeat(
+    first: int, wanted: list[tuple[int, int]], ahead: int
+) -> None:
+    state, _ = stored(first, wanted)
+    sequence = (first + sum(count for count, _ in wanted) + ahead) % SEQUENCE_MODULUS
+    assert state.follows(sequence) == (ahead == 0)
+    assert not state.is_repeat(sequence)
+    assert state.offset_of(sequence) == -1
+
+
+def test_a_producer_on_its_own_costs_one_run_however_much_it_sends() -> None:
+    state, _ = stored(SEQUENCE_MODULUS - 100, [(10, 0)] * 1000)
+    assert len(state.runs) == 1
+    assert state.next_sequence == 9900
+
+
+def test_the_oldest_runs_are_forgotten_first_and_their_repeats_still_recognised() -> None:
+    state, offsets = stored(0, [(2, 1)] * (REMEMBERED_RUNS + 10))
+    assert len(state.runs) == REMEMBERED_RUNS
+    assert [state.offset_of(sequence) for sequence in (0, 19)] == [-1, -1]
+    assert state.is_repeat(0)
+    assert state.offset_of(20) == offsets[20]
+
+
+def test_a_run_stays_short_enough_to_tell_a_repeat_from_what_is_ahead() -> None:
+    state = ProducerState(1, 0)
+    step = 1 << 29
+    for number in range(9):
+        state.accept(number * step % SEQUENCE_MODULUS, number * step, step)
+    assert all(length < HALF for _, _, length in state.runs)
+    assert state.offset_of(state.next_sequence - 1) == 9 * step - 1
+
+
+def test_after_memory_was_lost_a_producer_may_be_ahead_but_not_behind() -> None:
+    state, _ = stored(0, [(10, 0)])
+    state.memory_lost = True
+    assert state.follows(17)
+    assert not state.follows(9)
+    state.accept(17, 10, 3)
+    assert not state.follows(40)
+    # The offsets went on without a gap, the sequences did not: they are not one run.
+    assert [state.offset_of(sequence) for sequence in (9, 12, 17, 19)] == [9, -1, 10, 12]
+
+
+@given(first_sequences, batches)
+def test_the_stored_form_is_read_back_as_it_was(first: int, wanted: list[tuple[int, int]]) -> None:
+    state, _ = stored(first, wanted)
+    assert ProducerState.decode(state.encode()) == state
+
+
+def test_a_stored_form_that_is_cut_short_or_of_a_newer_program_is_refused() -> None:
+    value = stored(0, [(1, 1)] * 3)[0].encode()
+    for size in (1, 5, len(value) - 1):
+        with pytest.raises(CorruptionError, match=f"{size} bytes"):
+            ProducerState.decode(value[:size])
+    for newer in (b"", b"\x02" + value[1:]):
+        with pytest.raises(FormatVersionError, match="reads format 1"):
+            ProducerState.decode(newer)
+
+
+@given(first_sequences, batches, st.integers(0, 2000))
+def test_what_is_kept_before_an_offset_knows_the_records_before_it_and_expects_the_next_one(
+    first: int, wanted: list[tuple[int, int]], offset: int
+) -> None:
+    state, offsets = stored(first, wanted)
+    kept = state.before(offset)
+    below = {sequence: place for sequence, place in offsets.items() if place < offset}
+    assert kept.next_sequence == (first + len(below)) % SEQUENCE_MODULUS
+    assert {sequence: kept.offset_of(sequence) for sequence in below} == below
+    assert all(kept.offset_of(sequence) == -1 for sequence in offsets if sequence not in below)
+    assert not kept.memory_lost
+
+
+def test_what_is_kept_before_a_jump_lets_the_jump_come_again() -> None:
+    state, _ = stored(0, [(10, 0)])
+    state.memory_lost = True
+    state.accept(17, 10, 3)
+    kept = state.before(10)
+    assert (kept.next_sequence, kept.memory_lost) == (10, True)
+    assert kept.follows(17)

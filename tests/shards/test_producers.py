@@ -1,0 +1,68 @@
+"""Registered producers: the newest epoch of a name and of an id, now and when the store is opened again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards import producers as producers_module
+from shards.errors import CorruptionError, FormatVersionError, UnknownProducerError
+from shards.memory_store import MemoryStore
+from shards.model import ProducerIdentity
+from shards.producers import Producers
+from shards.store import Family, Mutations
+
+NAMES = ["i", "n", "s", "bridge-\u00fc"]
+
+
+@given(st.lists(st.sampled_from(NAMES), max_size=20))
+def test_the_newest_epoch_is_known_by_name_and_by_id(opened: list[str]) -> None:
+    store = MemoryStore()
+    producers = Producers(store)
+    model: dict[str, ProducerIdentity] = {}
+    for lsn, name in enumerate(opened, 1):
+        known = model.get(name)
+        model[name] = (
+            ProducerIdentity(lsn, 1) if known is None else ProducerIdentity(known.producer_id, known.epoch + 1)
+        )
+        mutations = Mutations()
+        producers.fold_open(mutations, name, model[name].producer_id, model[name].epoch)
+        store.write(mutations)
+    for each in (producers, Producers(store)):
+        assert {name: each.get(name) for name in NAMES} == {name: model.get(name) for name in NAMES}
+        assert all(each.epoch(identity.producer_id) == identity.epoch for identity in model.values())
+
+
+def test_an_id_that_nobody_opened_is_refused() -> None:
+    with pytest.raises(UnknownProducerError, match="producer id 9 was never opened"):
+        Producers(MemoryStore()).epoch(9)
+
+
+def test_ids_beyond_what_is_remembered_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers_module, "_MOST_CACHED", 2)
+    store = MemoryStore()
+    mutations = Mutations()
+    writer = Producers(store)
+    for producer_id in range(1, 6):
+        writer.fold_open(mutations, f"p{producer_id}", producer_id, producer_id * 10)
+    store.write(mutations)
+    producers = Producers(store)
+    for _ in range(2):
+        assert [producers.epoch(producer_id) for producer_id in range(1, 6)] == [10, 20, 30, 40, 50]
+
+
+def test_a_damaged_record_is_an_error_of_ours() -> None:
+    store = MemoryStore()
+    mutations = Mutations()
+    mutations.put(Family.PRODUCERS, b"nshort", b"\x01\x00")
+    mutations.put(Family.PRODUCERS, b"nnewer", b"\x02" + bytes(12))
+    mutations.put(Family.PRODUCERS, b"i" + (7).to_bytes(8, "big"), b"\x00")
+    store.write(mutations)
+    producers = Producers(store)
+    with pytest.raises(CorruptionError, match="2 bytes, expected 13"):
+        producers.get("short")
+    with pytest.raises(FormatVersionError, match="reads format 1"):
+        producers.get("newer")
+    with pytest.raises(CorruptionError, match="1 bytes, expected 4"):
+        producers.epoch(7)

@@ -1,0 +1,139 @@
+"""A shard's readers see what was published, in order, across segments and modes, and nothing that was dropped."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+
+from shards.chunks import ChunkPool
+from shards.errors import ShardDamagedError, ShardNotFoundError
+from shards.model import Mode, SegmentKind, ShardConfig
+from shards.shard import Shard
+from tests.shards.shard_workload import ShardWorkload, Step, steps
+
+
+def workload_after(*actions: str) -> ShardWorkload:
+    workload = ShardWorkload()
+    workload.run([Step(action, 6 if action == "append" else 0) for action in actions])  # 7 records an append
+    return workload
+
+
+@settings(deadline=None)
+@given(steps)
+def test_segments_lie_in_order_and_only_the_last_one_is_open(wanted: list[Step]) -> None:
+    workload = ShardWorkload()
+    workload.run(wanted)
+    segments = workload.shard.segments
+    for older, newer in itertools.pairwise(segments):
+        assert older.sealed
+        assert older.next_offset <= newer.base_offset
+        missing = set(range(older.next_offset, newer.base_offset))
+        assert missing <= workload.lost
+
+
+def test_written_records_are_seen_when_they_are_published_and_not_before() -> None:
+    workload = workload_after("append", "append")
+    shard = workload.shard
+    assert (shard.next_offset, shard.published_offset) == (14, 0)
+    assert shard.segment_at(0) == (None, 0)
+    workload._publish(0)
+    assert shard.published_offset == 7
+    assert shard.segment_at(6)[0] is shard.segments[0]
+    assert shard.segment_at(7) == (None, 7)
+
+
+def test_a_mode_switch_moves_no_record_and_offsets_go_on() -> None:
+    workload = workload_after("append", "switch", "append", "switch", "append")
+    workload.publish_all()
+    shard = workload.shard
+    assert [(each.kind, each.base_offset, each.next_offset, each.sealed) for each in shard.segments] == [
+        (SegmentKind.LOG, 0, 7, True),
+        (SegmentKind.MEMORY, 7, 14, True),
+        (SegmentKind.LOG, 14, 21, False),
+    ]
+    assert [shard.lies_in_memory(offset) for offset in (0, 6, 7, 13, 14, -1)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_trim_drops_whole_sealed_segments_and_never_the_published_one() -> None:
+    workload = workload_after(
+        "append", "roll", "append", "roll", "append", "publish", "publish", "publish", "publish", "publish"
+    )
+    shard = workload.shard
+    assert shard.published_offset == 21
+    assert shard.trim(3) == []
+    assert (shard.start_offset, len(shard.segments)) == (3, 3)
+    assert [each.base_offset for each in shard.trim(14)] == [0, 7]
+    assert shard.trim(21) == []
+    assert shard.start_offset == 21
+    assert [each.base_offset for each in shard.segments] == [14]
+    assert shard.trim(5) == []
+    assert shard.start_offset == 21
+
+
+def test_offsets_that_were_lost_with_the_memory_lead_to_the_next_segment() -> None:
+    workload = workload_after("append", "switch", "append", "switch", "append", "restart")
+    shard = workload.shard
+    assert [each.base_offset for each in shard.segments] == [0, 14]
+    assert shard.segment_at(6) == (shard.segments[0], 6)
+    assert shard.segment_at(7) == (shard.segments[1], 14)
+    assert shard.segment_at(20) == (shard.segments[1], 20)
+
+
+def test_listeners_hear_of_each_publish_until_they_are_taken_off() -> None:
+    heard: list[int] = []
+    workload = workload_after("append", "append", "append")
+    shard = workload.shard
+    listener = lambda changed: heard.append(changed.published_offset)  # noqa: E731
+    shard.add_listener(listener)
+    workload._publish(0)
+    workload._publish(0)
+    shard.remove_listener(listener)
+    workload._publish(0)
+    assert heard == [7, 14]
+    assert shard.listeners is None
+
+
+def test_a_listener_may_take_itself_off_while_it_is_called() -> None:
+    shard = Shard(1, "a", ShardConfig(), 0)
+    heard: list[str] = []
+
+    def once(_: Shard) -> None:
+        heard.append("once")
+        shard.remove_listener(once)
+
+    shard.add_listener(once)
+    shard.add_listener(lambda _: heard.append("other"))
+    shard.notify()
+    shard.notify()
+    assert heard == ["once", "other", "other"]
+
+
+def test_a_stopped_and_a_deleted_shard_say_so() -> None:
+    shard = Shard(1, "a", ShardConfig(), 0)
+    shard.check_usable()
+    shard.damage = "x.log at byte 5: bits"
+    with pytest.raises(ShardDamagedError, match=r"x\.log at byte 5"):
+        shard.check_usable()
+    shard.deleted = True
+    with pytest.raises(ShardNotFoundError, match="was deleted"):
+        shard.check_usable()
+
+
+def test_an_open_segment_takes_batches_until_another_one_is_opened() -> None:
+    shard = Shard(1, "a", ShardConfig(), 0)
+    assert shard.active() is None
+    first = shard.open_segment(Mode.FILE, 0, 5, "/a.log", ChunkPool(0))
+    assert shard.active() is first
+    second = shard.open_segment(Mode.MEMORY, 0, 6, "", ChunkPool(0))
+    assert first.sealed
+    assert shard.active() is second
+    assert shard.in_memory_mode

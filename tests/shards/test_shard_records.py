@@ -1,0 +1,118 @@
+"""Records of a shard never promise more than its files hold, and a loaded shard is the one that was saved."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shards.errors import CorruptionError, FormatVersionError
+from shards.log_segment import LogSegment
+from shards.producer_state import ProducerState
+from shards.shard_records import delete, load_producers, safe_offset
+from shards.store import Family, Mutations
+from tests.shards.shard_workload import ShardWorkload, Step, steps
+
+SHARD_KEY = (7).to_bytes(8, "big")
+
+
+@settings(deadline=None)
+@given(steps)
+def test_a_loaded_shard_knows_what_the_files_hold(wanted: list[Step]) -> None:
+    workload = ShardWorkload()
+    workload.run(wanted)
+    shard = workload.shard
+    shard.reserved_offset, shard.damage = 5000, "something at a place"
+    present = workload.save()
+    loaded = workload.load()
+    assert (loaded.start_offset, loaded.reserved_offset, loaded.damage) == (shard.start_offset, 5000, shard.damage)
+    assert loaded.next_offset == safe_offset(shard) <= shard.published_offset
+    assert {each.base_offset for each in loaded.segments} == present
+    originals = {each.base_offset: each for each in shard.segments if isinstance(each, LogSegment)}
+    for segment in loaded.segments:
+        original = originals[segment.base_offset]
+        assert isinstance(segment, LogSegment)
+        assert segment.header == original.header
+        assert (segment.end, segment.next_offset) == (original.flushed, original.flushed_offset)
+        assert segment.saved_entries == original.saved_entries
+        assert segment.next_offset <= loaded.next_offset or segment.next_offset == segment.base_offset
+    # Everything but the last recorded segment is whole, so the journal goes on in the last one or behind it.
+    for segment in loaded.segments[:-1]:
+        assert segment.next_offset == originals[segment.base_offset].next_offset
+        assert segment.sealed
+
+
+@settings(deadline=None)
+@given(steps)
+def test_a_segment_is_recorded_only_if_it_is_published(wanted: list[Step]) -> None:
+    workload = ShardWorkload()
+    workload.run(wanted)
+    shard = workload.shard
+    present = workload.save()
+    published = []
+    for segment in shard.segments if shard.published_segment is not None else []:
+        published.append(segment.base_offset)
+        if segment is shard.published_segment:
+            break
+    assert present <= set(published)
+
+
+def test_nothing_is_recorded_behind_a_segment_that_is_not_whole() -> None:
+    workload = ShardWorkload()
+    workload.run([Step("append", 6), Step("publish", 0), Step("flush", 0), Step("append", 6), Step("roll", 0)])
+    workload.publish_all()
+    # A checkpoint flushed before the last append and the roll, and saves after them.
+    assert workload.save() == {0}
+    loaded = workload.load()
+    assert [(each.base_offset, each.next_offset, each.sealed) for each in loaded.segments] == [(0, 7, False)]
+    assert loaded.next_offset == 7
+
+
+def test_a_record_goes_when_its_segment_does() -> None:
+    workload = ShardWorkload()
+    workload.run([Step("append", 6), Step("roll", 0), Step("append", 6)])
+    workload.publish_all()
+    workload._flush(0)
+    workload.recorded = workload.save()
+    assert workload.recorded == {0, 7}
+    workload.shard.trim(7)
+    assert workload.save() == {7}
+    assert [each.base_offset for each in workload.load().segments] == [7]
+
+
+def test_producers_are_saved_with_their_shard_and_go_with_it() -> None:
+    workload = ShardWorkload()
+    workload.run([Step("append", 6), Step("publish", 0), Step("flush", 0)])
+    state = ProducerState(3, 10)
+    state.accept(10, 0, 5)
+    workload.shard.producers = {2**63: state, 5: ProducerState(1, 0)}
+    workload.save()
+    assert load_producers(workload.store, 7) == workload.shard.producers
+    assert load_producers(workload.store, 8) == {}
+    mutations = Mutations()
+    delete(workload.store, mutations, 8)
+    assert len(mutations) == 0
+    delete(workload.store, mutations, 7)
+    workload.store.write(mutations)
+    assert load_producers(workload.store, 7) == {}
+    assert all(not list(workload.store.scan(family)) for family in Family)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([SHARD_KEY, SHARD_KEY + bytes(8)]), st.integers(0, 20))
+def test_a_record_that_is_cut_short_is_damage_of_this_shard(key: bytes, size: int) -> None:
+    workload = ShardWorkload()
+    mutations = Mutations()
+    mutations.put(Family.SEGMENTS, key, b"\x01" + bytes(size))
+    workload.store.write(mutations)
+    with pytest.raises(CorruptionError, match=f"shard 'plant/line' in the views at byte 0: {size + 1} bytes"):
+        workload.load()
+
+
+def test_a_record_of_a_newer_program_is_refused() -> None:
+    workload = ShardWorkload()
+    mutations = Mutations()
+    mutations.put(Family.SEGMENTS, SHARD_KEY, b"\x02" + bytes(40))
+    workload.store.write(mutations)
+    with pytest.raises(FormatVersionError, match="has format 02, this program reads 1"):
+        workload.load()
