@@ -1,4 +1,4 @@
-"""No append is ever left lying: fresh clients, appends before, while and after the connection is made, small windows."""
+"""No append is left lying: fresh clients, appends before, while and after the connection is made, small windows."""
 
 from __future__ import annotations
 
