@@ -158,7 +158,7 @@ def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint
         FormatVersionError: A newer program wrote the journal.
     """
     paths = list_journal_files(files, directory)
-    # One buffer for all files, since fresh memory costs more than reading: what a group gives is folded before the next.
+    # One buffer for all files, since fresh memory is dear: what a group gives is folded before the next.
     buffer = bytearray()
     for number_in_list, (_, path) in enumerate(paths):
         file = files.open(path, write=False)

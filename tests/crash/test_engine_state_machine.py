@@ -1,7 +1,7 @@
 """The engine against a plain model, step by step, with restarts and crashes; Hypothesis makes up the steps.
 
 Every step waits for its answer, so the model knows exactly what must be there: what concurrency adds is the business of
-`test_simulated_crashes`. The default run is derandomised; `make crash` looks further and prints how to repeat a failure.
+`test_simulated_crashes`. The default run is derandomised; `make crash` goes further and prints how to repeat a failure.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ modes = st.sampled_from(list(Mode))
 sizes = st.lists(st.integers(0, 700), min_size=1, max_size=4)
 fractions = st.floats(0, 1)
 batches = st.lists(
-    st.tuples(sizes, st.integers(0, 20_000), st.sampled_from(["none", "none", "right", "wrong"])), min_size=1, max_size=5
+    st.tuples(sizes, st.integers(0, 20_000), st.sampled_from(["none", "none", "right", "wrong"])),
+    min_size=1,
+    max_size=5,
 )
 guesses = st.sampled_from(["none", "right", "wrong"])
 
@@ -94,7 +96,7 @@ class Host:
                         self._files = self._files.crash(self._crash)
                         raise CrashNow
             except (CrashNow, BaseExceptionGroup) as error:
-                if self._crash is None or not isinstance(error, CrashNow) and error.split(CrashNow)[1] is not None:
+                if self._crash is None or (not isinstance(error, CrashNow) and error.split(CrashNow)[1] is not None):
                     raise
 
     def call(self, work: Callable[[Engine], Awaitable[T]]) -> T:
