@@ -261,17 +261,20 @@ def _read_groups(
         if verdict is Verdict.TRUNCATE:
             found.truncated_bytes = end - position
             return
-        for damage in damages:
-            if damage.shard_id == 0:
-                raise CorruptionError(
-                    path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard"
-                )
+        _refuse_damage_of_no_shard(damages)
         next_lsn = (
             header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
         )
         found.next_lsn = next_lsn
         yield RecoveredGroup(entries, damages, next_lsn)
         position = end
+
+
+def _refuse_damage_of_no_shard(damages: list[Damage]) -> None:
+    for damage in damages:
+        if damage.shard_id == 0:
+            problem = f"{damage.problem}, in an entry that belongs to no single shard"
+            raise CorruptionError(damage.path, damage.position, problem)
 
 
 def _find_group(data: memoryview, start: int, salt: int, least_lsn: int) -> tuple[int, GroupHeader] | None:
