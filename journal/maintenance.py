@@ -251,17 +251,24 @@ class Maintenance:
         if len(paths) > _SYNCED_ONE_BY_ONE:
             # One call for all files of the file system costs less than thousands of small ones.
             self._files.sync_all(self._directory)
-            return
         for path in paths:
             if self._files.exists(path):
-                log = self._files.open(path)
-                try:
-                    log.fdatasync()
-                finally:
-                    log.close()
+                self._sync_one(path, is_synced=len(paths) > _SYNCED_ONE_BY_ONE)
+        if len(paths) > _SYNCED_ONE_BY_ONE:
+            return
         for directory in sorted({posixpath.dirname(path) for path in paths}):
             self._files.sync_directory(directory)
             self._files.sync_directory(posixpath.dirname(directory))
+
+    def _sync_one(self, path: str, *, is_synced: bool) -> None:
+        log = self._files.open(path)
+        try:
+            if not is_synced:
+                log.fdatasync()
+            if self._storage.drop_written_pages:
+                log.drop_pages()
+        finally:
+            log.close()
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
