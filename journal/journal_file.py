@@ -271,7 +271,7 @@ class JournalWriter:
             self._release_up_to(lsn, spare_count)
 
     def _release_up_to(self, lsn: int, spare_count: int) -> None:
-        spares = []
+        spares: list[str] = []
         while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
             file = self._used.pop(0)
             if file.keep:

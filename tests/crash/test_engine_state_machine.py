@@ -1,7 +1,8 @@
 """The engine against a plain model, step by step, with restarts and crashes; Hypothesis makes up the steps.
 
 Every step waits for its answer, so the model knows exactly what must be there: what concurrency adds is the business of
-`test_simulated_crashes`. The default run is derandomised; `make crash` looks further and prints how to repeat a failure.
+`test_simulated_crashes`. The default run is
+derandomised; `make crash` looks further and prints how to repeat a failure.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ modes = st.sampled_from(list(Mode))
 sizes = st.lists(st.integers(0, 700), min_size=1, max_size=4)
 fractions = st.floats(0, 1)
 batches = st.lists(
-    st.tuples(sizes, st.integers(0, 20_000), st.sampled_from(["none", "none", "right", "wrong"])), min_size=1, max_size=5
+    st.tuples(sizes, st.integers(0, 20_000), st.sampled_from(["none", "none", "right", "wrong"])),
+    min_size=1,
+    max_size=5,
 )
 guesses = st.sampled_from(["none", "right", "wrong"])
 
@@ -60,6 +63,7 @@ class Host:
         self._files = SimulatedFileSystem()
         self._ready = threading.Event()
         self._error: BaseException | None = None
+        self._crash: Callable[[int], int] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self._await_engine()
@@ -84,18 +88,24 @@ class Host:
         self._on = True
         while self._on:
             self._over = trio.Event()
-            self._crash: Callable[[int], int] | None = None
+            self._crash = None
             try:
                 async with opened(self._files, self._rng, self._clock, CONFIG) as engine:
                     self.engine = engine
                     self._ready.set()
                     await self._over.wait()
-                    if self._crash is not None:
-                        self._files = self._files.crash(self._crash)
-                        raise CrashNow
-            except (CrashNow, BaseExceptionGroup) as error:
-                if self._crash is None or not isinstance(error, CrashNow) and error.split(CrashNow)[1] is not None:
+                    self._lose_power()
+            except BaseExceptionGroup as errors:
+                # A nursery wraps the loss of power; anything beside it is an error of its own.
+                if errors.split(CrashNow)[1] is not None:
                     raise
+            except CrashNow:
+                continue
+
+    def _lose_power(self) -> None:
+        if self._crash is not None:
+            self._files = self._files.crash(self._crash)
+            raise CrashNow
 
     def call(self, work: Callable[[Engine], Awaitable[T]]) -> T:
         """Run something on the engine."""
