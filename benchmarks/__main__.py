@@ -154,7 +154,7 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
 
     def place(measurement: runs.Measurement) -> int:
         key = measurement.keys[0].split("-p50")[0]
-        for suffix in (".encoded", ".client", ".adapter"):
+        for suffix in (".encoded", ".client", ".adapter", ".waiting"):
             key = key.removesuffix(suffix)
         return order.index(key)
 

@@ -1,7 +1,8 @@
 """The product as brokers use it: the storage adapter's journal engine with its own encoding and its own client.
 
-The generator is a set of tasks that each append, wait for the acknowledgement and append again; the client may put what
-they send together. The same work without the client is in `benchmarks.ours`.
+Appends are handed over without waiting for each, as a broker does that has many messages at hand; the client may put
+together what lies there for the same shard. One row has tasks that each wait instead. The client without the adapter
+is `benchmarks.client_load`, the server without either `benchmarks.ours`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import trio
 
 from benchmarks import load, ours
 from benchmarks.load import RateClock, Timing
-from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
+from benchmarks.pipeline import VALUE, keep_full
+from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, WAITING_TASKS
 from benchmarks.runs import Measurement, UnavailableError
 from benchmarks.stage import Stage
 from shards.model import ShardConfig
@@ -25,11 +27,6 @@ if TYPE_CHECKING:
     from broker_adapter.adapter import StorageAdapter
 
 T = TypeVar("T")
-
-APPENDERS = 1024
-BATCH_APPENDERS = 128
-LARGE_APPENDERS = 32
-VALUE = b"x" * VALUE_BYTES
 
 
 def measurements(stage: Stage) -> list[Measurement]:
@@ -41,6 +38,7 @@ def measurements(stage: Stage) -> list[Measurement]:
             ("batches.memory.adapter",), lambda t: {"batches.memory.adapter": generator.batches(ours.MEMORY, t)}
         ),
         Measurement(("singles.one.adapter",), lambda t: {"singles.one.adapter": generator.singles(t)}),
+        Measurement(("singles.one.waiting",), lambda t: {"singles.one.waiting": generator.waiting_singles(t)}),
         Measurement(("singles.many.adapter",), lambda t: {"singles.many.adapter": generator.singles_over_many(t)}),
         Measurement(("large.adapter",), lambda t: {"large.adapter": generator.large(t)}),
         Measurement(("one.adapter",), lambda t: {"one.adapter": generator.one_at_a_time(t)}),
@@ -55,16 +53,24 @@ class _Generator:
 
     def batches(self, config: ShardConfig, timing: Timing) -> float:
         """Records per second, appended 16 KiB at a time."""
-        return self._append_rate(config, BATCH_RECORDS, BATCH_APPENDERS, timing)
+        return self._append_rate(config, BATCH_RECORDS, timing)
 
     def large(self, timing: Timing) -> float:
         """Megabytes per second, appended 128 KiB at a time."""
-        records_per_s = self._append_rate(ours.FILE, LARGE_BATCH_RECORDS, LARGE_APPENDERS, timing)
+        records_per_s = self._append_rate(ours.FILE, LARGE_BATCH_RECORDS, timing)
         return records_per_s / LARGE_BATCH_RECORDS * len(ours.batch_of(LARGE_BATCH_RECORDS)) / 1e6
 
     def singles(self, timing: Timing) -> float:
         """Records per second, appended one by one to one shard."""
-        return self._append_rate(ours.FILE, 1, APPENDERS, timing)
+        return self._append_rate(ours.FILE, 1, timing)
+
+    def waiting_singles(self, timing: Timing) -> float:
+        """Records per second from many tasks that each append, wait for the acknowledgement and append again."""
+
+        async def work(adapter: StorageAdapter, name: str) -> float:
+            return await _append_loop(adapter, name, timing)
+
+        return self._with_shard(ours.FILE, work, timing)
 
     def singles_over_many(self, timing: Timing) -> float:
         """Records per second, appended one by one to many shards in random order."""
@@ -75,7 +81,7 @@ class _Generator:
                 # One append to each, so that all are open before the clock starts.
                 for name in names:
                     nursery.start_soon(adapter.append, name, [VALUE])
-            return await _append_loop(adapter, ours.in_random_order(names), [VALUE], APPENDERS, timing)
+            return await keep_full(adapter, ours.in_random_order(names), [VALUE], timing)
 
         return self._with_adapter(work, timing)
 
@@ -143,12 +149,12 @@ class _Generator:
 
         return self._with_adapter(work, timing)
 
-    def _append_rate(self, config: ShardConfig, records: int, appenders: int, timing: Timing) -> float:
+    def _append_rate(self, config: ShardConfig, records: int, timing: Timing) -> float:
         """Acknowledged records per second to a fresh shard."""
         values = [VALUE] * records
 
         async def work(adapter: StorageAdapter, name: str) -> float:
-            return await _append_loop(adapter, lambda: name, values, appenders, timing)
+            return await keep_full(adapter, lambda: name, values, timing)
 
         return self._with_shard(config, work, timing)
 
@@ -183,20 +189,18 @@ class _Generator:
         return open_adapter(f"journal://{host}:{port}")
 
 
-async def _append_loop(
-    adapter: StorageAdapter, choose: Callable[[], str], values: list[bytes], appenders: int, timing: Timing
-) -> float:
-    """Keep a number of appends under way and return acknowledged records per second."""
+async def _append_loop(adapter: StorageAdapter, name: str, timing: Timing) -> float:
+    """Keep a number of waiting tasks and return acknowledged records per second."""
     acknowledged = 0
     clock = RateClock(timing)
 
     async def appender() -> None:
         nonlocal acknowledged
         while not clock.ended(acknowledged):
-            await adapter.append(choose(), values)
-            acknowledged += len(values)
+            await adapter.append(name, [VALUE])
+            acknowledged += 1
 
     async with trio.open_nursery() as nursery:
-        for _ in range(appenders):
+        for _ in range(WAITING_TASKS):
             nursery.start_soon(appender)
     return clock.rate()

@@ -1,12 +1,10 @@
 """The product's client with its own encoding, kept full: appends are handed over without waiting for each.
 
-What a program gets that has many messages at hand. One that waits for every append is `benchmarks.adapter_load`, the
-server without the client `benchmarks.ours`.
+The same through the storage adapter is `benchmarks.adapter_load`, the server without the client `benchmarks.ours`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
@@ -14,21 +12,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from benchmarks import ours
-from benchmarks.load import RateClock, Timing
-from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
+from benchmarks.load import Timing
+from benchmarks.pipeline import VALUE, keep_full
+from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS
 from benchmarks.runs import Measurement, UnavailableError
 from benchmarks.stage import Stage
 from benchmarks.wire import Wire
-from shards.errors import OverloadedError
 from shards.model import ShardConfig
 
 if TYPE_CHECKING:
-    from journal.client import Client, PendingAppend
-
-VALUE = b"x" * VALUE_BYTES
-BURST_RECORDS = 1024
-# At least what a record costs in the client's window over its value.
-OVERHEAD_BYTES = 128
+    from journal.client import Client
 
 
 def measurements(stage: Stage) -> list[Measurement]:
@@ -87,7 +80,7 @@ class _Generator:
                     for name in first:
                         client.append_nowait(name, [VALUE])
                     await client.flush()
-                    return await _pipeline(client, choose, [VALUE] * records, timing)
+                    return await keep_full(client, choose, [VALUE] * records, timing)
 
         return trio.run(main)
 
@@ -100,26 +93,3 @@ class _Generator:
         host, port = self._stage.journal().address
         # Rows that name a batch size must send that size, so joining is left to the single records.
         return open_client(f"{host}:{port}", join_appends=join)
-
-
-async def _pipeline(client: Client, choose: Callable[[], str], values: list[bytes], timing: Timing) -> float:
-    """Keep the client's window full and return acknowledged records per second."""
-    waiting: deque[PendingAppend] = deque()
-    acknowledged = 0
-    burst = max(1, BURST_RECORDS // len(values))
-    room_bytes = (VALUE_BYTES + OVERHEAD_BYTES) * len(values)
-    clock = RateClock(timing)
-    while not clock.ended(acknowledged):
-        try:
-            for _ in range(burst):
-                waiting.append(client.append_nowait(choose(), values))
-        except OverloadedError:
-            await client.wait_for_room(room_bytes)
-        else:
-            await trio.lowlevel.checkpoint()
-        while waiting and waiting[0].is_done:
-            waiting.popleft().result_nowait()
-            acknowledged += len(values)
-    while waiting:
-        await waiting.popleft().wait()
-    return clock.rate()

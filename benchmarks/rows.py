@@ -11,6 +11,7 @@ HEADER_BYTES = 88
 SYNCED = "fsync"
 NOT_SYNCED = "no fsync"
 IN_MEMORY = "memory"
+WAITING_TASKS = 1024
 
 # 88 bytes of header; 8 bytes of offsets and 104 of padded value for one record, 4 + 100 a record for many.
 BATCH_RECORDS = (SMALL_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)
@@ -53,9 +54,23 @@ def _peers() -> list[Row]:
 
 
 def _appends(many: int) -> list[Row]:
-    clients = (("encoded", "pre-encoded"), ("client", "client, pipelined"), ("adapter", "through the adapter"))
+    clients = (
+        ("encoded", "pre-encoded"),
+        ("client", "client, pipelined"),
+        ("adapter", "through the adapter, pipelined"),
+    )
     by_client = [_appends_of(client, words, many) for client, words in clients]
-    return [row for same_work in zip(*by_client, strict=True) for row in same_work]
+    rows = [row for same_work in zip(*by_client, strict=True) for row in same_work]
+    rows.append(
+        Row(
+            "singles.one.waiting",
+            f"100 B records one by one, {WAITING_TASKS:,} tasks that each wait, one shard, through the adapter",
+            "records/s",
+            SYNCED,
+            peer="jetstream.file",
+        )
+    )
+    return rows
 
 
 def _appends_of(client: str, words: str, many: int) -> list[Row]:

@@ -254,6 +254,10 @@ class JournalWriter:
                 size = min(len(_ZEROES), self._file_bytes - position)
                 file.pwritev([memoryview(_ZEROES)[:size]], position)
             file.fsync()
+        except OSError:
+            # On a full disk half a spare would only take what is left.
+            self._files.remove(path)
+            raise
         finally:
             file.close()
         self._files.sync_directory(self._directory)

@@ -22,7 +22,7 @@ from journal.protocol.errors import ConnectionLostError, is_retriable
 from journal.protocol.frames import APPEND_HEAD
 from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
 from shards.errors import OverloadedError, ShardNotFoundError, StorageError
-from shards.model import ProducerIdentity
+from shards.model import Appended, ProducerIdentity
 
 # A plain number and bound names: an enum member and attribute look-ups cost more than the packing.
 _APPEND = int(Op.APPEND)
@@ -91,6 +91,7 @@ class Appends:
         self._shards: dict[str, _Shard] = {}
         self._ready: deque[_Shard] = deque()
         self._in_flight: dict[int, Entry] = {}
+        self._most_in_flight = 0
         self._connection: Connection | None = None
         self._is_registering = False
         self._register_attempts = 0
@@ -99,8 +100,20 @@ class Appends:
 
     # What callers do.
 
-    def append_nowait(self, name: str, pending: PendingAppend) -> None:
+    async def append(self, name: str, pending: PendingAppend) -> Appended:
+        """Queue an append when there is room for it, and wait for its outcome."""
+        if not self._has_room(pending.size_bytes):
+            await self.wait_for_room(pending.size_bytes)
+        self.append_nowait(name, pending, is_awaited=True)
+        return await pending.wait()
+
+    def append_nowait(self, name: str, pending: PendingAppend, *, is_awaited: bool = False) -> None:
         """Queue an append to the shard ``name``.
+
+        Args:
+            name: Of the shard.
+            pending: The append.
+            is_awaited: The caller is about to wait for it, so others of the same task will not follow at once.
 
         Raises:
             OverloadedError: The window is full: `wait_for_room`, or wait for an earlier append.
@@ -109,7 +122,8 @@ class Appends:
         if self._stopped is not None:
             raise self._stopped
         size_bytes = pending.size_bytes
-        if not self._has_room(size_bytes):
+        # What `_has_room` says, without its call.
+        if self.unacknowledged_bytes and self.unacknowledged_bytes + size_bytes > self._window_bytes:
             raise OverloadedError(
                 f"{self.unacknowledged_bytes} bytes of appends wait for the server and the window is "
                 f"{self._window_bytes} bytes: wait for room, or raise window_bytes"
@@ -127,7 +141,17 @@ class Appends:
             return
         shard.is_ready = True
         self._ready.append(shard)
-        self._connection.wake()
+        if is_awaited and self._is_alone():
+            self._connection.send_pending_nowait()
+        else:
+            self._connection.wake()
+
+    def _is_alone(self) -> bool:
+        """Whether just one append is under way, as it was the last time: then there is nothing that it could join."""
+        if self._in_flight or len(self._ready) > 1:
+            return False
+        peak, self._most_in_flight = self._most_in_flight, 0
+        return peak <= 1
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         """Wait until the window has room for ``size_bytes`` more, or is empty; others may be quicker to fill it."""
@@ -200,6 +224,7 @@ class Appends:
                 self._open(connection, shard)
                 continue
             size_bytes += self._fill_from(connection, shard, parts, limit_bytes - size_bytes)
+        self._most_in_flight = max(self._most_in_flight, len(in_flight))
 
     def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
         """Resolve the appends that one APPENDED frame acknowledges."""

@@ -30,7 +30,7 @@ def pending_of(
     records: Sequence[bytes] | Sequence[Record],
     ack_level: int = 0,
     expected_offset: int | None = None,
-    may_join: bool = False,  # noqa: FBT001, FBT002 - called for every append, by position
+    may_join: bool = False,
 ) -> PendingAppend:
     """Make an append of plain values or of records; one with an expected offset shares its batch with no other.
 
@@ -42,12 +42,10 @@ def pending_of(
         join_key = ack_level * 2 if may_join else NOT_JOINED
     else:
         join_key = NOT_JOINED
-    kind = type(records)
+    kind: type[object] = type(records)
     if kind is list and len(records) == 1 and type(value := records[0]) is bytes:
         # One message at a time, which is what most brokers send.
-        return PendingAppend(
-            1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key
-        )
+        return PendingAppend(1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key)
     if issubclass(kind, _NO_SEQUENCES):
         raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {kind.__name__}")
     count = len(records)

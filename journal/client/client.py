@@ -190,19 +190,14 @@ class Client(Operations):
             StaleEpochError: Another client has taken over the producer's name.
             StorageError: See docs/protocol.md.
         """
-        pending = pending_of(records, ack, expected_offset, self._join_appends)
-        await self._appends.wait_for_room(pending.size_bytes)
-        self._appends.append_nowait(shard, pending)
-        return await pending.wait()
+        return await self._appends.append(shard, pending_of(records, ack, expected_offset, self._join_appends))
 
     async def append_batch(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
     ) -> Appended:
         """Append an encoded batch as it is, but for its producer fields; see `append`."""
         pending = pending_of_batch(batch, ack_level=ack, expected_offset=expected_offset)
-        await self._appends.wait_for_room(pending.size_bytes)
-        self._appends.append_nowait(shard, pending)
-        return await pending.wait()
+        return await self._appends.append(shard, pending)
 
     def append_nowait(
         self,

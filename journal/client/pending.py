@@ -13,7 +13,6 @@ from shards.errors import StorageError
 from shards.model import AckLevel, Appended
 from shards.record import Record
 
-
 NOT_JOINED: Final = -1
 
 _LEVELS: Final = {int(level): level for level in AckLevel}
@@ -32,24 +31,30 @@ class PendingAppend:
         batch: Or an encoded batch.
         join_key: Appends to one shard with the same key may share a batch; `NOT_JOINED` stays by itself.
         is_done: The outcome is known.
+        event: Set when it is; there is one only if somebody waits.
+        base_offset, level, flags: What the server said, if it accepted.
     """
 
     __slots__ = (
-        "_base_offset",
         "_error",
-        "_event",
-        "_flags",
-        "_level",
         "ack_level",
+        "base_offset",
         "batch",
+        "event",
         "expected_offset",
+        "flags",
         "is_done",
         "join_key",
+        "level",
         "record_count",
         "records",
         "size_bytes",
         "values",
     )
+
+    base_offset: int
+    level: int
+    flags: int
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class PendingAppend:
         self.join_key = join_key
         self.is_done = False
         self._error: StorageError | None = None
-        self._event: trio.Event | None = None
+        self.event: trio.Event | None = None
 
     @property
     def may_join(self) -> bool:
@@ -88,9 +93,9 @@ class PendingAppend:
         if self.is_done:
             await trio.lowlevel.checkpoint()
         else:
-            if self._event is None:
-                self._event = trio.Event()
-            await self._event.wait()
+            if self.event is None:
+                self.event = trio.Event()
+            await self.event.wait()
         return self.result_nowait()
 
     def result_nowait(self) -> Appended:
@@ -104,18 +109,18 @@ class PendingAppend:
             raise trio.WouldBlock
         if self._error is not None:
             raise self._error
-        level = _LEVELS.get(self._level)
+        level = _LEVELS.get(self.level)
         if level is None:
-            raise RemoteProtocolError(f"append acknowledged at the unknown level {self._level}")
-        return Appended(self._base_offset, level, bool(self._flags & ACK_DUPLICATE))
+            raise RemoteProtocolError(f"append acknowledged at the unknown level {self.level}")
+        return Appended(self.base_offset, level, bool(self.flags & ACK_DUPLICATE))
 
     def reject(self, error: StorageError) -> None:
         """It will never be stored, or nobody knows. For the sender."""
         self._error = error
         self.is_done = True
         self.values = self.records = self.batch = None
-        if self._event is not None:
-            self._event.set()
+        if self.event is not None:
+            self.event.set()
 
     @staticmethod
     def resolve_all(group: Iterable[PendingAppend], base_offset: int, level: int, flags: int) -> int:
@@ -125,14 +130,14 @@ class PendingAppend:
         """
         size_bytes = 0
         for pending in group:
-            pending._base_offset = base_offset
-            pending._level = level
-            pending._flags = flags
+            pending.base_offset = base_offset
+            pending.level = level
+            pending.flags = flags
             pending.is_done = True
             # Whoever keeps the append must not keep what was in it.
             pending.values = pending.records = pending.batch = None
-            if pending._event is not None:
-                pending._event.set()
+            if pending.event is not None:
+                pending.event.set()
             size_bytes += pending.size_bytes
             if base_offset >= 0:
                 base_offset += pending.record_count

@@ -6,6 +6,7 @@ it, so a broker that speaks TCP needs no more than trio.
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Final, Protocol
 
@@ -72,6 +73,9 @@ class Transport(Protocol):
     async def send(self, data: bytes) -> None:
         """Send all of ``data``. If cancelled, an unknown part is sent: the transport must then be closed."""
 
+    def send_nowait(self, data: bytes) -> int:
+        """Send what can go at once, while no `send` is under way; returns how many bytes did. Faults are for `send`."""
+
     async def aclose(self) -> None:
         """Close without waiting for the peer."""
 
@@ -86,7 +90,13 @@ class TcpTransport:
 
     async def receive_into(self, buffer: memoryview) -> int:
         try:
-            return await self._socket.recv_into(buffer)
+            # Waits first: after an answer there is usually nothing more to read, and trying costs as much as waiting.
+            while True:
+                await trio.lowlevel.wait_readable(self._socket)
+                try:
+                    return os.readv(self._socket.fileno(), [buffer])
+                except BlockingIOError:
+                    continue
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionLostError(f"connection lost while receiving: {error}") from error
 
@@ -95,6 +105,13 @@ class TcpTransport:
             await self._stream.send_all(data)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionLostError(f"connection lost while sending: {error}") from error
+
+    def send_nowait(self, data: bytes) -> int:
+        try:
+            # trio's sockets never block, and have no call that does not yield.
+            return os.write(self._socket.fileno(), data)
+        except OSError:
+            return 0
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
@@ -131,6 +148,9 @@ class WebSocketTransport:
             raise ConnectionLostError(f"WebSocket lost while sending: {error!r}") from error
         except Exception as error:
             raise _mapped(error) from error
+
+    def send_nowait(self, data: bytes) -> int:
+        return 0
 
     async def aclose(self) -> None:
         # The closing handshake of a dead peer never ends: a moment for a good one, then the socket goes.

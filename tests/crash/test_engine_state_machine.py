@@ -1,8 +1,7 @@
 """The engine against a plain model, step by step, with restarts and crashes; Hypothesis makes up the steps.
 
 Every step waits for its answer, so the model knows exactly what must be there: what concurrency adds is the business of
-`test_simulated_crashes`. The default run is
-derandomised; `make crash` looks further and prints how to repeat a failure.
+`test_simulated_crashes`. The default run is derandomised; `make crash` goes further and prints how to repeat a failure.
 """
 
 from __future__ import annotations
