@@ -62,8 +62,9 @@ class Appends:
         window_bytes: Bound on unacknowledged payload bytes.
         max_batch_bytes: A joined batch is sent once it has this many payload bytes...
         max_batch_records: ...or this many records, even while another is in flight.
-        max_in_flight: Batches sent and not answered, over all shards. While that many are, more appends of each shard
-            collect and share the next batch, which serves both sides better than ever more small ones.
+        max_in_flight: Batches sent and not answered, over all shards, besides those that a caller waits for. While that
+            many are, more appends of each shard collect and share the next batch, which serves both sides better than
+            ever more small ones.
     """
 
     def __init__(
@@ -104,8 +105,13 @@ class Appends:
         """Queue an append when there is room for it, and wait for its outcome."""
         if not self._has_room(pending.size_bytes):
             await self.wait_for_room(pending.size_bytes)
-        self.append_nowait(name, pending, is_awaited=True)
-        return await pending.wait()
+        # Holding back an append whose caller waits would only delay the next one.
+        self._max_in_flight += 1
+        try:
+            self.append_nowait(name, pending, is_awaited=True)
+            return await pending.wait()
+        finally:
+            self._max_in_flight -= 1
 
     def append_nowait(self, name: str, pending: PendingAppend, *, is_awaited: bool = False) -> None:
         """Queue an append to the shard ``name``.
@@ -140,8 +146,12 @@ class Appends:
             # It waits for the batch in flight, to be joined by others; the answer to that one makes the shard ready.
             return
         shard.is_ready = True
-        self._ready.append(shard)
-        if is_awaited and self._is_alone():
+        if not is_awaited:
+            self._ready.append(shard)
+            self._connection.wake()
+            return
+        self._ready.appendleft(shard)
+        if self._is_alone():
             self._connection.send_pending_nowait()
         else:
             self._connection.wake()
