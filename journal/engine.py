@@ -64,7 +64,7 @@ def open_rocks_store(path: str) -> OrderedStore:
     """The store that a server keeps its views in.
 
     Raises:
-        CorruptionError: It is gone, although the journal beside it was in use: what was acknowledged would be forgotten.
+        CorruptionError: It is gone although the journal beside it was in use: acknowledged data would be forgotten.
     """
     from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
 

@@ -254,6 +254,10 @@ class JournalWriter:
                 size = min(len(_ZEROES), self._file_bytes - position)
                 file.pwritev([memoryview(_ZEROES)[:size]], position)
             file.fsync()
+        except OSError:
+            # On a full disk half a spare would only take what is left.
+            self._files.remove(path)
+            raise
         finally:
             file.close()
         self._files.sync_directory(self._directory)
@@ -271,7 +275,7 @@ class JournalWriter:
             self._release_up_to(lsn, spare_count)
 
     def _release_up_to(self, lsn: int, spare_count: int) -> None:
-        spares = []
+        spares: list[str] = []
         while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
             file = self._used.pop(0)
             if file.keep:

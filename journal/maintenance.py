@@ -375,7 +375,7 @@ class Maintenance:
         if retention == Retention() or shard.deleted or shard.damage:
             return
         offset = due(retention, shard.segments, self._clock.now_us())
-        # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers have to meet.
+        # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers meet.
         is_due = bool(shard.segments) and offset > shard.segments[0].base_offset
         if is_due and offset > max(shard.start_offset, shard.trim_decided):
             shard.trim_decided = min(offset, shard.published_offset)

@@ -211,7 +211,8 @@ class Reader:
             before = index.position_before_time if by_time else index.position_before_lsn
             position = before(value, segment.start_position)
             end = shard.visible_end(segment)
-            wanted = _not_older_than(value) if by_time else _lsn_from(value)
+            start_offset = shard.start_offset
+            wanted = _not_older_than(value, start_offset) if by_time else _lsn_from(value, start_offset)
             header, _ = await self._search(shard, segment, position, wanted, end)
             if header is not None:
                 return max(header.base_offset, shard.start_offset)
@@ -292,9 +293,10 @@ def _first_batch(extent: Extent) -> tuple[bytes | bytearray | memoryview | None,
     return (None if header.is_gap else data[: header.size_bytes]), header.next_offset
 
 
-def _not_older_than(timestamp_us: int) -> Callable[[BatchHeader], bool]:
-    return lambda header: header.max_timestamp_us >= timestamp_us
+def _not_older_than(timestamp_us: int, start_offset: int) -> Callable[[BatchHeader], bool]:
+    # Batches that were trimmed lie on in a segment that others keep.
+    return lambda header: header.max_timestamp_us >= timestamp_us and header.next_offset > start_offset
 
 
-def _lsn_from(lsn: int) -> Callable[[BatchHeader], bool]:
-    return lambda header: header.lsn >= lsn
+def _lsn_from(lsn: int, start_offset: int) -> Callable[[BatchHeader], bool]:
+    return lambda header: header.lsn >= lsn and header.next_offset > start_offset

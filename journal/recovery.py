@@ -158,7 +158,7 @@ def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint
         FormatVersionError: A newer program wrote the journal.
     """
     paths = list_journal_files(files, directory)
-    # One buffer for all files, since fresh memory costs more than reading: what a group gives is folded before the next.
+    # One buffer for all files, since fresh memory is dear: what a group gives is folded before the next.
     buffer = bytearray()
     for number_in_list, (_, path) in enumerate(paths):
         file = files.open(path, write=False)
@@ -261,17 +261,20 @@ def _read_groups(
         if verdict is Verdict.TRUNCATE:
             found.truncated_bytes = end - position
             return
-        for damage in damages:
-            if damage.shard_id == 0:
-                raise CorruptionError(
-                    path, damage.position, f"{damage.problem}, in an entry that belongs to no single shard"
-                )
+        _refuse_damage_of_no_shard(damages)
         next_lsn = (
             header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
         )
         found.next_lsn = next_lsn
         yield RecoveredGroup(entries, damages, next_lsn)
         position = end
+
+
+def _refuse_damage_of_no_shard(damages: list[Damage]) -> None:
+    for damage in damages:
+        if damage.shard_id == 0:
+            problem = f"{damage.problem}, in an entry that belongs to no single shard"
+            raise CorruptionError(damage.path, damage.position, problem)
 
 
 def _find_group(data: memoryview, start: int, salt: int, least_lsn: int) -> tuple[int, GroupHeader] | None:

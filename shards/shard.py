@@ -230,8 +230,8 @@ class Shard:
             raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
         if self.damage:
             raise ShardDamagedError(
-                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. Others go on; "
-                f"see 'journal check', then restore or delete it"
+                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. "
+                f"Other shards go on; see 'journal check', then restore or delete it"
             )
 
     def info(self, *, with_segments: bool) -> ShardInfo:

@@ -44,8 +44,13 @@ def check_segment(
         may_be_gone: The journal drops the segment, so its files need not be there.
     """
     report.counts.segments += 1
+    if segment.flushed_offset == segment.base_offset:
+        # Nothing of it is recorded as flushed: a crash may have left anything, and it is written again from the start.
+        if files.exists(segment.path):
+            report.note(segment.path, 0, "all of the file lies behind the recorded end")
+        return
     if not files.exists(segment.path):
-        if segment.flushed_offset > segment.base_offset and not may_be_gone:
+        if not may_be_gone:
             report.damage(segment.path, 0, f"the file is missing; the views record {segment.flushed} bytes of it")
         return
     index = _read_index(files, segment, report, may_be_gone=may_be_gone)

@@ -80,8 +80,10 @@ class _Receiver:
                         # An idle connection holds no buffer.
                         buffer.release()
                         self._buffer = None
-                    with self._waiting():
                         await trio.lowlevel.wait_readable(self._socket)
+                    else:
+                        with self._waiting():
+                            await trio.lowlevel.wait_readable(self._socket)
                     continue
                 if not received:
                     return

@@ -1,7 +1,7 @@
 """The engine against a plain model, step by step, with restarts and crashes; Hypothesis makes up the steps.
 
 Every step waits for its answer, so the model knows exactly what must be there: what concurrency adds is the business of
-`test_simulated_crashes`. The default run is derandomised; `make crash` looks further and prints how to repeat a failure.
+`test_simulated_crashes`. The default run is derandomised; `make crash` goes further and prints how to repeat a failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hypothesis.strategies as st
 import pytest
 import trio
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from journal.engine import Engine
 from shards.batch import encode_values, read_records
@@ -45,6 +45,11 @@ names = st.sampled_from(["a", "b/c", "d"])
 modes = st.sampled_from(list(Mode))
 sizes = st.lists(st.integers(0, 700), min_size=1, max_size=4)
 fractions = st.floats(0, 1)
+batches = st.lists(
+    st.tuples(sizes, st.integers(0, 20_000), st.sampled_from(["none", "none", "right", "wrong"])),
+    min_size=1,
+    max_size=5,
+)
 guesses = st.sampled_from(["none", "right", "wrong"])
 
 
@@ -91,7 +96,7 @@ class Host:
                         self._files = self._files.crash(self._crash)
                         raise CrashNow
             except (CrashNow, BaseExceptionGroup) as error:
-                if self._crash is None or not isinstance(error, CrashNow) and error.split(CrashNow)[1] is not None:
+                if self._crash is None or (not isinstance(error, CrashNow) and error.split(CrashNow)[1] is not None):
                     raise
 
     def call(self, work: Callable[[Engine], Awaitable[T]]) -> T:
@@ -182,6 +187,12 @@ class EngineMachine(RuleBasedStateMachine):
 
     # Shards
 
+    @initialize(mode=modes)
+    def begin_with_some(self, mode: Mode) -> None:
+        self.create("a", mode)
+        self.create("b/c", Mode.FILE)
+        self.open_producer("p")
+
     @rule(name=names, mode=modes)
     def create(self, name: str, mode: Mode) -> None:
         if name in self.shards:
@@ -192,9 +203,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert (info.start_offset, info.next_offset) == (0, 0)
         self.shards[name] = ShardModel(mode)
 
-    @rule(name=names)
-    def delete(self, name: str) -> None:
+    @rule(name=names, surely=st.sampled_from([False, False, True]))
+    def delete(self, name: str, surely: bool) -> None:
         if name in self.shards:
+            if not surely:
+                return
             self.control("delete_shard", name)
             del self.shards[name]
         else:
@@ -265,10 +278,23 @@ class EngineMachine(RuleBasedStateMachine):
         model.batches.append(batch)
         model.end = batch.end
 
-    @rule(name=names, sizes=sizes, age_us=st.integers(0, 2000), guess=guesses)
-    def append(self, name: str, sizes: list[int], age_us: int, guess: str) -> None:
-        model = self.shards.get(name)
+    @rule(name=names, batches=batches)
+    def append(self, name: str, batches: list[tuple[list[int], int, str]]) -> None:
+        for sizes, age_us, guess in batches:
+            self._append_as_expected(name, sizes, age_us, guess)
+
+    @rule(batches=batches)
+    def append_to_first(self, batches: list[tuple[list[int], int, str]]) -> None:
+        self.append("a", batches)
+
+    @rule(mode=modes, batches=batches)
+    def switch_and_append(self, mode: Mode, batches: list[tuple[list[int], int, str]]) -> None:
+        self.set_mode("b/c", mode)
+        self.append("b/c", batches)
+
+    def _append_as_expected(self, name: str, sizes: list[int], age_us: int, guess: str) -> None:
         self.clock.advance(microseconds=500)
+        model = self.shards.get(name)
         if model is None:
             return
         if guess == "wrong":
@@ -355,7 +381,7 @@ class EngineMachine(RuleBasedStateMachine):
         if model := self.shards.get(name):
             self._check(name, round(model.start + (model.end - model.start) * fraction), max_bytes)
 
-    @rule(name=names, back_us=st.integers(-1000, 6000))
+    @rule(name=names, back_us=st.integers(-1000, 20_000))
     def find_time(self, name: str, back_us: int) -> None:
         if model := self.shards.get(name):
             wanted = self.clock.now_us() - back_us
@@ -449,13 +475,9 @@ class EngineMachine(RuleBasedStateMachine):
 
     # What happens to the engine
 
-    @rule()
-    def flush(self) -> None:
-        self.call(lambda engine: engine.maintenance.flush())
-
-    @rule()
-    def checkpoint(self) -> None:
-        self.call(lambda engine: engine.maintenance.checkpoint())
+    @rule(whole=st.booleans())
+    def flush_or_checkpoint(self, whole: bool) -> None:
+        self.call(lambda engine: engine.maintenance.checkpoint() if whole else engine.maintenance.flush())
 
     @rule()
     def restart(self) -> None:

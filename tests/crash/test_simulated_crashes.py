@@ -97,14 +97,14 @@ def test_what_was_acknowledged_survives_two_crashes(kind: int) -> None:
     """Strides are primes, so that every kind of operation is met; a failure names its arguments."""
     seed = kind + 1
     count = operations(seed)
-    for first in range(1 + kind, count + 1, 5):
+    for first in range(1 + kind, count + 1, 11):
         crash_twice(seed, first, 1 + first * 37 % count, kind)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_nothing_is_acknowledged_after_a_failed_call_and_nothing_acknowledged_is_lost(number: int) -> None:
     count = operations(11)
-    for operation in range(1, count + 1, 7):
+    for operation in range(1, count + 1, 13):
         fail_then_crash(11, operation, number, reached_disk=operation % 2 == 0, kind=operation % 4)
 
 

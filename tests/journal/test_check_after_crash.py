@@ -92,7 +92,7 @@ def damages(files: SimulatedFileSystem) -> list[str]:
     return [str(damage) for damage in report.damages]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(steps, steps, st.integers(0, 2**32))
 def test_no_damage_is_found_after_a_crash_nor_after_the_recovery(
     first: list[Step], second: list[Step], seed: int

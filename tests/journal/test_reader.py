@@ -52,7 +52,7 @@ async def read_all(workload: ShardWorkload, offset: int, max_bytes: int, *, hint
     return found
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(steps, st.data())
 def test_a_read_from_anywhere_gives_exactly_the_published_records(wanted: list[Step], data: st.DataObject) -> None:
     workload = ShardWorkload()
@@ -65,7 +65,7 @@ def test_a_read_from_anywhere_gives_exactly_the_published_records(wanted: list[S
     assert trio.run(lambda: read_all(workload, offset, max_bytes, hints=hints)) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(steps, st.sampled_from([1, 300, 50_000]))
 def test_a_read_in_memory_stays_within_its_limit_but_for_one_batch(wanted: list[Step], max_bytes: int) -> None:
     workload = ShardWorkload()
@@ -77,7 +77,7 @@ def test_a_read_in_memory_stays_within_its_limit_but_for_one_batch(wanted: list[
             assert extent.size_bytes <= max_bytes or len(headers_of(extent)) == 1
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(steps, st.integers(-2, 502), st.integers(0, 60))
 def test_a_time_and_an_lsn_lead_to_the_first_batch_that_reaches_them(
     wanted: list[Step], after_us: int, lsn: int

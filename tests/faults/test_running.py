@@ -1,0 +1,178 @@
+"""Faults while a server runs: a disk that fails or fills up, memory that runs out, and being told to stop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journal.protocol import Op, messages
+from shards.errors import DiskFullError, OverloadedError, StorageError, StorageFailedError
+from shards.model import Mode, Retention, ShardConfig
+from tests.faults.processes import TIMEOUT_S, ServerProcess, running
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def test_after_a_failed_fsync_nothing_is_acknowledged_and_reads_go_on(data: Path) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("needs strace to make fdatasync fail")
+    under = [strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]
+    if subprocess.run([*under, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("strace may not trace here")
+    under += ["-e", "inject=fdatasync:error=EIO:when=12+"]
+    acknowledged: list[bytes] = []
+    with running(data, under=under) as server:
+        with server.client() as client:
+            handle = client.open("a", ShardConfig())
+            with pytest.raises((StorageError, EOFError)):
+                for number in range(100):
+                    value = b"%d" % number
+                    client.append(handle, value)
+                    acknowledged.append(value)
+        assert 0 < len(acknowledged) < 100
+        status, said = server.http("/readyz")
+        assert status == 503
+        assert "Input/output error" in said
+        assert "Restart the server once the disk is sound" in said
+        assert server.http("/livez")[0] == 200
+        with server.client() as client:
+            handle = client.open("a")
+            assert client.read(handle) == acknowledged
+            with pytest.raises(StorageFailedError, match="Input/output error"):
+                client.append(handle, b"never")
+            with pytest.raises(StorageFailedError, match="nothing more is acknowledged"):
+                client.call(Op.STATE_PUT, messages.StatePutRequest(b"k", b"v"))
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.process.wait(TIMEOUT_S) == 0
+    with running(data) as server, server.client() as client:
+        found = client.read(client.open("a"))
+        assert server.stop() == 0
+    assert found[: len(acknowledged)] == acknowledged
+    assert len(found) <= len(acknowledged) + 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("needs root and the mount program for a small file system")
+    done = subprocess.run([mount, "-t", "tmpfs", "-o", "size=24m", "none", str(place)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_nearly_full_disk_refuses_appends_before_it_is_full_and_takes_them_again(small_disk: Path) -> None:
+    data = small_disk / "data"
+    with running(data, "storage.disk_reserve_bytes=6 MiB", "storage.flush_interval_ms=20") as server:
+        with server.client() as client:
+            handle = client.open("a", ShardConfig())
+            stored: list[bytes] = []
+            with pytest.raises(DiskFullError, match=r"bytes left, under the reserve of 6291456 .*disk_reserve_bytes"):
+                for _ in range(400):
+                    value = os.urandom(64 << 10)
+                    client.append(handle, value)
+                    stored.append(value)
+            assert len(stored) > 20
+            free = os.statvfs(small_disk)
+            assert free.f_bavail * free.f_frsize > 1 << 20, "refused only when it was full"
+            assert client.read(handle) == stored
+            status, said = server.http("/readyz")
+            assert status == 503
+            assert "storage.disk_reserve_bytes" in said
+            with pytest.raises(DiskFullError):
+                client.call(Op.STATE_PUT, messages.StatePutRequest(b"k", b"v"))
+            # What frees space is done.
+            client.call(Op.DELETE_SHARD, messages.NameRequest("a"))
+            deadline = time.monotonic() + TIMEOUT_S
+            while server.http("/readyz")[0] != 200:
+                assert time.monotonic() < deadline, server.http("/readyz")
+            handle = client.open("b", ShardConfig())
+            assert client.append(handle, b"room again") == 0
+        assert server.stop() == 0
+
+
+def test_memory_shards_have_a_budget(data: Path) -> None:
+    with running(data, "storage.memory_budget_bytes=1 MiB", "storage.memory_segment_bytes=64 KiB") as server:
+        with server.client() as client:
+            keep_all = ShardConfig(mode=Mode.MEMORY, retention=Retention(max_bytes=1 << 30))
+            handle, file = client.open("m", keep_all), client.open("f", ShardConfig())
+            with pytest.raises(OverloadedError, match=r"storage\.memory_budget_bytes.*file mode") as refused:
+                for _ in range(100):
+                    client.append(handle, bytes(32 << 10))
+            assert refused.value.retriable
+            assert client.append(file, b"x") == 0
+            client.call(Op.DELETE_SHARD, messages.NameRequest("m"))
+            handle = client.open("m", keep_all)
+            assert client.append(handle, b"room again") == 0
+        assert server.stop() == 0
+
+
+class Load(threading.Thread):
+    """A client that appends until the connection ends, and remembers what was acknowledged."""
+
+    def __init__(self, server: ServerProcess, shard: str) -> None:
+        super().__init__()
+        self.server = server
+        self.shard = shard
+        self.acknowledged: list[bytes] = []
+        self.ended: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self.server.client() as client:
+                handle = client.open(self.shard, ShardConfig())
+                while True:
+                    value = b"%d" % len(self.acknowledged) * 100
+                    client.append(handle, value)
+                    self.acknowledged.append(value)
+        except (OSError, EOFError, StorageError) as error:
+            self.ended = error
+
+
+def test_a_stop_under_load_keeps_every_acknowledged_record(data: Path) -> None:
+    """Told twice, too: the second signal must not cut the last checkpoint."""
+    with running(data) as server:
+        loads = [Load(server, f"s{number}") for number in range(3)]
+        for load in loads:
+            load.start()
+        deadline = time.monotonic() + TIMEOUT_S
+        while min(len(load.acknowledged) for load in loads) < 50:
+            assert time.monotonic() < deadline
+        with server.client() as idle:
+            idle.open("idle", ShardConfig())
+            started = time.monotonic()
+            for _ in range(2):
+                server.process.send_signal(signal.SIGTERM)
+            # The idle client is told why, and the stream ends in order rather than with a reset.
+            _, _, _, body = idle.receive()
+            assert b"shutting_down" in body
+            with pytest.raises(EOFError):
+                idle.receive()
+        assert server.process.wait(TIMEOUT_S) == 0
+        assert time.monotonic() - started < 5
+        for load in loads:
+            load.join(TIMEOUT_S)
+            assert isinstance(load.ended, EOFError), load.ended
+        assert "unexpected" not in server.log.read_text()
+    with running(data) as server, server.client() as client:
+        for load in loads:
+            found = client.read(client.open(load.shard))
+            assert found[: len(load.acknowledged)] == load.acknowledged
+        assert server.stop() == 0
