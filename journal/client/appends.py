@@ -33,7 +33,7 @@ _pack_head = APPEND_HEAD.pack
 class _Shard:
     """The way into one shard: a queue of appends not encoded yet, then the window."""
 
-    __slots__ = ("attempts", "handle", "is_opening", "is_ready", "is_waiting", "name", "queue", "window")
+    __slots__ = ("attempts", "handle", "is_opening", "is_ready", "is_urgent", "is_waiting", "name", "queue", "window")
 
     def __init__(self, name: str, queue: AppendQueue) -> None:
         self.name = name
@@ -41,6 +41,7 @@ class _Shard:
         self.window: ProducerWindow | None = None
         self.handle: int | None = None
         self.is_ready = False
+        self.is_urgent = False
         self.is_opening = False
         self.is_waiting = False
         self.attempts = 0
@@ -62,8 +63,9 @@ class Appends:
         window_bytes: Bound on unacknowledged payload bytes.
         max_batch_bytes: A joined batch is sent once it has this many payload bytes...
         max_batch_records: ...or this many records, even while another is in flight.
-        max_in_flight: Batches sent and not answered, over all shards. While that many are, more appends of each shard
-            collect and share the next batch, which serves both sides better than ever more small ones.
+        max_in_flight: Batches sent and not answered, over all shards, besides those that a caller waits for. While that
+            many are, more appends of each shard collect and share the next batch, which serves both sides better than
+            ever more small ones.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class Appends:
         self._backoff = backoff
         self._shards: dict[str, _Shard] = {}
         self._ready: deque[_Shard] = deque()
+        # Those with an append whose caller waits.
+        self._urgent: deque[_Shard] = deque()
         self._in_flight: dict[int, Entry] = {}
         self._most_in_flight = 0
         self._connection: Connection | None = None
@@ -104,8 +108,13 @@ class Appends:
         """Queue an append when there is room for it, and wait for its outcome."""
         if not self._has_room(pending.size_bytes):
             await self.wait_for_room(pending.size_bytes)
-        self.append_nowait(name, pending, is_awaited=True)
-        return await pending.wait()
+        # Holding back an append whose caller waits would only delay the next one.
+        self._max_in_flight += 1
+        try:
+            self.append_nowait(name, pending, is_awaited=True)
+            return await pending.wait()
+        finally:
+            self._max_in_flight -= 1
 
     def append_nowait(self, name: str, pending: PendingAppend, *, is_awaited: bool = False) -> None:
         """Queue an append to the shard ``name``.
@@ -133,14 +142,15 @@ class Appends:
         if shard is None:
             shard = self._shards[name] = _Shard(name, AppendQueue(self._max_batch_bytes, self._max_batch_records))
         is_full = shard.queue.add(pending)
+        if is_awaited:
+            shard.is_urgent = True
         if shard.is_ready or self._connection is None:
             return
         window = shard.window
         if window is not None and window.in_flight and not is_full and pending.join_key != NOT_JOINED:
             # It waits for the batch in flight, to be joined by others; the answer to that one makes the shard ready.
             return
-        shard.is_ready = True
-        self._ready.append(shard)
+        self._mark_ready(shard)
         if is_awaited and self._is_alone():
             self._connection.send_pending_nowait()
         else:
@@ -148,7 +158,7 @@ class Appends:
 
     def _is_alone(self) -> bool:
         """Whether just one append is under way, as it was the last time: then there is nothing that it could join."""
-        if self._in_flight or len(self._ready) > 1:
+        if self._in_flight or self._ready or len(self._urgent) > 1:
             return False
         peak, self._most_in_flight = self._most_in_flight, 0
         return peak <= 1
@@ -185,6 +195,7 @@ class Appends:
         self._connection = None
         self._in_flight.clear()
         self._ready.clear()
+        self._urgent.clear()
         self._is_registering = False
         for shard in self._shards.values():
             shard.handle = None
@@ -200,6 +211,7 @@ class Appends:
             self._stopped = error
             self._in_flight.clear()
             self._ready.clear()
+            self._urgent.clear()
             for shard in self._shards.values():
                 self._fail_shard(shard, error)
             self._wake_waiters(force=True)
@@ -207,18 +219,23 @@ class Appends:
     def fill(self, parts: list[bytes], limit_bytes: int) -> None:
         """Add APPEND frames, shard by shard in turn, up to about ``limit_bytes``."""
         connection = self._connection
-        if connection is None or not self._ready:
+        if connection is None or not (self._ready or self._urgent):
             return
         if self.identity is None:
             self._register(connection)
             return
-        ready = self._ready
+        ready, urgent = self._ready, self._urgent
         in_flight = self._in_flight
         max_in_flight = self._max_in_flight
         size_bytes = 0
         # Whatever is left over here is looked at again after sending, or when an answer comes.
-        while ready and size_bytes < limit_bytes and len(in_flight) < max_in_flight:
-            shard = ready.popleft()
+        while size_bytes < limit_bytes:
+            if urgent:
+                shard = urgent.popleft()
+            elif ready and len(in_flight) < max_in_flight:
+                shard = ready.popleft()
+            else:
+                break
             shard.is_ready = False
             if shard.handle is None:
                 self._open(connection, shard)
@@ -230,7 +247,6 @@ class Appends:
         """Resolve the appends that one APPENDED frame acknowledges."""
         take = self._in_flight.pop
         resolve_all = PendingAppend.resolve_all
-        ready = self._ready
         freed = 0
         for correlation, level, flags, _, base_offset in acks:
             entry = take(correlation, None)
@@ -243,11 +259,9 @@ class Appends:
             shard.attempts = 0
             freed += resolve_all(entry.token, base_offset, level, flags)
             if not shard.is_ready and (shard.queue.waiting or window.queued):
-                shard.is_ready = True
-                ready.append(shard)
+                self._mark_ready(shard)
         self._free(freed)
-        if ready and self._connection is not None:
-            self._connection.wake()
+        self._wake_writer()
 
     def append_refused(self, correlation: int, error: StorageError) -> None:
         """Act on the refusal of one append as its window decides."""
@@ -272,8 +286,11 @@ class Appends:
             shard.handle = None
         self._reject(decision.failed, error)
         self._make_ready(shard)
-        if self._ready and self._connection is not None:
-            # Others may have waited for one less to be in flight.
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        """Something was answered: that may have made shards ready, or room for those that waited for it."""
+        if (self._ready or self._urgent) and self._connection is not None:
             self._connection.wake()
 
     def _has_room(self, size_bytes: int) -> bool:
@@ -283,7 +300,7 @@ class Appends:
     def _mark_ready(self, shard: _Shard) -> None:
         if not shard.is_ready:
             shard.is_ready = True
-            self._ready.append(shard)
+            (self._urgent if shard.is_urgent else self._ready).append(shard)
 
     def _make_ready(self, shard: _Shard) -> None:
         if self._connection is not None and not shard.is_waiting and shard.has_work:
@@ -294,6 +311,7 @@ class Appends:
         window = shard.window
         if window is None:
             window = shard.window = ProducerWindow(self.identity)  # type: ignore[arg-type]
+        shard.is_urgent = False
         size_bytes = 0
         handle = shard.handle
         queue = shard.queue

@@ -39,8 +39,8 @@ from shards.position import Start
 from shards.record import Record
 
 _LATEST: Final = Start.latest()
-# Enough to keep a server busy that answers within a few milliseconds, few enough to let appends to many shards join.
-_JOINED_IN_FLIGHT: Final = 1024
+# Enough to keep a server busy that answers within a millisecond; few enough to let appends to many shards join.
+_JOINED_IN_FLIGHT: Final = 128
 _UNBOUNDED: Final = 1 << 30
 
 

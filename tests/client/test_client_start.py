@@ -6,11 +6,12 @@ import random
 
 import pytest
 import trio
+import trio.testing
 
 from journal.client import Client, PendingAppend, open_client
 from journal.client.transport import Address, Transport, open_transport
 from shards.batch import values
-from shards.errors import OverloadedError
+from shards.errors import LimitExceededError, OverloadedError
 from shards.model import AckLevel
 from shards.record import Record
 from tests.client.fake_server import FakeServer
@@ -124,3 +125,43 @@ async def test_a_lone_append_and_a_pipeline_of_others_alternate(server: FakeServ
                         made.append(bytes(4_000_000))
                         await client.append("s", [made[-1]])
         assert stored(server, "s") == made
+
+
+async def test_beyond_some_batches_in_flight_appends_collect_and_join(server: FakeServer) -> None:
+    names = [f"s{number}" for number in range(300)]
+    for name in [*names, "lone"]:
+        server.create(name)
+    async with server.running(), open_client(server.address) as client:
+        await client.append("s0", [b"first"])
+        server.hold_acks = True
+        pending = [client.append_nowait(name, [b"%d" % turn]) for turn in range(3) for name in names]
+        with trio.fail_after(PATIENCE_S):
+            while server.append_count < 1 + 128:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            assert server.append_count == 1 + 128
+            # An append whose caller waits is not held back by those.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.append, "lone", [b"waiting"])
+                while not stored(server, "lone"):
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                await server.release_acks()
+            for one in pending:
+                await one.wait()
+    assert server.append_count < 2 * len(names)
+    assert [value for value in stored(server, "s7") if value != b"first"] == [b"0", b"1", b"2"]
+
+
+async def test_refusals_make_room_for_the_shards_that_wait(server: FakeServer) -> None:
+    names = [f"s{number}" for number in range(300)]
+    for name in names:
+        server.create(name)
+    server.append_fault = lambda shard, batch: LimitExceededError("refused") if int(shard[1:]) < 200 else None
+    async with server.running(), open_client(server.address) as client:
+        pending = {name: client.append_nowait(name, [b"v"]) for name in names}
+        with trio.fail_after(PATIENCE_S):
+            for name, one in pending.items():
+                if int(name[1:]) < 200:
+                    with pytest.raises(LimitExceededError):
+                        await one.wait()
+                else:
+                    assert (await one.wait()).base_offset == 0
