@@ -40,6 +40,7 @@ class DiskThread:
         self._results: deque[tuple[Done, outcome.Outcome[None]]] = deque()
         self._has_work = os.eventfd(0, os.EFD_CLOEXEC)
         self._has_results = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         trio.lowlevel.spawn_system_task(self._report, name=f"{name}-results")
@@ -55,6 +56,7 @@ class DiskThread:
         os.eventfd_write(self._has_work, 1)
         self._thread.join()
         self._report_now()
+        self._is_closed = True
         trio.lowlevel.notify_closing(self._has_results)
         os.close(self._has_work)
         os.close(self._has_results)
@@ -71,7 +73,8 @@ class DiskThread:
                 os.eventfd_write(self._has_results, 1)
 
     async def _report(self) -> None:
-        while True:
+        # It may be closed before this task has run for the first time.
+        while not self._is_closed:
             try:
                 await trio.lowlevel.wait_readable(self._has_results)
             except trio.ClosedResourceError:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import errno
 import math
-import posixpath
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import outcome
 import trio
 
 from journal.commit import Committer
-from journal.config import ShardsConfig, StorageConfig, WrittenPages
+from journal.config import ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
+from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.journal_file import JournalWriter
 from journal.shard_table import ShardTable
 from journal.views import Views
@@ -26,7 +26,7 @@ from shards import shard_records
 from shards.clock import Clock
 from shards.errors import DiskFullError
 from shards.file_system import FileSystem
-from shards.log_segment import FlushPlan, LogSegment
+from shards.log_segment import LogSegment
 from shards.model import Mode, Retention, SegmentKind
 from shards.retention import due
 from shards.segment import Segment
@@ -37,9 +37,7 @@ CHECKPOINT_KEY = b"checkpoint_lsn"
 LSNS_RESERVED_KEY = b"lsns_reserved"
 LSN = struct.Struct(">Q")
 
-_FLUSHED_AT_ONCE = 256
 _SAVED_AT_ONCE = 500
-_SYNCED_ONE_BY_ONE = 32
 _EXPIRED_AT_ONCE = 1000
 _UNINDEXED_AT_ONCE = 2000
 
@@ -84,8 +82,8 @@ class Maintenance:
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
-        self._unsynced: set[str] = set()
-        self._directories: set[str] = set()
+        self._flusher = Flusher(files, directory, storage, self._progress.unpark_all)
+        self._large_tails_at = storage.tail_budget_bytes // 8
         self._to_remove: list[LogSegment] = []
         self._to_unindex: dict[int, Shard] = {}
         self.dirty: dict[int, Shard] = {}
@@ -112,7 +110,7 @@ class Maintenance:
 
     def wake_if_needed(self) -> None:
         """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
-        if self._tails_due() or self._checkpoint_due() or not self._writer.spare_count:
+        if self._tails_due() or self._large_tails_due() or self._checkpoint_due() or not self._writer.spare_count:
             self.wake()
 
     def wake(self) -> None:
@@ -121,6 +119,9 @@ class Maintenance:
 
     def _tails_due(self) -> bool:
         return self._table.tail_pool.held_bytes * 2 > self._storage.tail_budget_bytes
+
+    def _large_tails_due(self) -> bool:
+        return self._table.tail_pool.held_bytes > self._large_tails_at
 
     def _checkpoint_due(self) -> bool:
         return self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes
@@ -142,6 +143,8 @@ class Maintenance:
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
+                elif self._large_tails_due():
+                    await self._flush_large_tails()
                 await self.remove_files()
                 await self.clean_indexes()
                 await self.prepare_spares()
@@ -194,93 +197,32 @@ class Maintenance:
         self.disk_full = full
         self._control.refuse = full
 
-    # Flushing
+    # Flushing and checkpoints
 
-    def _plans(self, shards: list[Shard]) -> list[FlushPlan]:
-        plans = []
-        for shard in shards:
-            if shard.gone:
-                # Perhaps only since the flush began: what it held in memory is gone.
-                continue
-            for segment in shard.segments:
-                if isinstance(segment, LogSegment):
-                    end = shard.visible_end(segment)
-                    if segment.flushed < end:
-                        plans.append(segment.plan_flush(end, shard.visible_next_offset(segment)))
-                if segment is shard.published_segment:
-                    break
-        return plans
-
-    async def flush(self) -> None:
-        """Write all committed batches that are in memory only into their log files. Not durable by itself."""
-        for some in _slices(list(self.dirty.values()), _FLUSHED_AT_ONCE):
-            plans = self._plans(some)
-            if not plans:
-                await trio.lowlevel.checkpoint()
-                continue
-            try:
-                await self._off_loop(lambda plans=plans: self._write(plans))  # type: ignore[misc]
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                # The batches stay in memory and in the journal; appends are refused until they can be written.
-                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
-                return
-            for plan in plans:
-                self._unsynced.add(plan.segment.path)
-                if plan.index_bytes:
-                    self._unsynced.add(plan.segment.index_path)
-                plan.segment.flushed_to(plan)
-            self._progress.unpark_all()
-
-    def _write(self, plans: list[FlushPlan]) -> None:
-        for plan in plans:
-            path = plan.segment.path
-            directory = posixpath.dirname(path)
-            if directory not in self._directories:
-                self._files.mkdir(directory)
-                self._directories.add(directory)
-            log = self._files.open(path, create=True)
-            try:
-                plan.write(self._files, log)
-            finally:
-                log.close()
-
-    def _sync(self, paths: list[str]) -> None:
-        if len(paths) > _SYNCED_ONE_BY_ONE:
-            # One call for all files of the file system costs less than thousands of small ones.
-            self._files.sync_all(self._directory)
-        for path in paths:
-            if self._files.exists(path):
-                self._sync_one(path, is_synced=len(paths) > _SYNCED_ONE_BY_ONE)
-        if len(paths) > _SYNCED_ONE_BY_ONE:
-            return
-        for directory in sorted({posixpath.dirname(path) for path in paths}):
-            self._files.sync_directory(directory)
-            self._files.sync_directory(posixpath.dirname(directory))
-
-    def _sync_one(self, path: str, *, is_synced: bool) -> None:
-        log = self._files.open(path)
+    async def flush(self, *, least_bytes: int = 0) -> bool:
+        """Write committed batches that are in memory only into their log files; False when the disk is full."""
         try:
-            if not is_synced:
-                log.fdatasync()
-            if self._storage.written_pages is WrittenPages.DROP:
-                log.drop_pages()
-        finally:
-            log.close()
+            await self._flusher.flush(self.dirty.values(), least_bytes=least_bytes)
+        except DiskFullError as error:
+            self._refuse_for(error)
+            return False
+        return True
+
+    async def _flush_large_tails(self) -> None:
+        """Flush early what is worth a write of its own, so that the rest and the page cache stay small."""
+        await self.flush(least_bytes=LARGE_TAIL_BYTES)
+        # Many small tails may be all there is: do not look at them again before there is more.
+        budget = self._storage.tail_budget_bytes
+        self._large_tails_at = max(budget // 8, self._table.tail_pool.held_bytes + budget // 16)
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
         lsn = self._committer.journal_lsn
-        await self.flush()
-        if self.disk_full is not None:
+        if not await self.flush():
             return
-        paths = list(self._unsynced)
-        if paths:
-            await self._off_loop(lambda: self._sync(paths))
-        self._unsynced.difference_update(paths)
+        await self._flusher.sync()
         dirty, self.dirty = list(self.dirty.values()), {}
-        for some in _slices(dirty, _SAVED_AT_ONCE):
+        for some in slices(dirty, _SAVED_AT_ONCE):
             mutations = Mutations()
             for shard in some:
                 if shard.gone:
@@ -325,7 +267,7 @@ class Maintenance:
             # offset after it (a mode switched back and forth with no record in between).
             if isinstance(segment, LogSegment) and written:
                 self._to_remove.append(segment)
-                self._unsynced.difference_update((segment.path, segment.index_path))
+                self._flusher.forget(segment)
         if segments:
             self._wake.set()
 
@@ -404,7 +346,7 @@ class Maintenance:
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""
         now = self._clock.now_us()
-        for some in _slices(self._table.open_shards(), _SAVED_AT_ONCE):
+        for some in slices(self._table.open_shards(), _SAVED_AT_ONCE):
             for shard in some:
                 max_age = shard.config.retention.max_age_s
                 active = shard.active()
@@ -426,8 +368,3 @@ class Maintenance:
     def mode_of_next(self, shard: Shard) -> Mode:
         """Mode of the segment that comes after the active one."""
         return Mode.MEMORY if shard.in_memory_mode else Mode.FILE
-
-
-def _slices(shards: list[Shard], size: int) -> Iterator[list[Shard]]:
-    for start in range(0, len(shards), size):
-        yield shards[start : start + size]
