@@ -1,13 +1,13 @@
 """The disk thread: one thread that writes the journal, so that the event loop never waits for a disk.
 
-Its answers come back as callbacks on the loop rather than through a task: a commit costs two thread hand-overs and no
-scheduling beyond that.
+Its answers come back as callbacks on the loop: a commit costs two hand-overs between threads and little beyond that.
 """
 
 from __future__ import annotations
 
-import queue
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -29,32 +29,60 @@ class Disk(Protocol):
 
 
 class DiskThread:
-    """A `Disk` with a thread of its own."""
+    """A `Disk` with a thread of its own.
+
+    Work and results are handed over through two queues with an eventfd each: about half the time of a thread queue and
+    `TrioToken.run_sync_soon`, which counts where one caller waits for one commit after the other.
+    """
 
     def __init__(self, name: str) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._queue: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
+        self._work: deque[tuple[Work, Done] | None] = deque()
+        self._results: deque[tuple[Done, outcome.Outcome[None]]] = deque()
+        self._has_work = os.eventfd(0, os.EFD_CLOEXEC)
+        self._has_results = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        trio.lowlevel.spawn_system_task(self._report, name=f"{name}-results")
 
     def submit(self, work: Work, done: Done) -> None:
         """Queue ``work`` for the thread."""
-        self._queue.put((work, done))
+        self._work.append((work, done))
+        os.eventfd_write(self._has_work, 1)
 
     def close(self) -> None:
-        """Wait for the queued work and end the thread."""
-        self._queue.put(None)
+        """Wait for the queued work, report it, and end the thread."""
+        self._work.append(None)
+        os.eventfd_write(self._has_work, 1)
         self._thread.join()
+        self._report_now()
+        trio.lowlevel.notify_closing(self._has_results)
+        os.close(self._has_work)
+        os.close(self._has_results)
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            work, done = item
-            result = outcome.capture(work)
+        while True:
+            os.eventfd_read(self._has_work)
+            while self._work:
+                item = self._work.popleft()
+                if item is None:
+                    return
+                work, done = item
+                self._results.append((done, outcome.capture(work)))
+                os.eventfd_write(self._has_results, 1)
+
+    async def _report(self) -> None:
+        while True:
             try:
-                self._token.run_sync_soon(done, result)
-            except trio.RunFinishedError:
-                # The loop ended while the work was under way; nobody is left to be told.
+                await trio.lowlevel.wait_readable(self._has_results)
+            except trio.ClosedResourceError:
                 return
+            os.eventfd_read(self._has_results)
+            self._report_now()
+
+    def _report_now(self) -> None:
+        while self._results:
+            done, result = self._results.popleft()
+            done(result)
 
 
 class InlineDisk:

@@ -224,7 +224,7 @@ class Engine:
         else:
             self.table.open_segment(shard, mode, shard.next_offset, self.appender.append_time_us)
             if mode is Mode.MEMORY:
-                self.maintenance.trim_due(shard)
+                self.maintenance.retain(shard)
         return shard.segments[-1]
 
     def _with_defaults(self, config: ShardConfig) -> ShardConfig:

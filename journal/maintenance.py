@@ -12,12 +12,11 @@ import posixpath
 import struct
 from collections.abc import Callable, Iterator
 
-import attrs
 import outcome
 import trio
 
 from journal.commit import Committer
-from journal.config import ShardsConfig, StorageConfig
+from journal.config import ShardsConfig, StorageConfig, WrittenPages
 from journal.control import Control
 from journal.disk import Disk
 from journal.journal_file import JournalWriter
@@ -28,7 +27,7 @@ from shards.clock import Clock
 from shards.errors import DiskFullError
 from shards.file_system import FileSystem
 from shards.log_segment import FlushPlan, LogSegment
-from shards.model import Mode, Retention
+from shards.model import Mode, Retention, SegmentKind
 from shards.retention import due
 from shards.segment import Segment
 from shards.shard import Shard
@@ -251,17 +250,24 @@ class Maintenance:
         if len(paths) > _SYNCED_ONE_BY_ONE:
             # One call for all files of the file system costs less than thousands of small ones.
             self._files.sync_all(self._directory)
-            return
         for path in paths:
             if self._files.exists(path):
-                log = self._files.open(path)
-                try:
-                    log.fdatasync()
-                finally:
-                    log.close()
+                self._sync_one(path, is_synced=len(paths) > _SYNCED_ONE_BY_ONE)
+        if len(paths) > _SYNCED_ONE_BY_ONE:
+            return
         for directory in sorted({posixpath.dirname(path) for path in paths}):
             self._files.sync_directory(directory)
             self._files.sync_directory(posixpath.dirname(directory))
+
+    def _sync_one(self, path: str, *, is_synced: bool) -> None:
+        log = self._files.open(path)
+        try:
+            if not is_synced:
+                log.fdatasync()
+            if self._storage.written_pages is WrittenPages.DROP:
+                log.drop_pages()
+        finally:
+            log.close()
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
@@ -362,24 +368,38 @@ class Maintenance:
             if number % _SAVED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
 
-    def retention_of(self, shard: Shard) -> Retention:
-        """What the shard keeps; memory mode always has a bound by bytes."""
-        retention = shard.config.retention
-        if shard.in_memory_mode and not retention.max_bytes:
-            return attrs.evolve(retention, max_bytes=self._defaults.memory_max_bytes)
-        return retention
-
-    def trim_due(self, shard: Shard) -> None:
-        """Decide the trim that the shard's retention asks for, if any."""
-        retention = self.retention_of(shard)
-        if retention == Retention() or shard.deleted or shard.damage:
+    def retain(self, shard: Shard) -> None:
+        """Decide the trim that the shard's retention asks for, and keep its memory segments within their bound."""
+        if shard.deleted or shard.damage or not shard.segments:
             return
-        offset = due(retention, shard.segments, self._clock.now_us())
-        # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers meet.
-        is_due = bool(shard.segments) and offset > shard.segments[0].base_offset
-        if is_due and offset > max(shard.start_offset, shard.trim_decided):
+        retention = shard.config.retention
+        if retention != Retention():
+            # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers meet.
+            self._trim(shard, due(retention, shard.segments, self._clock.now_us()))
+        if not retention.max_bytes:
+            self._bound_memory(shard)
+
+    def _trim(self, shard: Shard, offset: int) -> None:
+        if offset > max(shard.segments[0].base_offset, shard.start_offset, shard.trim_decided):
             shard.trim_decided = min(offset, shard.published_offset)
             self._control.trim_nowait(shard, shard.trim_decided)
+
+    def _bound_memory(self, shard: Shard) -> None:
+        """Let the oldest memory segments go when they hold more than a shard may that names no bound of its own.
+
+        Behind log segments they leave a gap: what is in files stays until a retention says otherwise.
+        """
+        memory = [segment for segment in shard.segments if segment.kind is SegmentKind.MEMORY]
+        over = sum(segment.size_bytes for segment in memory) - self._defaults.memory_max_bytes
+        for segment in memory:
+            if over <= 0 or not segment.sealed or segment is shard.published_segment:
+                return
+            over -= segment.size_bytes
+            if segment is shard.segments[0] or segment.base_offset <= shard.trim_decided:
+                self._trim(shard, segment.next_offset)
+            else:
+                shard.segments.remove(segment)
+                self.drop([segment])
 
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""
@@ -396,7 +416,7 @@ class Maintenance:
                 ):
                     # Nothing young is in it: close it, so that it can go.
                     self._control.roll_nowait(shard)
-                self.trim_due(shard)
+                self.retain(shard)
             self._committer.kick()
             await trio.lowlevel.checkpoint()
         while self._control.expire_state_nowait(_EXPIRED_AT_ONCE) == _EXPIRED_AT_ONCE:

@@ -6,7 +6,8 @@ bit that flipped on the disk is found by the reader and by `journal check`, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
 
 import trio
 
@@ -243,14 +244,8 @@ class Reader:
         index = self._views.word_index
         first = max(from_offset, shard.start_offset)
         if latest:
-            newest = index.latest(shard.shard_id, by, word)
-            offsets = [newest] if newest is not None and newest >= first else []
-        else:
-            offsets = []
-            for offset in index.offsets(shard.shard_id, by, word, first):
-                offsets.append(offset)
-                if len(offsets) == _INDEXED_AT_ONCE:
-                    break
+            return await self._read_newest(shard, index.newest_first(shard.shard_id, by, word), first)
+        offsets = list(islice(index.offsets(shard.shard_id, by, word, first), _INDEXED_AT_ONCE))
         buffers: list[bytes | bytearray | memoryview] = []
         size, end = 0, -1
         for offset in offsets:
@@ -266,6 +261,15 @@ class Reader:
             size += len(batch)
         more = len(offsets) == _INDEXED_AT_ONCE
         return Extent(first, offsets[-1] + 1 if more else shard.published_offset, buffers, size, None)
+
+    async def _read_newest(self, shard: Shard, newest_first: Iterator[int], first: int) -> Extent:
+        """The batch of the first of these offsets that is still there; the index may name records that are gone."""
+        for offset in takewhile(lambda offset: offset >= first, newest_first):
+            if offset < shard.published_offset:
+                batch, _ = _first_batch(await self.read(shard, offset, 1))
+                if batch is not None:
+                    return Extent(first, shard.published_offset, [batch], len(batch), None)
+        return Extent(first, shard.published_offset, [], 0, None)
 
     async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
         """Return when the shard has a record at this offset, or when the time is over."""

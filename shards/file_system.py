@@ -48,6 +48,10 @@ class File(Protocol):
         """Return only when the content, and the size if it changed, is durable."""
         ...
 
+    def drop_pages(self) -> None:
+        """Tell the operating system that what it caches of the file and has written is not needed soon; only a hint."""
+        ...
+
     def fsync(self) -> None:
         """Return only when content and metadata are durable. The file's directory entry is not: `sync_directory`."""
         ...
@@ -192,6 +196,9 @@ class OsFile:
 
     def fdatasync(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def drop_pages(self) -> None:
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def fsync(self) -> None:
         os.fsync(self._descriptor)

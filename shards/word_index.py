@@ -70,14 +70,12 @@ class WordIndex:
             if len(key) == len(prefix) + _OFFSET.size:
                 yield _OFFSET.unpack_from(key, len(prefix))[0]
 
-    def latest(self, shard_id: int, by: By, word: bytes) -> int | None:
-        """Highest offset of a record that carries the word."""
+    def newest_first(self, shard_id: int, by: By, word: bytes) -> Iterator[int]:
+        """Offsets of records that carry the word, the highest first. Some of these records may be gone."""
         prefix = _SHARD.pack(shard_id) + _encoded(by, word)
         for key, _ in self._store.scan(Family.KEY_INDEX, prefix, reverse=True):
             if len(key) == len(prefix) + _OFFSET.size:
-                offset: int = _OFFSET.unpack_from(key, len(prefix))[0]
-                return offset
-        return None
+                yield _OFFSET.unpack_from(key, len(prefix))[0]
 
     def drop_below(
         self, mutations: Mutations, shard_id: int, start_offset: int, limit: int, after: bytes

@@ -76,21 +76,24 @@ class SimulatedDisk:
             trio.lowlevel.spawn_system_task(self._run)
 
     async def _run(self) -> None:
-        while self._queue and not self._closed:
+        while self._queue and not self._is_over():
             # It stays in the queue while it is under way, so that no second task is started.
             work, done = self._queue[0]
             await _rounds(self._rng)
-            if self._closed:
+            if self._is_over():
                 return
             result = outcome.capture(work)
             await _rounds(self._rng)
-            if self._closed:
+            if self._is_over():
                 return
             if isinstance(result, outcome.Error) and isinstance(result.error, CrashNow):
                 # Nobody is told anything after the power went; an error ends the waiting of those who wait.
                 result = outcome.Error(OSError(errno.EIO, "the power is off"))
             done(result)
             del self._queue[0]
+
+    def _is_over(self) -> bool:
+        return self._closed
 
     def close(self) -> None:
         """Do no more."""

@@ -62,6 +62,7 @@ class Host:
         self._files = SimulatedFileSystem()
         self._ready = threading.Event()
         self._error: BaseException | None = None
+        self._crash: Callable[[int], int] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self._await_engine()
@@ -86,18 +87,24 @@ class Host:
         self._on = True
         while self._on:
             self._over = trio.Event()
-            self._crash: Callable[[int], int] | None = None
+            self._crash = None
             try:
                 async with opened(self._files, self._rng, self._clock, CONFIG) as engine:
                     self.engine = engine
                     self._ready.set()
                     await self._over.wait()
-                    if self._crash is not None:
-                        self._files = self._files.crash(self._crash)
-                        raise CrashNow
-            except (CrashNow, BaseExceptionGroup) as error:
-                if self._crash is None or (not isinstance(error, CrashNow) and error.split(CrashNow)[1] is not None):
+                    self._lose_power()
+            except BaseExceptionGroup as errors:
+                # A nursery wraps the loss of power; anything beside it is an error of its own.
+                if errors.split(CrashNow)[1] is not None:
                     raise
+            except CrashNow:
+                continue
+
+    def _lose_power(self) -> None:
+        if self._crash is not None:
+            self._files = self._files.crash(self._crash)
+            raise CrashNow
 
     def call(self, work: Callable[[Engine], Awaitable[T]]) -> T:
         """Run something on the engine."""

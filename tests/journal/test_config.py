@@ -16,6 +16,7 @@ from journal.config import (
     LogFormat,
     ServerConfig,
     StorageConfig,
+    WrittenPages,
     allowed,
     format_size,
     load_config,
@@ -86,11 +87,11 @@ def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
 def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     config = load(
         tmp_path,
-        '[listen]\nhttp = ""\n[storage]\nsegment_bytes = "1.5 GiB"\nopen_files = 100\n'
+        '[listen]\nhttp = ""\n[storage]\nsegment_bytes = "1.5 GiB"\nwritten_pages = "keep"\n'
         '[shards]\ndefault_mode = "memory"\n[log]\nformat = "json"\n',
     )
     assert config.listen == ListenConfig(http="")
-    assert config.storage == StorageConfig(segment_bytes=3 << 29, open_files=100)
+    assert config.storage == StorageConfig(segment_bytes=3 << 29, written_pages=WrittenPages.KEEP)
     assert config.shards.default_mode is Mode.MEMORY
     assert config.log.format is LogFormat.JSON
 
@@ -106,13 +107,22 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
     [
         ("[storage]\nsegment_byte = 1", "[storage] segment_byte = 1 is unknown; did you mean segment_bytes?"),
         ("[log]\nzebra = 1", "[log] zebra = 1 is unknown; known: format, level"),
-        ("[storge]\nopen_files = 20", "[storge] is unknown; did you mean storage?"),
-        ("open_files = 20", "open_files is unknown; known: limits, listen, log, shards, storage"),
+        ("[storge]\nreceive_buffers = 20", "[storge] is unknown; did you mean storage?"),
+        ("receive_buffers = 20", "receive_buffers is unknown; known: limits, listen, log, shards, storage"),
         ("storage = 20", "storage = 20 must be a section: [storage]"),
-        ("[storage]\nopen_files = 2", "[storage] open_files = 2 is out of bounds; allowed: 16 to 1000000"),
-        ("[storage]\nopen_files = true", "[storage] open_files = True is no whole number; allowed: 16 to 1000000"),
-        ("[storage]\nopen_files = 20.5", "[storage] open_files = 20.5 is no whole number; allowed: 16 to 1000000"),
-        ('[storage]\nopen_files = "20"', "[storage] open_files = '20' is no whole number; allowed: 16 to 1000000"),
+        ("[storage]\nreceive_buffers = 0", "[storage] receive_buffers = 0 is out of bounds; allowed: 1 to 100000"),
+        (
+            "[storage]\nreceive_buffers = true",
+            "[storage] receive_buffers = True is no whole number; allowed: 1 to 100000",
+        ),
+        (
+            "[storage]\nreceive_buffers = 20.5",
+            "[storage] receive_buffers = 20.5 is no whole number; allowed: 1 to 100000",
+        ),
+        (
+            '[storage]\nreceive_buffers = "20"',
+            "[storage] receive_buffers = '20' is no whole number; allowed: 1 to 100000",
+        ),
         (
             '[storage]\nsegment_bytes = "1 KiB"',
             "[storage] segment_bytes = '1 KiB' is out of bounds; allowed: 64 KiB to 64 GiB",
@@ -147,7 +157,7 @@ def test_a_wrong_setting_is_an_error_that_names_file_key_value_and_what_is_allow
 
 def test_every_wrong_setting_gets_a_line(tmp_path: Path) -> None:
     message = problem(
-        tmp_path, "x = 1\n[log]\nlevl = 'info'\nformat = 'xml'\n[nowhere]\na = 1\n[storage]\nopen_files = ''"
+        tmp_path, "x = 1\n[log]\nlevl = 'info'\nformat = 'xml'\n[nowhere]\na = 1\n[storage]\nreceive_buffers = ''"
     )
     assert len(message.splitlines()) == 5
 

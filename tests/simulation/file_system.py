@@ -133,6 +133,9 @@ class SimulatedFile:
         self._require(writable=False)
         self._file_system._sync(f"fdatasync {self._path}", [self._content])
 
+    def drop_pages(self) -> None:
+        self._require(writable=False)
+
     def fsync(self) -> None:
         self._require(writable=False)
         self._file_system._sync(f"fsync {self._path}", [self._content])
