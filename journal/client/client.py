@@ -75,8 +75,8 @@ async def open_client(
         max_batch_bytes: Bound on the payload of a joined batch.
         max_batch_records: Bound on the records of a joined batch.
         max_batches_in_flight: Bound on the batches, over all shards, that are sent and not answered, besides those
-            whose callers wait. Beyond it appends of each shard collect and join, which serves both sides better than ever
-            more small batches; fewer join more, more hide a slower server.
+            whose callers wait. Beyond it appends of each shard collect and join, which serves both sides better than
+            ever more small batches. A lower bound joins more, a higher one hides a slower server.
         codec: Compression of batches encoded here.
         backoff_min_s: First delay before connecting or sending again; it doubles up to ``backoff_max_s``.
         backoff_max_s: Longest delay.
