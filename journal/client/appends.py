@@ -78,7 +78,7 @@ class Appends:
         window_bytes: int = 32 << 20,
         max_batch_bytes: int = 128 << 10,
         max_batch_records: int = 8192,
-        max_in_flight: int = 1 << 30,
+        max_in_flight: int = 1024,
     ) -> None:
         self.identity: ProducerIdentity | None = None
         self.unacknowledged_bytes = 0

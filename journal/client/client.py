@@ -39,9 +39,6 @@ from shards.position import Start
 from shards.record import Record
 
 _LATEST: Final = Start.latest()
-# Enough to keep a server busy that answers within a millisecond; few enough to let appends to many shards join.
-_JOINED_IN_FLIGHT: Final = 128
-_UNBOUNDED: Final = 1 << 30
 
 
 @asynccontextmanager
@@ -55,6 +52,7 @@ async def open_client(
     join_appends: bool = True,
     max_batch_bytes: int = 128 << 10,
     max_batch_records: int = 8192,
+    max_batches_in_flight: int = 1024,
     codec: Codec = Codec.NONE,
     backoff_min_s: float = 0.05,
     backoff_max_s: float = 5.0,
@@ -76,6 +74,9 @@ async def open_client(
         join_appends: Let small appends to one shard share batches.
         max_batch_bytes: Bound on the payload of a joined batch.
         max_batch_records: Bound on the records of a joined batch.
+        max_batches_in_flight: Bound on the batches, over all shards, that are sent and not answered, besides those
+            whose callers wait. Beyond it appends of each shard collect and join, which serves both sides better than
+            ever more small batches. A lower bound joins more, a higher one hides a slower server.
         codec: Compression of batches encoded here.
         backoff_min_s: First delay before connecting or sending again; it doubles up to ``backoff_max_s``.
         backoff_max_s: Longest delay.
@@ -106,7 +107,7 @@ async def open_client(
             window_bytes=window_bytes,
             max_batch_bytes=max_batch_bytes,
             max_batch_records=max_batch_records,
-            max_in_flight=_JOINED_IN_FLIGHT if join_appends else _UNBOUNDED,
+            max_in_flight=max_batches_in_flight,
             backoff=backoff,
         )
         client = Client(appends, after=after, backoff=backoff, join_appends=join_appends)

@@ -131,7 +131,7 @@ async def test_beyond_some_batches_in_flight_appends_collect_and_join(server: Fa
     names = [f"s{number}" for number in range(300)]
     for name in [*names, "lone"]:
         server.create(name)
-    async with server.running(), open_client(server.address) as client:
+    async with server.running(), open_client(server.address, max_batches_in_flight=128) as client:
         await client.append("s0", [b"first"])
         server.hold_acks = True
         pending = [client.append_nowait(name, [b"%d" % turn]) for turn in range(3) for name in names]
@@ -156,7 +156,7 @@ async def test_refusals_make_room_for_the_shards_that_wait(server: FakeServer) -
     for name in names:
         server.create(name)
     server.append_fault = lambda shard, batch: LimitExceededError("refused") if int(shard[1:]) < 200 else None
-    async with server.running(), open_client(server.address) as client:
+    async with server.running(), open_client(server.address, max_batches_in_flight=10) as client:
         pending = {name: client.append_nowait(name, [b"v"]) for name in names}
         with trio.fail_after(PATIENCE_S):
             for name, one in pending.items():
