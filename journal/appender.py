@@ -8,15 +8,15 @@ journal entries that one buffer of a `pwritev` covers: the bytes never change ha
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from crc32c import crc32c
 
 from journal.commit import AckSink, Committer
 from journal.decisions import LsnsReserved, OffsetsReserved
 from journal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
-from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD
-from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, verify_body
+from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD, Op
+from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, stamp, verify_body
 from shards.batch_header import MAX_CODEC
 from shards.columns import ALL_COLUMNS, MAX_TIME_US
 from shards.errors import (
@@ -34,18 +34,20 @@ from shards.segment import Segment
 from shards.shard import Shard
 from shards.word_index import Words
 
-# The producer's part of the batch header, from body_crc on.
-_PRODUCED = struct.Struct("<IIIIHBBIQIIQQ")
+# A whole APPEND frame up to its batch's body: length, op, correlation, handle, expected offset; then the producer's
+# part of the batch header, from body_crc on.
+_FRAME = struct.Struct("<IH2xII4xq12x32xIIIIHBBIQIIQQ")
 # Entry header and batch prefix, which lie next to each other.
 _STAMPED = struct.Struct("<IIIHBBIIQQ4sIQQQ")
-_PREFIX = struct.Struct("<4sI24s")
-_PLACE = struct.Struct("<QQQ")
+_ENTRY = struct.Struct("<II32s")
+_PLACE_PACK = struct.Struct("<QQQ").pack
 _CHECKED_PACK = CHECKED_PART.pack
 _ACK_PACK = ACK.pack
 _APPEND = int(Kind.APPEND)
 # Plain numbers: an enum member costs more to compare and to pack than everything around it.
 _MEMORY = int(AckLevel.MEMORY)
 _DURABLE = int(AckLevel.DURABLE)
+_OP_APPEND = int(Op.APPEND)
 _BATCH_MAGIC = b"JRB1"
 
 OFFSETS_RESERVED_AT_ONCE = 1 << 20
@@ -57,8 +59,8 @@ assert APPEND_HEAD.size == ENTRY_HEADER_SIZE, "frames are turned into entries in
 class Appender:
     """Decides appends: one object for all connections of an engine.
 
-    A caller brings the frames of one receive buffer with `append`, one after the other without awaiting in between, and
-    then calls `finish`.
+    A caller brings the frames of one receive buffer with `append_run`, and with `append` where that stops, without
+    awaiting in between, and then calls `finish`.
 
     Attributes:
         append_time_us: Time that batches are stamped with; the engine sets it once per received chunk.
@@ -73,6 +75,7 @@ class Appender:
         lsns_reserved: int,
         max_batch_bytes: int,
         producer_epoch: Callable[[int], int],
+        epochs: Mapping[int, int],
         load_producers: Callable[[Shard], dict[int, ProducerState]],
         open_segment: Callable[[Shard], Segment],
         words: Callable[[Shard, memoryview], Words],
@@ -82,6 +85,7 @@ class Appender:
         self._largest_group_bytes = committer.largest_group_bytes
         self._max_batch_bytes = max_batch_bytes
         self._producer_epoch = producer_epoch
+        self._epochs = epochs
         self._load_producers = load_producers
         self._open_segment = open_segment
         self._words = words
@@ -100,18 +104,146 @@ class Appender:
         self.refuse_files: StorageError | None = None
         self.refuse_memory: StorageError | None = None
 
-    def append(
-        self,
-        shard: Shard,
-        view: memoryview,
-        at: int,
-        end: int,
-        expected_offset: int,
-        ack_level: int,
-        correlation: int,
-        sink: AckSink,
-    ) -> None:
-        """Take one batch that lies at ``view[at + 40 : end]``, with 40 bytes before it that may be overwritten.
+    def append_run(self, view: memoryview, start: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> int:
+        """Take the plain appends among the frames in ``view[start:end]``, as far as they follow each other.
+
+        Plain is what needs no thought: a whole, sound batch for the open log segment of a shard without an index, from
+        no producer or one that sends what is expected. Everything else is left to `append`, and so are refusals.
+
+        Returns:
+            Where the first frame that was not taken begins.
+        """
+        if self.refuse_files is not None:
+            return start
+        if self._run_end != start or self._run_view is not view:
+            self.flush_run()
+            self._run_view, self._run_start, self._run_end = view, start, start
+        committer = self._committer
+        group = committer.group
+        group_number = group.number
+        room = self._largest_group_bytes - group.size_bytes - self._run_end + self._run_start
+        lsn = committer.next_lsn
+        time_us = self.append_time_us
+        epochs, owners, number = self._epochs, self._owners, sink.number
+        known = len(handles)
+        max_frame_bytes = self._max_batch_bytes + ENTRY_HEADER_SIZE
+        acks = bytearray()
+        try:
+            while end - start >= _FRAME.size:
+                (
+                    length,
+                    op,
+                    correlation,
+                    handle,
+                    expected,
+                    body_crc,
+                    body_size,
+                    raw_size,
+                    count,
+                    columns,
+                    codec,
+                    flags,
+                    epoch,
+                    producer_id,
+                    sequence,
+                    reserved,
+                    oldest_us,
+                    newest_us,
+                ) = _FRAME.unpack_from(view, start)
+                stop = start + length
+                if op != _OP_APPEND or stop > end or length > room or length > max_frame_bytes or handle >= known:
+                    break
+                shard = handles[handle]
+                if (
+                    shard is None
+                    or shard.in_memory_mode
+                    or shard.indexed
+                    or shard.damage
+                    or crc32c(view[start + 76 : stop]) != body_crc
+                    or (body_size + HEADER_SIZE + ENTRY_HEADER_SIZE) != length
+                    or body_size & 7
+                    or not 0 < count <= MAX_RECORD_COUNT
+                    or not count * 4 <= raw_size <= MAX_RAW_BYTES
+                    or flags
+                    or reserved
+                    or not 0 < columns <= ALL_COLUMNS
+                    or codec > MAX_CODEC
+                    or (not codec and body_size != raw_size)
+                    or not oldest_us <= newest_us <= MAX_TIME_US
+                ):
+                    break
+                base_offset = shard.next_offset
+                segments = shard.segments
+                if not segments or (expected != -1 and expected != base_offset):
+                    break
+                segment = segments[-1]
+                chunks = segment.chunks
+                if segment.sealed or chunks.end >= shard.segment_limit_bytes:
+                    break
+                if producer_id:
+                    producer = shard.producers.get(producer_id) if shard.producers is not None else None
+                    if (
+                        producer is None
+                        or producer.next_sequence != sequence
+                        or producer.epoch != epoch
+                        or epochs.get(producer_id) != epoch
+                        or owners.get(producer_id) != number
+                    ):
+                        break
+                    producer.accept(sequence, base_offset, count)
+                shard_id = shard.shard_id
+                _STAMPED.pack_into(
+                    view,
+                    start,
+                    length,
+                    crc32c(_CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard_id), length),
+                    body_crc,
+                    NODE_GROUP,
+                    _APPEND,
+                    0,
+                    NODE_EPOCH,
+                    0,
+                    lsn,
+                    shard_id,
+                    _BATCH_MAGIC,
+                    crc32c(_PLACE_PACK(base_offset, lsn, time_us)),
+                    base_offset,
+                    lsn,
+                    time_us,
+                )
+                if shard.group_number != group_number:
+                    group.touch(shard)
+                # What Segment.append does, without its calls.
+                position = chunks.end
+                if position >= segment.indexed_end:
+                    segment.add_to_index(lsn)
+                size = length - ENTRY_HEADER_SIZE
+                fill = chunks.fill
+                if fill + size > chunks.capacity:
+                    chunks.add_chunk(size)
+                    fill = 0
+                chunks.chunks[-1][fill : fill + size] = view[start + ENTRY_HEADER_SIZE : stop]
+                chunks.fill = fill + size
+                chunks.end = position + size
+                shard.next_offset = segment.next_offset = base_offset + count
+                shard.last_lsn = segment.last_lsn = lsn
+                segment.newest_append_us = time_us
+                segment.newest_us = max(segment.newest_us, newest_us)
+                # Level memory may have been asked for: an acknowledgement before the fsync would name an offset that a
+                # crash gives to another record.
+                acks += _ACK_PACK(correlation, _DURABLE, 0, 0, base_offset)
+                lsn += 1
+                room -= length
+                start = stop
+        finally:
+            committer.next_lsn = lsn
+            self._run_end = start
+            if acks:
+                _acks_for(group.acks, sink).extend(acks)
+        return start
+
+    def append(self, view: memoryview, at: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> None:
+        """Take the one APPEND frame that is ``view[at:end]``, whatever it takes.
 
         The acknowledgement goes to ``sink`` when the level that was asked for is reached. The buffer must stay
         untouched until the group that is being collected at `finish` is committed.
@@ -119,167 +251,130 @@ class Appender:
         Raises:
             StorageError: The batch is refused, nothing of it was kept.
         """
-        batch_at = at + ENTRY_HEADER_SIZE
-        size = end - batch_at
-        if size < HEADER_SIZE:
-            verify_body(view[batch_at:end])
-        (
-            body_crc,
-            body_size,
-            raw_size,
-            count,
-            columns,
-            codec,
-            flags,
-            epoch,
-            producer_id,
-            sequence,
-            reserved,
-            oldest_us,
-            newest_us,
-        ) = _PRODUCED.unpack_from(view, batch_at + 32)
-        if (
-            crc32c(view[batch_at + 36 : end]) != body_crc
-            or (body_size + HEADER_SIZE + 7) & ~7 != size
-            or body_size & 7
-            or not 0 < count <= MAX_RECORD_COUNT
-            or not count * 4 <= raw_size <= MAX_RAW_BYTES
-            or flags
-            or reserved
-            or not 0 < columns <= ALL_COLUMNS
-            or codec > MAX_CODEC
-            or (not codec and body_size != raw_size)
-            or not oldest_us <= newest_us <= MAX_TIME_US
-            or size > self._max_batch_bytes
-        ):
-            self._look_closer(view[batch_at:end])
+        _, _, _, correlation, handle, ack_level, expected_offset = APPEND_HEAD.unpack_from(view, at)
+        shard = handles[handle]
+        assert shard is not None  # the caller has looked
+        batch = view[at + ENTRY_HEADER_SIZE : end]
+        self._check(batch)
+        header = BatchHeader.unpack(batch)
         if shard.damage:
             shard.check_usable()
         producer: ProducerState | None = None
-        if producer_id:
+        if header.producer_id:
             # What is stored already is acknowledged again, whatever else the batch asks for.
-            producer = self._producer(shard, producer_id, epoch, sequence, sink)
-            if sequence != producer.next_sequence and not producer.follows(sequence):
-                self._repeat_or_gap(shard, producer, producer_id, sequence, correlation, sink)
+            producer = self._producer(shard, header, sink)
+            if header.sequence != producer.next_sequence and not producer.follows(header.sequence):
+                self._repeat_or_gap(shard, producer, header, correlation, sink)
                 return
         in_memory = shard.in_memory_mode
-        base_offset = shard.next_offset
         refused = self.refuse_memory if in_memory else self.refuse_files
         if refused is not None:
             raise refused
-        if expected_offset != -1 and expected_offset != base_offset:
-            raise OffsetConflictError(shard.name, expected_offset, base_offset)
+        if expected_offset not in (-1, shard.next_offset):
+            raise OffsetConflictError(shard.name, expected_offset, shard.next_offset)
         if in_memory and ack_level == _DURABLE:
             raise DurabilityUnavailableError(
                 f"shard {shard.name!r} is in memory mode, which cannot acknowledge as durable; switch it to file mode "
                 f"or ask for level memory"
             )
-        words = self._words(shard, view[batch_at:end]) if shard.indexed else None
-
-        committer = self._committer
-        segments = shard.segments
-        segment = segments[-1] if segments else None
-        if segment is None or segment.sealed or segment.chunks.end >= shard.segment_limit_bytes:
+        words = self._words(shard, batch) if shard.indexed else None
+        if shard.active() is None or shard.segments[-1].end >= shard.segment_limit_bytes:
             self.flush_run()
-            segment = self._open_segment(shard)
-        # Room is made after that: opening a segment may have put a decision into the group.
-        group = committer.group
-        if group.size_bytes + self._run_end - self._run_start + end - at > self._largest_group_bytes and not in_memory:
+            self._open_segment(shard)
+        if in_memory:
+            waits = self._append_in_memory(shard, batch, header, correlation, sink)
+        else:
+            waits = True
+            self._append_to_file(shard, view, at, end, batch, header, correlation, sink)
+        base_offset = shard.next_offset - header.record_count
+        if producer is not None:
+            producer.accept(header.sequence, base_offset, header.record_count)
+        if words:
+            (self._committer.group.words if waits else self._immediate_words).append((shard, base_offset, words))
+
+    def _append_to_file(
+        self,
+        shard: Shard,
+        view: memoryview,
+        at: int,
+        end: int,
+        batch: memoryview,
+        header: BatchHeader,
+        correlation: int,
+        sink: AckSink,
+    ) -> None:
+        committer = self._committer
+        # Room is made after a segment was opened: that may have put a decision into the group.
+        if not committer.room(self._run_end - self._run_start + end - at):
             self.flush_run()
             committer.make_room(end - at)
-        group = committer.group
-        lsn = committer.next_lsn
-        next_offset = base_offset + count
-        if in_memory:
-            level = _MEMORY
-            if (
-                next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2
-                or lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2
-            ):
-                self._reserve(shard, next_offset)
-                group = committer.group
-                lsn = committer.next_lsn
-            # A memory batch needs no disk, but it must not overtake a file batch of its shard that is not durable yet.
-            waits = shard.pending_groups > 0 or next_offset > shard.reserved_offset or lsn >= self.lsns_reserved
-            if waits:
-                if shard.group_number != group.number:
-                    self._publish_now()
-                    group.touch(shard)
-            elif shard.chunk_number != self._chunk_number:
-                shard.chunk_number = self._chunk_number
-                self._published_now.append(shard)
-            place = _PLACE.pack(base_offset, lsn, self.append_time_us)
-            _PREFIX.pack_into(view, batch_at, _BATCH_MAGIC, crc32c(place), place)
-        else:
-            entry_bytes = size + ENTRY_HEADER_SIZE
-            _STAMPED.pack_into(
-                view,
-                at,
-                entry_bytes,
-                crc32c(
-                    _CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id), entry_bytes
-                ),
-                body_crc,
-                NODE_GROUP,
-                _APPEND,
-                0,
-                NODE_EPOCH,
-                0,
-                lsn,
-                shard.shard_id,
-                _BATCH_MAGIC,
-                crc32c(_PLACE.pack(base_offset, lsn, self.append_time_us)),
-                base_offset,
-                lsn,
-                self.append_time_us,
-            )
-            if self._run_end == at and self._run_view is view:
-                self._run_end = end
-            else:
-                self.flush_run()
-                self._run_view = view
-                self._run_start = at
-                self._run_end = end
-            if shard.group_number != group.number:
-                group.touch(shard)
-            # Asked for level memory too: an acknowledgement before the fsync would name an offset that a crash
-            # gives to another record.
-            waits = True
-            level = _DURABLE
+        if self._run_end != at or self._run_view is not view:
+            self.flush_run()
+            self._run_view, self._run_start = view, at
+        lsn, base_offset = committer.next_lsn, shard.next_offset
+        self._stamp(shard, batch, header, lsn)
+        checked = _CHECKED_PACK(header.body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id)
+        _ENTRY.pack_into(view, at, end - at, crc32c(checked, end - at), checked)
+        self._run_end = end
+        committer.group.touch(shard)
+        _acks_for(committer.group.acks, sink).extend(_ACK_PACK(correlation, _DURABLE, 0, 0, base_offset))
 
-        committer.next_lsn = lsn + 1
-        # What Segment.append does, without its calls.
-        chunks = segment.chunks
-        if chunks.end >= segment.indexed_end:
-            segment.add_to_index(lsn)
-        fill = chunks.fill
-        if fill + size > chunks.capacity:
-            chunks.add_chunk(size)
-            fill = 0
-        chunks.chunks[-1][fill : fill + size] = view[batch_at:end]
-        chunks.fill = fill + size
-        chunks.end += size
-        segment.next_offset = next_offset
-        segment.last_lsn = lsn
-        segment.newest_append_us = self.append_time_us
-        segment.newest_us = max(segment.newest_us, newest_us)
+    def _append_in_memory(
+        self, shard: Shard, batch: memoryview, header: BatchHeader, correlation: int, sink: AckSink
+    ) -> bool:
+        """Take a batch in memory mode; True if its acknowledgement waits for the group all the same."""
+        base_offset = shard.next_offset
+        next_offset = base_offset + header.record_count
+        committer = self._committer
+        if (
+            next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2
+            or committer.next_lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2
+        ):
+            self._reserve(shard, next_offset)
+        group, lsn = committer.group, committer.next_lsn
+        # A memory batch needs no disk, but it must not overtake a file batch of its shard that is not durable yet.
+        waits = shard.pending_groups > 0 or next_offset > shard.reserved_offset or lsn >= self.lsns_reserved
+        if waits:
+            if shard.group_number != group.number:
+                self._publish_now()
+                group.touch(shard)
+        elif shard.chunk_number != self._chunk_number:
+            shard.chunk_number = self._chunk_number
+            self._published_now.append(shard)
+        self._stamp(shard, batch, header, lsn)
+        acks = _acks_for(group.acks if waits else self._immediate, sink)
+        acks += _ACK_PACK(correlation, _MEMORY, 0, 0, base_offset)
+        return waits
+
+    def _stamp(self, shard: Shard, batch: memoryview, header: BatchHeader, lsn: int) -> None:
+        """Give a batch its place and copy it behind the others of its segment."""
+        next_offset = shard.next_offset + header.record_count
+        stamp(batch, 0, shard.next_offset, lsn, self.append_time_us)
+        self._committer.next_lsn = lsn + 1
+        shard.segments[-1].append(batch, next_offset, lsn, self.append_time_us, header.max_timestamp_us)
         shard.next_offset = next_offset
         shard.last_lsn = lsn
-        if producer is not None:
-            producer.accept(sequence, base_offset, count)
-        if words:
-            (group.words if waits else self._immediate_words).append((shard, base_offset, words))
-        acks = group.acks if waits else self._immediate
-        packed = acks.get(sink)
-        if packed is None:
-            packed = acks[sink] = bytearray()
-        packed += _ACK_PACK(correlation, level, 0, 0, base_offset)
+
+    def append_all(self, view: memoryview, handles: Sequence[Shard | None], sink: AckSink) -> None:
+        """Take a buffer of nothing but whole APPEND frames.
+
+        Raises:
+            StorageError: One was refused; those before it were taken, those behind it were not.
+        """
+        start, end = 0, len(view)
+        while start < end:
+            taken = self.append_run(view, start, end, handles, sink)
+            if taken == start:
+                taken = start + APPEND_HEAD.unpack_from(view, start)[0]
+                self.append(view, start, taken, handles, sink)
+            start = taken
 
     def flush_run(self) -> None:
         """Hand the entries that lie next to each other in the receive buffer to the group, as one buffer."""
         if self._run_view is not None:
             size = self._run_end - self._run_start
-            self._committer.add(self._run_view[self._run_start : self._run_end], size)
+            if size:
+                self._committer.add(self._run_view[self._run_start : self._run_end], size)
             self._run_view = None
             self._run_start = self._run_end = 0
 
@@ -304,20 +399,20 @@ class Appender:
         self._published_now.clear()
         self._chunk_number += 1
 
-    def _look_closer(self, batch: memoryview) -> None:
-        """Refuse a batch that the quick checks stopped at, saying why; return if it is right all the same."""
-        verify_body(batch)
+    def _check(self, batch: memoryview) -> None:
+        """Refuse what is no sound batch of a producer, or too large."""
+        header = verify_body(batch)
         if len(batch) > self._max_batch_bytes:
             raise LimitExceededError(
                 f"record batch of {len(batch)} bytes is over the limit of {self._max_batch_bytes} "
                 f"(limits.max_batch_bytes); split it"
             )
-        header = BatchHeader.unpack(batch)
         if header.size_bytes != len(batch):
             raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
 
-    def _producer(self, shard: Shard, producer_id: int, epoch: int, sequence: int, sink: AckSink) -> ProducerState:
+    def _producer(self, shard: Shard, header: BatchHeader, sink: AckSink) -> ProducerState:
         """Sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
         newest = self._producer_epoch(producer_id)
         owner = self._owners.get(producer_id, 0)
         if owner > sink.number:
@@ -337,12 +432,13 @@ class Appender:
             producers = shard.producers = self._load_producers(shard)
         producer = producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
-            producer = producers[producer_id] = ProducerState(epoch, sequence)
+            producer = producers[producer_id] = ProducerState(epoch, header.sequence)
         return producer
 
     def _repeat_or_gap(
-        self, shard: Shard, producer: ProducerState, producer_id: int, sequence: int, correlation: int, sink: AckSink
+        self, shard: Shard, producer: ProducerState, header: BatchHeader, correlation: int, sink: AckSink
     ) -> None:
+        producer_id, sequence = header.producer_id, header.sequence
         if not producer.is_repeat(sequence):
             raise SequenceGapError(
                 f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which expects "
@@ -355,7 +451,7 @@ class Appender:
         # it is no longer known which sending that was.
         is_published = offset < shard.published_offset if offset >= 0 else not shard.pending_groups
         acks = self._immediate if is_published else self._committer.group.acks
-        acks.setdefault(sink, bytearray()).extend(_ACK_PACK(correlation, level, ACK_DUPLICATE, 0, offset))
+        _acks_for(acks, sink).extend(_ACK_PACK(correlation, level, ACK_DUPLICATE, 0, offset))
 
     def _reserve(self, shard: Shard, next_offset: int) -> None:
         """Take offsets and lsns ahead of use, so that a crash never gives out again what a reader may have seen."""
@@ -367,3 +463,10 @@ class Appender:
         if committer.next_lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2:
             self._lsns_asked = committer.next_lsn + LSNS_RESERVED_AT_ONCE
             committer.decide(LsnsReserved(self._lsns_asked), 0)
+
+
+def _acks_for(acks: dict[AckSink, bytearray], sink: AckSink) -> bytearray:
+    packed = acks.get(sink)
+    if packed is None:
+        packed = acks[sink] = bytearray()
+    return packed

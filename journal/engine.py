@@ -21,10 +21,9 @@ from journal.config import ServerConfig
 from journal.control import Control
 from journal.data_directory import DataDirectory, open_directory
 from journal.disk import Disk, DiskThread
-from journal.entry import ENTRY_HEADER_SIZE
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
-from journal.protocol.frames import ACK, ACK_DUPLICATE, NO_OFFSET
+from journal.protocol.frames import ACK, ACK_DUPLICATE, NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
 from journal.shard_table import ShardTable
@@ -169,6 +168,7 @@ class Engine:
             lsns_reserved=reserved,
             max_batch_bytes=self.config.limits.max_batch_bytes,
             producer_epoch=self.views.producers.epoch,
+            epochs=self.views.producers.epochs,
             load_producers=self._load_producers,
             open_segment=self._open_segment,
             words=_words,
@@ -338,12 +338,11 @@ class Engine:
         Raises:
             StorageError: It was refused; nothing of it is stored.
         """
-        frame = bytearray(ENTRY_HEADER_SIZE + len(batch))
-        frame[ENTRY_HEADER_SIZE:] = batch
-        self.begin_chunk()
         expected = NO_OFFSET if expected_offset is None else expected_offset
+        frame = memoryview(bytearray(build_append(correlation, 0, batch, ack_level=ack, expected_offset=expected)))
+        self.begin_chunk()
         try:
-            self.appender.append(shard, memoryview(frame), 0, len(frame), expected, ack, correlation, sink)
+            self.appender.append_all(frame, (shard,), sink)
         finally:
             self.appender.finish()
 

@@ -21,11 +21,15 @@ _MOST_CACHED = 100_000
 
 
 class Producers:
-    """The registered producers of a store."""
+    """The registered producers of a store.
+
+    Attributes:
+        epochs: Newest epoch by producer id, of those asked for lately; to be read only.
+    """
 
     def __init__(self, store: OrderedStore) -> None:
         self._store = store
-        self._epochs: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
 
     def get(self, name: str) -> ProducerIdentity | None:
         """Identity under a name, None if it was never opened."""
@@ -40,24 +44,24 @@ class Producers:
         Raises:
             UnknownProducerError: Nobody opened it.
         """
-        epoch = self._epochs.get(producer_id)
+        epoch = self.epochs.get(producer_id)
         if epoch is None:
             value = self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id))
             if value is None:
                 raise UnknownProducerError(
                     f"producer id {producer_id} was never opened on this node; open a producer by name first"
                 )
-            if len(self._epochs) >= _MOST_CACHED:
-                self._epochs.clear()
+            if len(self.epochs) >= _MOST_CACHED:
+                self.epochs.clear()
             epoch = decode_epoch(value)
-            self._epochs[producer_id] = epoch
+            self.epochs[producer_id] = epoch
         return epoch
 
     def fold_open(self, mutations: Mutations, name: str, producer_id: int, epoch: int) -> None:
         """The name has this id and epoch."""
         mutations.put(Family.PRODUCERS, b"n" + name.encode(), _BY_NAME.pack(_VERSION, producer_id, epoch))
         mutations.put(Family.PRODUCERS, _ID.pack(b"i", producer_id), _EPOCH.pack(epoch))
-        self._epochs[producer_id] = epoch
+        self.epochs[producer_id] = epoch
 
 
 def decode_identity(value: bytes) -> ProducerIdentity:

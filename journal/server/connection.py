@@ -133,15 +133,22 @@ class Connection:
         view = buffer.view
         engine = self.engine
         appender = engine.appender
-        append = appender.append
         unpack = APPEND_HEAD.unpack_from
         handles = self.handles
         appended = 0
+        # Plain appends are taken many at a time; where they stop, one frame is looked at by itself.
+        may_run = self.greeted
         self.is_paused = False
         engine.begin_chunk()
         try:
             while end - start >= HEADER.size:
-                length, op, _, correlation, handle, level, expected = unpack(view, start)
+                if may_run:
+                    taken = appender.append_run(view, start, end, handles, self)
+                    appended += taken - start
+                    start = taken
+                    if end - start < HEADER.size:
+                        break
+                length, op, _, correlation, handle, _, _ = unpack(view, start)
                 if not HEADER.size <= length <= self._max_frame_bytes:
                     raise RemoteProtocolError(
                         f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
@@ -157,7 +164,9 @@ class Connection:
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
                             raise unknown_handle(handle)
-                        append(shard, view, start, stop, expected, level, correlation, self)
+                        # In memory mode every batch is looked at by itself.
+                        may_run = not shard.in_memory_mode
+                        appender.append(view, start, stop, handles, self)
                         appended += length
                     except StorageError as error:
                         self._refuse(
@@ -170,6 +179,7 @@ class Connection:
                         self.is_paused = True
                         break
                     self._request(op, correlation, bytes(view[start + HEADER.size : stop]))
+                    may_run = self.greeted
                 start = stop
         finally:
             if appended:

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from journal.engine import Engine
-from journal.entry import ENTRY_HEADER_SIZE
-from journal.protocol.frames import ACK, ACK_DUPLICATE
+from journal.protocol.frames import ACK, ACK_DUPLICATE, build_append
 from shards.batch import encode_values, read_records
 from shards.clock import ManualClock
 from shards.errors import DiskFullError, StaleEpochError, StorageFailedError
@@ -61,17 +60,11 @@ async def append_together(
 ) -> None:
     """Append batches as frames that lie back to back in one receive buffer; the acknowledgements go to `note`."""
     await engine.maintenance.wait_for_room()
-    buffer = bytearray()
-    places = []
-    for batch in batches:
-        places.append((len(buffer), len(buffer) + ENTRY_HEADER_SIZE + len(batch)))
-        buffer += bytes(ENTRY_HEADER_SIZE) + batch
-    view = memoryview(buffer)
+    frames = [build_append(number, 0, batch, ack_level=ack) for number, batch in enumerate(batches)]
     sink = _Waiters(len(batches), note)
     engine.begin_chunk()
     try:
-        for number, (at, end) in enumerate(places):
-            engine.appender.append(shard, view, at, end, -1, ack, number, sink)
+        engine.appender.append_all(memoryview(bytearray(b"".join(frames))), (shard,), sink)
     finally:
         engine.appender.finish()
     await sink.wait()
