@@ -200,6 +200,9 @@ class Shard:
         if at >= 0 and offset < self.segments[at].next_offset:
             return self.segments[at], offset
         at += 1
+        # A segment that was opened and closed without a record does not cut a lost range in two.
+        while at < len(self.segments) and self.segments[at].next_offset == self.segments[at].base_offset:
+            at += 1
         if at < len(self.segments) and self.segments[at].base_offset < self.published_offset:
             return self.segments[at], self.segments[at].base_offset
         return None, self.published_offset

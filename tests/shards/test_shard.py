@@ -88,6 +88,20 @@ def test_offsets_that_were_lost_with_the_memory_lead_to_the_next_segment() -> No
     assert shard.segment_at(20) == (shard.segments[1], 20)
 
 
+def test_a_segment_without_a_record_does_not_cut_a_lost_range_in_two() -> None:
+    shard = Shard(1, "s", ShardConfig(), 0)
+    pool = ChunkPool(0)
+    empty = shard.open_segment(Mode.FILE, 4, 1, "/log/4.log", pool)
+    shard.next_offset = 13
+    following = shard.open_segment(Mode.FILE, 13, 2, "/log/13.log", pool)
+    following.append(bytes(8), 20, 1, 2, 2)
+    shard.next_offset = 20
+    shard.publish(shard.published_now())
+    assert empty.next_offset == empty.base_offset
+    assert shard.segment_at(0) == (following, 13)
+    assert shard.segment_at(4) == (following, 13)
+
+
 def test_listeners_hear_of_each_publish_until_they_are_taken_off() -> None:
     heard: list[int] = []
     workload = workload_after("append", "append", "append")
