@@ -185,7 +185,7 @@ class _Generator:
             from broker_adapter.opening import open_adapter
         except ImportError as error:
             raise UnavailableError(f"failed: no adapter: {error}") from error
-        host, port = self._stage.journal().address
+        host, port = ours.journal(self._stage).address
         return open_adapter(f"journal://{host}:{port}")
 
 

@@ -61,10 +61,10 @@ class _Generator:
     def _append_rate(self, config: ShardConfig, records: int, timing: Timing, *, join: bool) -> float:
         """Acknowledged records per second to a fresh shard that is deleted afterwards."""
         name = ours.fresh_name(f"client-{config.mode}")
-        with Wire(self._stage.journal().address) as wire:
+        with Wire(ours.journal(self._stage).address) as wire:
             wire.open([name], config)
         rate = self._run(lambda: name, records, timing, join=join, first=[name])
-        with Wire(self._stage.journal().address) as wire:
+        with Wire(ours.journal(self._stage).address) as wire:
             wire.delete(name)
         return rate
 
@@ -90,6 +90,6 @@ class _Generator:
             from journal.client import open_client
         except ImportError as error:
             raise UnavailableError(f"failed: no client: {error}") from error
-        host, port = self._stage.journal().address
+        host, port = ours.journal(self._stage).address
         # Rows that name a batch size must send that size, so joining is left to the single records.
         return open_client(f"{host}:{port}", join_appends=join)

@@ -15,6 +15,7 @@ import attrs
 
 from benchmarks import load
 from benchmarks.load import Chunk, Timing
+from benchmarks.processes import Server
 from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
 from benchmarks.runs import Measurement
 from benchmarks.stage import Stage
@@ -28,6 +29,8 @@ WINDOW_APPENDS = 16_384
 WINDOW_BYTES = 8 << 20
 CHUNK_BYTES = 128 << 10
 READ_BYTES = 256 << 20
+# Past the journal's budget once, so that all of its files are there and have been recycled.
+WARM_UP_BYTES = 1 << 30
 FETCH_BYTES = 1 << 20
 MESSAGES_PER_S = 1000
 MANY_SHARDS = 4000
@@ -64,6 +67,20 @@ def measurements(stage: Stage) -> list[Measurement]:
     ]
 
 
+def journal(stage: Stage) -> Server:
+    """The server under test, after it has been round once: its journal files are zeroed, its memory is faulted in."""
+
+    def warm_up() -> Server:
+        server = stage.journal()
+        name = fresh_name("warm-up")
+        with Wire(server.address) as wire:
+            fill(wire, name, WARM_UP_BYTES)
+            wire.delete(name)
+        return server
+
+    return stage.once("warm journal", warm_up)
+
+
 @attrs.frozen(slots=True)
 class ReadShard:
     """A sealed shard to read back: all its offsets lie in closed log segments."""
@@ -77,7 +94,7 @@ def shard_to_read(stage: Stage) -> ReadShard:
 
     def make() -> ReadShard:
         name = fresh_name("read")
-        with Wire(stage.journal().address) as wire:
+        with Wire(journal(stage).address) as wire:
             fill(wire, name, READ_BYTES)
             info = wire.request(Op.SEAL, {"name": name})
         return ReadShard(name, int(info["next_offset"]))
@@ -111,7 +128,7 @@ def many_shards(stage: Stage) -> list[str]:
 
     def create() -> list[str]:
         names = [f"bench/many/{number}" for number in range(MANY_SHARDS)]
-        with Wire(stage.journal().address) as wire:
+        with Wire(journal(stage).address) as wire:
             wire.open(names, FILE)
         return names
 
@@ -151,7 +168,7 @@ class _Generator:
         """Single-record appends per second, in random order over many shards."""
         names = many_shards(self._stage)
         batch = batch_of(1)
-        with Wire(self._stage.journal().address) as wire:
+        with Wire(journal(self._stage).address) as wire:
             handles = wire.open(names, None) * 4
             random.Random(1).shuffle(handles)
             per_chunk = CHUNK_BYTES // len(batch)
@@ -182,7 +199,7 @@ class _Generator:
 
     def tail(self, timing: Timing) -> Mapping[str, float]:
         """p50 and p99 from append on one connection to push on another, in microseconds."""
-        with self._fresh_shard(MEMORY) as (writer, name, handle), Wire(self._stage.journal().address) as reader:
+        with self._fresh_shard(MEMORY) as (writer, name, handle), Wire(journal(self._stage).address) as reader:
             reader.request(Op.SUBSCRIBE, {"subscription": 1, "shard": name, "start": "latest", "credit_bytes": 8 << 20})
             frame = frames.build_append(0, handle, batch_of(1))
             pushes, acknowledgements = FrameCutter(), FrameCutter()
@@ -217,7 +234,7 @@ class _Generator:
     def read(self, timing: Timing) -> float:
         """Gigabytes per second of batches read back by offset."""
         shard = shard_to_read(self._stage)
-        with Wire(self._stage.journal().address) as wire:
+        with Wire(journal(self._stage).address) as wire:
             [handle] = wire.open([shard.name], None)
             rate = fetch_bytes_per_s(
                 wire.socket, handle, first_offset=0, end_offset=shard.next_offset, max_bytes=FETCH_BYTES, timing=timing
@@ -234,10 +251,10 @@ class _Generator:
     def _fresh_shard(self, config: ShardConfig) -> Iterator[tuple[Wire, str, int]]:
         """A connection and a shard of its own that is deleted afterwards, on a connection that was not under load."""
         name = fresh_name(config.mode)
-        with Wire(self._stage.journal().address) as wire:
+        with Wire(journal(self._stage).address) as wire:
             [handle] = wire.open([name], config)
             yield wire, name, handle
-        with Wire(self._stage.journal().address) as wire:
+        with Wire(journal(self._stage).address) as wire:
             wire.delete(name)
 
 
