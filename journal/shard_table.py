@@ -10,12 +10,14 @@ from shards import shard_records
 from shards.catalogue import Catalogue, CatalogueRecord
 from shards.chunks import ChunkPool
 from shards.errors import ShardNotFoundError
-from shards.model import Mode
+from shards.model import Mode, ShardConfig
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.store import OrderedStore
 
 FAN_OUT = 256
+_CONFIGS_SHARED = 10_000
+_ONLY_THE_FIRST = (0,)
 
 
 def log_path(log_directory: str, shard_id: int, base_offset: int) -> str:
@@ -50,6 +52,7 @@ class ShardTable:
         # Tuples: a set for each of a million shards would cost more than the shards.
         self._recorded: dict[int, tuple[int, ...]] = {}
         self._open: dict[int, Shard] = {}
+        self._configs: dict[ShardConfig, ShardConfig] = {}
         self.catalogue = Catalogue(store)
         self.tail_pool = tail_pool
         self.memory_pool = memory_pool
@@ -85,7 +88,7 @@ class ShardTable:
         return shard
 
     def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
-        shard = Shard(shard_id, record.name, record.config, record.created_us)
+        shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool)
         if recorded:
             self._recorded[shard_id] = recorded
@@ -97,11 +100,17 @@ class ShardTable:
 
     def add(self, shard_id: int, record: CatalogueRecord) -> Shard:
         """Open a shard that was just created."""
-        shard = Shard(shard_id, record.name, record.config, record.created_us)
+        shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         self.set_segment_limit(shard)
         self._open[shard_id] = shard
         shard.dirty = True
         return shard
+
+    def _shared(self, config: ShardConfig) -> ShardConfig:
+        """The same object for equal configurations: most of a million shards are configured alike."""
+        if len(self._configs) >= _CONFIGS_SHARED:
+            self._configs.clear()
+        return self._configs.setdefault(config, config)
 
     def set_segment_limit(self, shard: Shard) -> None:
         """Take over the size at which the shard's segments are closed, for its present mode and configuration."""
@@ -145,7 +154,7 @@ class ShardTable:
     def set_recorded(self, shard_id: int, base_offsets: tuple[int, ...]) -> None:
         """Note what the views hold now."""
         if base_offsets:
-            self._recorded[shard_id] = base_offsets
+            self._recorded[shard_id] = _ONLY_THE_FIRST if base_offsets == _ONLY_THE_FIRST else base_offsets
         else:
             self._recorded.pop(shard_id, None)
 

@@ -55,6 +55,11 @@ class ChunkPool:
                 self._free.append(chunk)
 
 
+# What chunk lists that hold nothing have in common, never changed: a node has a million of them.
+_NO_CHUNKS: list[bytearray] = []
+_NO_STARTS: list[int] = []
+
+
 class ChunkList:
     """Batches from position ``start`` up to ``end`` of one segment.
 
@@ -66,8 +71,8 @@ class ChunkList:
 
     def __init__(self, start: int, pool: ChunkPool) -> None:
         self._pool = pool
-        self.chunks: list[bytearray] = []
-        self.starts: list[int] = []
+        self.chunks = _NO_CHUNKS
+        self.starts = _NO_STARTS
         self.end = start
         self.fill = 0
         self.capacity = 0
@@ -94,6 +99,8 @@ class ChunkList:
         wanted = max(FIRST_CHUNK_BYTES, min(FULL_CHUNK_BYTES, self.end - self.start), needed_bytes)
         chunk = self._pool.take() if wanted == FULL_CHUNK_BYTES else bytearray(wanted)
         self._pool.held_bytes += len(chunk)
+        if self.chunks is _NO_CHUNKS:
+            self.chunks, self.starts = [], []
         self.chunks.append(chunk)
         self.starts.append(self.end)
         self.fill = 0
@@ -126,14 +133,16 @@ class ChunkList:
             dropped = bisect_right(self.starts, position) - 1
         if dropped <= 0:
             return
-        gone = self.chunks[:dropped]
-        del self.chunks[:dropped]
-        del self.starts[:dropped]
+        if dropped == len(self.chunks):
+            gone, self.chunks, self.starts = self.chunks, _NO_CHUNKS, _NO_STARTS
+        else:
+            gone = self.chunks[:dropped]
+            del self.chunks[:dropped]
+            del self.starts[:dropped]
         self._pool.give_back(gone)
 
     def release(self) -> None:
         """Forget everything: the segment is gone. Readers that hold views keep theirs."""
-        gone, self.chunks = self.chunks, []
-        self.starts = []
+        gone, self.chunks, self.starts = self.chunks, _NO_CHUNKS, _NO_STARTS
         self.fill = self.capacity = 0
         self._pool.give_back(gone)

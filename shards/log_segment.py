@@ -76,7 +76,8 @@ class LogSegment(Segment):
 
     Attributes:
         path: Its file, which need not be there before the first flush.
-        header: Bytes written in front of the first batch.
+        shard_id: Its shard.
+        name: The shard's name.
         flushed: Position up to which the file holds the batches; later ones are in memory only.
         flushed_offset: Offset after the last record that the file holds.
         saved_entries: Index entries that the index file holds.
@@ -85,15 +86,21 @@ class LogSegment(Segment):
     """
 
     kind = SegmentKind.LOG
-    __slots__ = ("flushed", "flushed_offset", "header", "path", "saved_entries")
+    __slots__ = ("flushed", "flushed_offset", "name", "path", "saved_entries", "shard_id")
 
     def __init__(self, path: str, header: LogHeader, pool: ChunkPool) -> None:
         self.path = path
-        self.header = header
+        self.shard_id = header.shard_id
+        self.name = header.name
         super().__init__(header.base_offset, header.created_us, len(header.encode()), pool)
         self.flushed = self.start_position
         self.flushed_offset = header.base_offset
         self.saved_entries = 0
+
+    @property
+    def header(self) -> LogHeader:
+        """What is written in front of the first batch; made when asked for: a node has a million segments."""
+        return LogHeader(self.shard_id, self.base_offset, self.created_us, self.name)
 
     @property
     def index_path(self) -> str:
