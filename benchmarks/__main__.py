@@ -108,14 +108,18 @@ def _measure(
             ),
         ]
         plan = runs.schedule(measurements, {row.key for row in wanted}, rounds)
+
+        def before(number: int, measurement: runs.Measurement) -> None:
+            bar.update(task, completed=number, total=len(plan), description=measurement.keys[0])
+            # No run pays for what the one before it left to be written.
+            os.sync()
+
         return runs.collect(
             plan,
             timing,
             now_s=time.monotonic,
             deadline_s=time.monotonic() + (QUICK_BUDGET_S if quick else FULL_BUDGET_S),
-            progress=lambda number, measurement: bar.update(
-                task, completed=number, total=len(plan), description=measurement.keys[0]
-            ),
+            progress=before,
             expected_errors=EXPECTED_ERRORS,
         )
 
