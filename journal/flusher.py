@@ -1,8 +1,8 @@
 """Writing tails into log files: which, how many at once, and when they are synced.
 
 What is flushed is not durable by itself; the journal keeps it safe until a checkpoint has synced the files. Where much
-is written to one file it is synced at once all the same: the work is spread out, and the page cache is given back while
-it is warm.
+is written to one file it is synced at once all the same: that spreads the work, and lets the page cache be given back
+while it is warm.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 
 import trio
 
-from journal.config import StorageConfig, WrittenPages
+from journal.config import StorageConfig
+from journal.page_window import PageWindow, WrittenRange
 from shards.errors import DiskFullError
 from shards.file_system import FileSystem
 from shards.log_segment import FlushPlan, LogSegment
@@ -35,7 +37,7 @@ class Flusher:
     ) -> None:
         self._files = files
         self._directory = directory
-        self._drop_pages = storage.written_pages is WrittenPages.DROP
+        self._cached = PageWindow(storage.page_cache_bytes)
         self._written = written
         self._limiter = trio.CapacityLimiter(1)
         self._unsynced: set[str] = set()
@@ -98,37 +100,40 @@ class Flusher:
                 self._made_directories.add(directory)
             log = self._files.open(path, create=True)
             try:
+                size_bytes = sum(map(len, plan.buffers))
                 plan.write(self._files, log)
-                if sum(map(len, plan.buffers)) >= LARGE_TAIL_BYTES:
+                if size_bytes >= LARGE_TAIL_BYTES:
                     log.fdatasync()
-                    if self._drop_pages:
-                        log.drop_pages()
+                self._cached.add(WrittenRange(path, plan.position, size_bytes))
             finally:
                 log.close()
+        self._drop_pages()
+
+    def _drop_pages(self) -> None:
+        for path, ranges in groupby(self._cached.overdue(), key=attrgetter("path")):
+            if self._files.exists(path):
+                log = self._files.open(path, write=False)
+                try:
+                    for _, position, size_bytes in ranges:
+                        log.drop_pages(position, size_bytes)
+                finally:
+                    log.close()
 
     def _sync(self, paths: list[str]) -> None:
         if len(paths) > _SYNCED_ONE_BY_ONE:
             # One call for all files of the file system costs less than thousands of small ones.
             self._files.sync_all(self._directory)
-            if self._drop_pages:
-                self._each(paths, sync=False)
             return
-        self._each(paths, sync=True)
-        for directory in sorted({posixpath.dirname(path) for path in paths}):
-            self._files.sync_directory(directory)
-            self._files.sync_directory(posixpath.dirname(directory))
-
-    def _each(self, paths: list[str], *, sync: bool) -> None:
         for path in paths:
             if self._files.exists(path):
                 log = self._files.open(path)
                 try:
-                    if sync:
-                        log.fdatasync()
-                    if self._drop_pages:
-                        log.drop_pages()
+                    log.fdatasync()
                 finally:
                     log.close()
+        for directory in sorted({posixpath.dirname(path) for path in paths}):
+            self._files.sync_directory(directory)
+            self._files.sync_directory(posixpath.dirname(directory))
 
 
 def _plans(shards: list[Shard], least_bytes: int) -> list[FlushPlan]:

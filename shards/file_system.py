@@ -48,8 +48,11 @@ class File(Protocol):
         """Return only when the content, and the size if it changed, is durable."""
         ...
 
-    def drop_pages(self) -> None:
-        """Tell the operating system that what it caches of the file and has written is not needed soon; only a hint."""
+    def drop_pages(self, position: int, size: int) -> None:
+        """Tell the operating system that what it caches of these bytes is not needed soon; only a hint.
+
+        What is not synced stays in its cache.
+        """
         ...
 
     def fsync(self) -> None:
@@ -197,8 +200,8 @@ class OsFile:
     def fdatasync(self) -> None:
         os.fdatasync(self._descriptor)
 
-    def drop_pages(self) -> None:
-        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    def drop_pages(self, position: int, size: int) -> None:
+        os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
     def fsync(self) -> None:
         os.fsync(self._descriptor)

@@ -16,7 +16,6 @@ from journal.config import (
     LogFormat,
     ServerConfig,
     StorageConfig,
-    WrittenPages,
     allowed,
     format_size,
     load_config,
@@ -87,11 +86,11 @@ def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
 def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     config = load(
         tmp_path,
-        '[listen]\nhttp = ""\n[storage]\nsegment_bytes = "1.5 GiB"\nwritten_pages = "keep"\n'
+        '[listen]\nhttp = ""\n[storage]\nsegment_bytes = "1.5 GiB"\npage_cache_bytes = 0\n'
         '[shards]\ndefault_mode = "memory"\n[log]\nformat = "json"\n',
     )
     assert config.listen == ListenConfig(http="")
-    assert config.storage == StorageConfig(segment_bytes=3 << 29, written_pages=WrittenPages.KEEP)
+    assert config.storage == StorageConfig(segment_bytes=3 << 29, page_cache_bytes=0)
     assert config.shards.default_mode is Mode.MEMORY
     assert config.log.format is LogFormat.JSON
 

@@ -133,7 +133,7 @@ class SimulatedFile:
         self._require(writable=False)
         self._file_system._sync(f"fdatasync {self._path}", [self._content])
 
-    def drop_pages(self) -> None:
+    def drop_pages(self, position: int, size: int) -> None:
         self._require(writable=False)
 
     def fsync(self) -> None:
