@@ -87,7 +87,7 @@ class StorageConfig:
     memory_budget_bytes: Size = field(default=1 * GIB, metadata=_bytes(1 * MIB, 16 * TIB))
     memory_segment_bytes: Size = field(default=8 * MIB, metadata=_bytes(64 * KIB, 1 * GIB))
     disk_reserve_bytes: Size = field(default=256 * MIB, metadata=_bytes(0, 16 * TIB))
-    page_cache_bytes: Size = field(default=512 * MIB, metadata=_bytes(0, 16 * TIB))
+    page_cache_bytes: Size = field(default=2 * GIB, metadata=_bytes(0, 16 * TIB))
     flush_interval_ms: int = field(default=1_000, metadata=_within("milliseconds", 1, 60_000))
     retention_interval_s: int = field(default=10, metadata=_within("seconds", 1, 86_400))
     receive_buffer_bytes: Size = field(default=1 * MIB, metadata=_bytes(4 * KIB, 16 * MIB))
