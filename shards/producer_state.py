@@ -59,6 +59,14 @@ class ProducerState:
         runs.append((offset, sequence, count))
         self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
 
+    @property
+    def last_offset(self) -> int:
+        """Offset of the newest record known of it, -1 if none is."""
+        if not self.runs:
+            return -1
+        first_offset, _, length = self.runs[-1]
+        return first_offset + length - 1
+
     def is_repeat(self, sequence: int) -> bool:
         """Whether a batch that begins with this sequence was stored before (sequences wrap round)."""
         return 0 < (self.next_sequence - sequence) % SEQUENCE_MODULUS < HALF

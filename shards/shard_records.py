@@ -29,6 +29,9 @@ _HEAD_VALUE = struct.Struct("<BQQQQ")
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 _VERSION = 1
 
+PRODUCERS_REMEMBERED = 4096
+"""Most producers that a shard keeps the sequences of, so that what it holds does not grow with all that ever wrote."""
+
 
 def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
     """Record a shard as far as its log files are flushed, which must be synced as well.
@@ -66,10 +69,27 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
             break
     for base_offset in set(recorded).difference(present):
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
+    for producer_id in _forget_idle(shard):
+        mutations.delete(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id))
     for producer_id, state in (shard.producers or {}).items():
         # Batches on their way to the disk may never get there: sent again, they must not be taken for repeated ones.
         mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.before(safe).encode())
     return tuple(present)
+
+
+def _forget_idle(shard: Shard) -> list[int]:
+    """Take those producers out of a shard that have not appended to it for the longest, beyond the most it remembers.
+
+    A producer that comes back after that many others begins a new run, as one that the shard has never seen.
+    """
+    producers = shard.producers
+    if producers is None or len(producers) <= PRODUCERS_REMEMBERED:
+        return []
+    by_age = sorted(producers, key=lambda producer_id: producers[producer_id].last_offset)
+    gone = by_age[: len(producers) - PRODUCERS_REMEMBERED]
+    for producer_id in gone:
+        del producers[producer_id]
+    return gone
 
 
 def _published_log_segments(shard: Shard) -> Iterator[LogSegment]:

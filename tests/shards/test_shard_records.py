@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shards import shard_records
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogSegment
 from shards.producer_state import ProducerState
@@ -96,6 +97,20 @@ def test_producers_are_saved_with_their_shard_and_go_with_it() -> None:
     workload.store.write(mutations)
     assert load_producers(workload.store, 7) == {}
     assert all(not list(workload.store.scan(family)) for family in Family)
+
+
+def test_a_shard_remembers_the_producers_that_wrote_last_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_records, "PRODUCERS_REMEMBERED", 3)
+    workload = ShardWorkload()
+    workload.run([Step("append", 6), Step("publish", 0), Step("flush", 0)])
+    workload.shard.producers = {}
+    for producer_id in (5, 9, 7, 8, 6):
+        if len(workload.shard.producers) == 4:
+            workload.save()
+        state = workload.shard.producers[producer_id] = ProducerState(1, 0)
+        state.accept(0, len(workload.shard.producers), 1)
+    workload.save()
+    assert set(workload.shard.producers) == set(load_producers(workload.store, 7)) == {7, 8, 6}
 
 
 @settings(deadline=None)
