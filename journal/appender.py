@@ -98,6 +98,7 @@ class Appender:
         self._immediate: dict[AckSink, bytearray] = {}
         self._chunk_number = 0
         self._owners: dict[int, int] = {}
+        self._owned_epochs: dict[int, int] = {}
         self.append_time_us = 0
         self.lsns_reserved = lsns_reserved
         self._lsns_asked = lsns_reserved
@@ -414,19 +415,22 @@ class Appender:
         """Sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         newest = self._producer_epoch(producer_id)
-        owner = self._owners.get(producer_id, 0)
-        if owner > sink.number:
-            # Bytes of an older connection that still lay in a buffer: their sequence may belong to another batch now.
-            raise StaleEpochError(
-                f"producer {producer_id} has been used over a newer connection; this one may no longer send for it"
-            )
-        if owner < sink.number:
-            self._owners[producer_id] = sink.number
+        # First, so that a fenced holder takes nothing from the rightful one.
         if epoch != newest:
             raise StaleEpochError(
                 f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another has "
                 f"opened the producer since; open it again to take it back"
             )
+        if self._owned_epochs.get(producer_id) != epoch:
+            # Whoever used an older epoch, over whatever connection, is fenced by the epoch alone.
+            self._owned_epochs[producer_id] = epoch
+            self._owners[producer_id] = sink.number
+        elif self._owners[producer_id] > sink.number:
+            # Bytes of an older connection that still lay in a buffer: their sequence may belong to another batch now.
+            raise StaleEpochError(
+                f"producer {producer_id} has been used over a newer connection; this one may no longer send for it"
+            )
+        self._owners[producer_id] = sink.number
         producers = shard.producers
         if producers is None:
             producers = shard.producers = self._load_producers(shard)

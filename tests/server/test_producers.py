@@ -97,6 +97,28 @@ async def test_a_producer_belongs_to_the_newest_connection_that_used_it(tmp_path
             await old.append(old_handle, produced(me, 2, b"2"))
 
 
+async def test_a_fenced_holder_on_a_newer_connection_does_not_lock_out_the_rightful_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.client() as rightful, served.client() as fenced:
+        handle = await rightful.open("a")
+        old = await open_producer(fenced)
+        new = await open_producer(rightful)
+        other = await fenced.open("a")
+        with pytest.raises(StaleEpochError):
+            await fenced.append(other, produced(old, 0, b"x"))
+        assert (await rightful.append(handle, produced(new, 0, b"x"))).base_offset == 0
+
+
+async def test_a_newer_epoch_may_be_used_over_an_older_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.client() as older, served.client() as newer:
+        handle, other = await older.open("a"), await newer.open("a")
+        first = await open_producer(newer)
+        await newer.append(other, produced(first, 0, b"x"))
+        second = await open_producer(older)
+        assert (await older.append(handle, produced(second, 0, b"x"))).base_offset == 1
+        with pytest.raises(StaleEpochError):
+            await newer.append(other, produced(first, 1, b"x"))
+
+
 @pytest.mark.parametrize("config", [FILE, MEMORY], ids=["file", "memory"])
 async def test_a_mode_switch_under_load_loses_and_reorders_nothing(tmp_path: Path, config: object) -> None:
     """Two connections write while a third switches to and fro; offsets and each writer's order stay whole."""
