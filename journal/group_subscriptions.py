@@ -191,8 +191,10 @@ class SharedGroup:
     async def _hand_out(self, share: _Share) -> bool:
         """Give the next batch of a shard to the member whose turn it is; False when there is nobody or nothing."""
         shard, assignment = share.shard, share.assignment
-        if shard.damage:
-            self._end(share)
+        try:
+            shard.check_usable()
+        except StorageError as error:
+            self._end(share, error)
             return True
         if assignment.wanted().first_offset < shard.start_offset:
             assignment.skip_to(shard.start_offset)
@@ -204,7 +206,8 @@ class SharedGroup:
         except StorageError as error:
             if shard.start_offset > first:
                 return True
-            shard.damage = str(error)
+            # The group cannot go on in this shard; others who use it meet what is wrong for themselves, or do not.
+            self._end(share, error)
             return True
         # The read may have waited: the range may be somebody's by now, and members may have gone.
         if assignment.wanted().first_offset != first:
@@ -218,16 +221,14 @@ class SharedGroup:
         )
         return True
 
-    def _end(self, share: _Share) -> None:
+    def _end(self, share: _Share, error: StorageError) -> None:
+        """Tell the members that nothing more comes from a shard, and why; the group's other shards go on."""
         shard = share.shard
         del self._shares[shard.shard_id]
         shard.remove_listener(self._published)
         event = "removed" if shard.deleted else "error"
-        try:
-            shard.check_usable()
-        except StorageError as error:
-            for member in self._members:
-                member.notify(Notice(event, share.reference, shard.shard_id, shard.name, error=error))
+        for member in self._members:
+            member.notify(Notice(event, share.reference, shard.shard_id, shard.name, error=error))
 
     def _store_position(self, share: _Share, nursery: trio.Nursery) -> None:
         """Store the group's position if it moved, one commit at a time for each shard."""
