@@ -12,17 +12,12 @@ from shards.chunks import ChunkPool
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
 from shards.segment import Segment
+from shards.segment_paths import log_path
 from shards.shard import Shard
 from shards.store import OrderedStore
 
-FAN_OUT = 256
 _CONFIGS_SHARED = 10_000
 _ONLY_THE_FIRST = (0,)
-
-
-def log_path(log_directory: str, shard_id: int, base_offset: int) -> str:
-    """Where a log segment lies; 256 directories, so that none gets too large and few have to be synced."""
-    return f"{log_directory}/{shard_id % FAN_OUT:02x}/{shard_id:016x}-{base_offset:020}.log"
 
 
 class ShardTable:

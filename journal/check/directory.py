@@ -10,9 +10,9 @@ from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
 from journal.check.views import CheckedViews, ViewPass
 from journal.data_directory import read_format
-from journal.shard_table import FAN_OUT
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
+from shards.segment_paths import FAN_OUT
 from shards.store import OrderedStore
 
 _FAN = re.compile("[0-9a-f]{2}")

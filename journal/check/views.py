@@ -8,7 +8,6 @@ from collections.abc import Callable
 import attrs
 
 from journal.check.report import Report
-from journal.shard_table import log_path
 from shards import shard_records
 from shards.catalogue import CatalogueRecord, decode_record
 from shards.chunks import ChunkPool
@@ -18,6 +17,7 @@ from shards.log_segment import LogSegment
 from shards.names import validate_name, validate_shard_name
 from shards.producer_state import ProducerState
 from shards.producers import decode_epoch, decode_identity
+from shards.segment_paths import log_path
 from shards.shard import Shard
 from shards.state_store import EXPIRY_PREFIX, VALUE_PREFIX, decode_expiry_key, decode_value, expiry_key
 from shards.store import Family, OrderedStore
