@@ -260,7 +260,7 @@ def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, Segmen
         version = int((parsed.metadata or {}).get(f"{METADATA_PREFIX}format".encode(), b"0"))
         if version > FORMAT_VERSION:
             raise FormatVersionError(
-                f"{path} has sealed segment format {version}, this program knows up to {FORMAT_VERSION}; use a newer one"
+                f"{path} has sealed format {version}, this program knows up to {FORMAT_VERSION}; use a newer one"
             )
         metadata = SegmentMetadata.decode(parsed.metadata or {})
         schema = parsed.schema.to_arrow_schema()

@@ -63,7 +63,7 @@ MAGIC = b"PAR1"
 TAIL = struct.Struct("<I4s")
 """The end of every Parquet file: size of the footer and magic."""
 SEALS = struct.Struct("<4sII4x")
-"""What stands right before the footer, where Parquet readers do not look: magic, CRC-32C of the footer, of the page index."""
+"""What stands right before the footer, where Parquet readers do not look: magic, CRC-32Cs of footer and page index."""
 SEALS_MAGIC = b"JSEG"
 
 METADATA_PREFIX = "journal."
