@@ -9,6 +9,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY shards/ shards/
 COPY journal/ journal/
 COPY broker_adapter/ broker_adapter/
+COPY spark_export/ spark_export/
 RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
     && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl
 
