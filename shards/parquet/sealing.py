@@ -30,6 +30,7 @@ from shards.parquet.schema import (
     RowGroupEntry,
     SegmentMetadata,
 )
+from shards.seal_plan import SealedFile, SealPlan
 
 ROW_GROUP_BYTES = 1 << 20
 """A row group ends with the batch that takes it to so many bytes of bodies before compression."""
@@ -38,47 +39,6 @@ ROW_GROUP_RECORDS = 1 << 16
 _WINDOW_BYTES = 4 << 20
 _MAX_BATCH_BYTES = 2 * MAX_RAW_BYTES
 _LOG_HEADER_BYTES = 2048
-
-
-@attrs.frozen
-class SealPlan:
-    """What is to be sealed; all of it survives a trip through JSON.
-
-    Attributes:
-        log_path: The log segment, which holds ``base_offset`` up to but not including ``next_offset``.
-        out_path: The file to write; one that is there already is written over.
-        name: The shard's.
-        start_position: Where in the log the first batch begins.
-        end_position: Where in the log the last batch ends.
-        created_us: When the log segment was opened.
-    """
-
-    log_path: str
-    out_path: str
-    name: str
-    shard_id: int
-    base_offset: int
-    next_offset: int
-    start_position: int
-    end_position: int
-    created_us: int
-
-
-@attrs.frozen
-class SealedFile:
-    """What became of it.
-
-    Attributes:
-        size_bytes: Size of the Parquet file.
-        digest: SHA-256 of the Parquet file.
-        value_bytes: Size of all values together.
-    """
-
-    size_bytes: int
-    digest: bytes
-    record_count: int
-    value_bytes: int
-    row_groups: int
 
 
 def seal_log(files: FileSystem, plan: SealPlan) -> SealedFile:
