@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter
 
-from journal.cli.boundary import CommandError
-from journal.cli.connection import JsonOption
-from journal.cli.output import write_json, write_lines, write_text
+from command_line.app import JsonOption
+from command_line.boundary import CommandError
+from command_line.output import write_json, write_lines, write_text
 
 if TYPE_CHECKING:
     from journal.decisions import Decision

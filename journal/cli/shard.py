@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, ask
-from journal.cli.output import write_json, write_table, write_text
-from journal.cli.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
+from command_line.app import JsonOption
+from command_line.output import write_json, write_table, write_text
+from command_line.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
+from journal.cli.connection import DEFAULT_SERVER, ServerOption, ask
 
 if TYPE_CHECKING:
     from shards.model import ShardInfo

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from journal.cli.boundary import OutputClosedError
+from command_line.boundary import OutputClosedError
 
 _WIDE = 240
 
@@ -39,9 +39,9 @@ def write_json(value: object) -> None:
     write_lines([msgspec.json.encode(value)])
 
 
-def note(text: str) -> None:
-    """Say something on stderr."""
-    sys.stderr.write(f"journal: {text}\n")
+def note(program: str, text: str) -> None:
+    """Say something on stderr, as the program of that name."""
+    sys.stderr.write(f"{program}: {text}\n")
     sys.stderr.flush()
 
 

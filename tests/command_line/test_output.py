@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.cli.output import progress, write_json, write_lines, write_table
+from command_line.output import progress, write_json, write_lines, write_table
 
 
 def test_lines_are_written_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
