@@ -294,6 +294,17 @@ class StorageAdapter(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def find_offset(self, shard: str, start: Start) -> int:
+        """The offset at which a reader that starts there begins; the shard's end if there is nothing yet.
+
+        For a time it may be that of an earlier record of the same batch: a batch is found without being opened, and
+        the reader skips inside it.
+
+        Raises:
+            OffsetOutOfRangeError: An offset was given that was trimmed or lies past the end.
+        """
+
+    @abc.abstractmethod
     async def read_batches(
         self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
     ) -> StoredBatches:

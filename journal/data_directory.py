@@ -6,6 +6,8 @@
     FORMAT      JSON: version of the layout, random id of the node
     journal/    journal files
     log/        log segments, in 256 directories
+    sealed/     Parquet segments, a directory for each shard
+    sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
 """
 
@@ -39,6 +41,16 @@ class DataDirectory:
     def log(self) -> str:
         """Directory of the log segments."""
         return f"{self.path}/log"
+
+    @property
+    def sealed(self) -> str:
+        """Directory of the Parquet segments."""
+        return f"{self.path}/sealed"
+
+    @property
+    def sealing(self) -> str:
+        """Directory of Parquet segments that are being written."""
+        return f"{self.path}/sealing"
 
     @property
     def state(self) -> str:

@@ -109,6 +109,7 @@ class Engine:
         self.table = ShardTable(
             store,
             directory.log,
+            directory.sealed,
             tail_pool=ChunkPool(storage.tail_budget_bytes),
             memory_pool=ChunkPool(0),
             segment_bytes=storage.segment_bytes,

@@ -25,6 +25,7 @@ class ShardTable:
 
     Attributes:
         catalogue: All shards by name.
+        sealed_root: Directory of all Parquet segments.
         tail_pool: Memory of log segments that is not in their files yet.
         memory_pool: Memory of memory segments.
         recovering: Entries are being folded; a shard opened now may still have entries to come.
@@ -34,6 +35,7 @@ class ShardTable:
         self,
         store: OrderedStore,
         log_directory: str,
+        sealed_root: str,
         *,
         tail_pool: ChunkPool,
         memory_pool: ChunkPool,
@@ -42,6 +44,7 @@ class ShardTable:
     ) -> None:
         self._store = store
         self._log_directory = log_directory
+        self.sealed_root = sealed_root
         self._segment_bytes = segment_bytes
         self._memory_segment_bytes = memory_segment_bytes
         # Tuples: a set for each of a million shards would cost more than the shards.
@@ -84,7 +87,7 @@ class ShardTable:
 
     def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
-        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool)
+        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
         if recorded:
             self._recorded[shard_id] = recorded
         self.set_segment_limit(shard)

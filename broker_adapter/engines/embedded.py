@@ -215,6 +215,11 @@ class EmbeddedAdapter(StorageAdapter):
             now_us=self._engine.now_us(),
         )
 
+    async def find_offset(self, shard: str, start: Start) -> int:
+        found = self._shard(shard)
+        await trio.lowlevel.checkpoint()
+        return await self._calls.run(self._engine.reader.find_offset(found, start))
+
     async def read_batches(
         self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
     ) -> StoredBatches:

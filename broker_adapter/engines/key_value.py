@@ -312,6 +312,11 @@ class KeyValueAdapter(StorageAdapter):
             offset, max_bytes=max_bytes, max_records=max_records, now_us=self._clock.now_us()
         )
 
+    async def find_offset(self, shard: str, start: Start) -> int:
+        found = self._shard(shard)
+        await trio.lowlevel.checkpoint()
+        return found.offset_of(start)
+
     async def read_batches(
         self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
     ) -> StoredBatches:

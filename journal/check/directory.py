@@ -121,7 +121,7 @@ def _check_views(
         report.damage(state, 0, str(error))
         return None
     try:
-        return ViewPass(store, state, f"{path}/log", report).check()
+        return ViewPass(store, state, f"{path}/log", f"{path}/sealed", report).check()
     finally:
         store.close()
 

@@ -38,10 +38,11 @@ class CheckedViews:
 class ViewPass:
     """One walk over all families of a store."""
 
-    def __init__(self, store: OrderedStore, path: str, log_directory: str, report: Report) -> None:
+    def __init__(self, store: OrderedStore, path: str, log_directory: str, sealed_root: str, report: Report) -> None:
         self._store = store
         self._path = path
         self._log_directory = log_directory
+        self._sealed_root = sealed_root
         self._report = report
         self._shards: dict[int, CatalogueRecord] = {}
         self._pool = ChunkPool(0)
@@ -96,7 +97,7 @@ class ViewPass:
         for shard_id, record in self._shards.items():
             shard = Shard(shard_id, record.name, record.config, record.created_us)
             try:
-                shard_records.load(self._store, shard, self._log_path, self._pool)
+                shard_records.load(self._store, shard, self._log_path, self._pool, sealed_root=self._sealed_root)
             except _DAMAGED as error:
                 self._damage(f"shard {record.name!r} ({shard_id}): {error}")
                 continue

@@ -9,6 +9,7 @@ from broker_adapter import StorageAdapter
 from shards import batch as batches
 from shards.errors import OffsetOutOfRangeError, ShardNotFoundError
 from shards.model import Mode
+from shards.position import Start
 from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Opening
 from tests.adapter_contract.reading import PATIENCE_S, offsets_of, read_all, values_of
@@ -78,6 +79,26 @@ async def test_at_the_end_there_is_nothing_to_read_and_past_it_an_error(adapter:
         assert (caught.value.start_offset, caught.value.next_offset) == (1, 2)
     with pytest.raises(ShardNotFoundError, match="nope"):
         await adapter.read_batches("nope", 0)
+
+
+async def test_a_position_is_found_as_the_offset_to_read_batches_from(adapter: StorageAdapter) -> None:
+    await adapter.create_shard("s")
+    for first in (1, 4, 7):
+        await adapter.append("s", [Record(b"v", timestamp_us=1_000 * number) for number in range(first, first + 3)])
+    await adapter.trim("s", 1)
+    assert await adapter.find_offset("s", Start.earliest()) == 1
+    assert await adapter.find_offset("s", Start.latest()) == 9
+    assert await adapter.find_offset("s", Start.offset(5)) == 5
+    for time_us, offset in ((0, 1), (4_500, 4), (9_000, 8)):
+        found = await adapter.find_offset("s", Start.time(time_us))
+        records = batches.read_records((await adapter.read_batches("s", found)).batches, start_offset=found)
+        assert next(one.offset for one in records if one.timestamp_us >= time_us) == offset
+    assert await adapter.find_offset("s", Start.time(9_001)) == 9
+    lsn = batches.BatchHeader.unpack((await adapter.read_batches("s", 3)).batches).lsn
+    assert await adapter.find_offset("s", Start.lsn(lsn)) == 3
+    for offset in (0, 10):
+        with pytest.raises(OffsetOutOfRangeError, match="'s'"):
+            await adapter.find_offset("s", Start.offset(offset))
 
 
 async def test_waiting_for_batches_ends_with_an_append(adapter: StorageAdapter) -> None:

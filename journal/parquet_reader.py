@@ -1,0 +1,195 @@
+"""Reading Parquet segments: row groups are decoded off the event loop, and kept for whoever reads on or reads the same.
+
+What comes out is what the log segment gave before it was sealed: stamped batches with the same offsets, lsns and times.
+Which segment to read is the matter of `journal.reader`. pyarrow is imported when the first Parquet segment is read, in
+the thread that decodes it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import attrs
+import trio
+
+from journal.shared_cache import SharedCache
+from shards.batch import BatchHeader
+from shards.errors import CorruptionError, StorageError
+from shards.extents import Extent, Place, find_in_bytes
+from shards.file_system import FileSystem
+from shards.parquet_segment import ParquetSegment
+
+if TYPE_CHECKING:
+    from shards.parquet.reading import SealedReader
+
+GROUPS_BYTES = 64 << 20
+"""Decoded row groups that are kept, of all segments together."""
+FOOTERS_BYTES = 16 << 20
+"""Footers that are kept, of all segments together."""
+
+_DECODERS = 4
+_BATCH_ENTRY_BYTES = 80
+_FOOTER_ENTRY_BYTES = 1000
+
+SegmentKey: TypeAlias = tuple[int, int]
+GroupKey: TypeAlias = tuple[int, int, int]
+T = TypeVar("T")
+
+
+@attrs.frozen(slots=True, eq=False)
+class _Group:
+    """A decoded row group.
+
+    Attributes:
+        next_offset: Offset after its last record.
+        data: Its batches back to back.
+        base_offsets: Of each batch.
+        positions: Where in ``data`` each batch begins, and the end of the last one.
+    """
+
+    next_offset: int
+    data: memoryview
+    base_offsets: list[int]
+    positions: list[int]
+
+    @property
+    def cost(self) -> int:
+        return len(self.data) + _BATCH_ENTRY_BYTES * len(self.base_offsets)
+
+
+class ParquetReader:
+    """Reads Parquet segments of an engine. Cancelling a read is safe: nothing changes by reading."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        # Decoding takes processor time: more threads than this would only keep the event loop waiting.
+        self._limiter = trio.CapacityLimiter(_DECODERS)
+        self._opened: SharedCache[SegmentKey, SealedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
+        self._groups: SharedCache[GroupKey, _Group] = SharedCache(GROUPS_BYTES, lambda group: group.cost)
+
+    def read_nowait(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> Extent | None:
+        """What can be given without a disk: batches of a row group that is kept.
+
+        REQUIRES: the segment holds the offset.
+        """
+        if place is not None and place.segment is segment and place.offset == offset:
+            index = place.position
+        else:
+            opened = self._opened.get_nowait(_key_of(segment))
+            if opened is None:
+                return None
+            index = _group_at(opened, offset)
+        group = self._groups.get_nowait((*_key_of(segment), index))
+        return _extent(segment, index, group, offset, max_bytes) if group is not None else None
+
+    async def read(self, segment: ParquetSegment, offset: int, max_bytes: int) -> Extent:
+        """Whole batches of one row group, from the one that holds the offset on: up to ``max_bytes``, at least one.
+
+        REQUIRES: the segment holds the offset.
+
+        Raises:
+            FileNotFoundError: The file is gone.
+            CorruptionError: It is not what was written.
+        """
+        opened = await self._open(segment)
+        index = _group_at(opened, offset)
+        return _extent(segment, index, await self._group(segment, opened, index), offset, max_bytes)
+
+    async def find(
+        self, segment: ParquetSegment, wanted: Callable[[BatchHeader], bool], value: int, *, by_time: bool
+    ) -> BatchHeader | None:
+        """First wanted batch, looked for only where the newest record or the last lsn reaches ``value``.
+
+        Raises:
+            FileNotFoundError: The file is gone.
+            CorruptionError: It is not what was written.
+        """
+        opened = await self._open(segment)
+        for index, row_group in enumerate(opened.row_groups):
+            if (row_group.newest_us if by_time else row_group.last_lsn) >= value:
+                group = await self._group(segment, opened, index)
+                _, header = await self._in_thread(find_in_bytes, group.data, wanted)
+                if header is not None:
+                    return header
+        return None
+
+    async def _open(self, segment: ParquetSegment) -> SealedReader:
+        return await self._opened.get(_key_of(segment), partial(self._in_thread, self._read_footer, segment))
+
+    async def _group(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+        key = (*_key_of(segment), index)
+        try:
+            return await self._groups.get(key, partial(self._in_thread, _decode, segment, opened, index))
+        except (CorruptionError, FileNotFoundError):
+            # It may be mended or put back before somebody asks again.
+            self._opened.forget(_key_of(segment))
+            raise
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
+
+    def _read_footer(self, segment: ParquetSegment) -> SealedReader:
+        try:
+            from shards.parquet.reading import SealedReader
+        except ImportError as error:
+            raise StorageError(
+                f"{segment.path} is a Parquet segment, and to read it {error.name} has to be installed: "
+                f"pip install 'journal-engine[parquet]'"
+            ) from error
+        with _naming(segment, segment.base_offset, segment.next_offset):
+            opened = SealedReader(self._files, segment.path)
+            found = (opened.shard_id, opened.base_offset, opened.next_offset, opened.size_bytes)
+            expected = (segment.shard_id, segment.base_offset, segment.next_offset, segment.size_bytes)
+            if found != expected:
+                names = "(shard id, base offset, next offset, size)"
+                raise CorruptionError(segment.path, 0, f"expected {names} {expected}, found {found}")
+        return opened
+
+
+@contextmanager
+def _naming(segment: ParquetSegment, first_offset: int, next_offset: int) -> Iterator[None]:
+    """Say of a damaged file which records of which shard are concerned."""
+    try:
+        yield
+    except CorruptionError as error:
+        concerned = f"offsets {first_offset} to {next_offset - 1} of shard {segment.name!r} cannot be read"
+        raise CorruptionError(error.path, error.position, f"{error.problem}; {concerned}") from error
+
+
+def _decode(segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+    row_group = opened.row_groups[index]
+    with _naming(segment, row_group.first_offset, row_group.next_offset):
+        encoded = opened.batches(index)
+    positions = [*encoded.positions, len(encoded.data)]
+    return _Group(row_group.next_offset, memoryview(encoded.data), encoded.base_offsets, positions)
+
+
+def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max_bytes: int) -> Extent:
+    """Cut batches out of a row group; no copy."""
+    positions, base_offsets = group.positions, group.base_offsets
+    first = bisect_right(base_offsets, offset) - 1
+    start = positions[first]
+    # Behind the last batch that ends within the limit, but behind the first one at least.
+    stop = max(bisect_right(positions, start + max_bytes) - 1, first + 1)
+    data = group.data[start : positions[stop]]
+    is_last = stop == len(base_offsets)
+    next_offset = group.next_offset if is_last else base_offsets[stop]
+    place = Place(segment, index + 1 if is_last else index, next_offset)
+    return Extent(base_offsets[first], next_offset, [data], len(data), place)
+
+
+def _group_at(opened: SealedReader, offset: int) -> int:
+    return bisect_right(opened.row_groups, offset, key=lambda group: group.first_offset) - 1
+
+
+def _key_of(segment: ParquetSegment) -> SegmentKey:
+    # Ids of shards and offsets are never used again, and a Parquet segment never changes.
+    return segment.shard_id, segment.base_offset
+
+
+def _cost_of_footer(opened: SealedReader) -> int:
+    return _FOOTER_ENTRY_BYTES * (1 + len(opened.row_groups))
