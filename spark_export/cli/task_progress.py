@@ -43,16 +43,20 @@ def task_progress(spark: SparkSession, what: str) -> Iterator[None]:
 
 
 def count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
-    """Tasks done, and tasks known, of all jobs of a group so far. Later stages add to the second number."""
+    """Tasks done, and tasks known, of all jobs of a group so far. Later jobs add to the second number."""
     done = total = 0
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
-        for stage in info.stageIds if info is not None else ():
-            # A stage that was not needed, or that Spark has forgotten, has no information.
-            found = tracker.getStageInfo(stage)
-            if found is not None:
-                done += found.numCompletedTasks
-                total += found.numTasks
+        if info is None:
+            continue
+        begun = info.status != "RUNNING"
+        # From the last stage back: one that has not begun though a later one has is skipped, its results were there.
+        for found in map(tracker.getStageInfo, sorted(info.stageIds, reverse=True)):
+            if found is None:
+                continue
+            begun = begun or found.numCompletedTasks + found.numActiveTasks > 0
+            done += found.numCompletedTasks
+            total += found.numTasks if not begun or found.numCompletedTasks + found.numActiveTasks else 0
     return done, total
 
 
@@ -63,7 +67,11 @@ def _watch(context: SparkContext, group: str, what: str, over: threading.Event) 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as display:
         task = display.add_task(what, total=None)
