@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -34,28 +34,29 @@ class SparkOptions:
     conf: tuple[str, ...] = ()
     spark_log: Annotated[bool, Parameter(negative="")] = False
 
-    def settings(self) -> dict[str, str]:
-        """Those of `conf`.
-
-        Raises:
-            UsageError: One of them is not NAME=VALUE.
-        """
-        settings = {}
-        for each in self.conf:
-            name, equals, value = each.partition("=")
-            if not name or not equals:
-                raise UsageError(f"--conf {each!r} is not NAME=VALUE, like spark.sql.shuffle.partitions=64")
-            settings[name] = value
-        return settings
-
 
 DEFAULT: Final = SparkOptions()
+
+
+def named_values(option: str, given: Sequence[str], *, example: str) -> dict[str, str]:
+    """What an option says that is given as NAME=VALUE, several times maybe.
+
+    Raises:
+        UsageError: One of them is not of that form.
+    """
+    values = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{option} {each!r} is not NAME=VALUE, like {example}")
+        values[name] = value
+    return values
 
 
 @contextmanager
 def running_spark(options: SparkOptions) -> Iterator[SparkSession]:
     """A session for the length of the block: the one that runs in this process already, or one that ends with it."""
-    settings = options.settings()
+    settings = named_values("--conf", options.conf, example="spark.sql.shuffle.partitions=64")
     from pyspark.sql import SparkSession
 
     from spark_export.session import end_session, make_session

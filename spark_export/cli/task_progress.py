@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
+    from rich.progress import Progress
 
 _PATIENCE_S: Final = 2.0
 _INTERVAL_S: Final = 0.25
@@ -60,22 +61,28 @@ def count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
     return done, total
 
 
-def _watch(context: SparkContext, group: str, what: str, over: threading.Event) -> None:
-    if over.wait(_PATIENCE_S):
-        return
+def task_bar() -> Progress:
+    """A display on stderr of steps and their tasks; it is gone when its block is left."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("tasks"),
         TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+
+
+def _watch(context: SparkContext, group: str, what: str, over: threading.Event) -> None:
+    if over.wait(_PATIENCE_S):
+        return
+    tracker = context.statusTracker()
+    with task_bar() as display:
         task = display.add_task(what, total=None)
-        tracker = context.statusTracker()
         while not over.wait(_INTERVAL_S):
             done, total = count_tasks(tracker, group)
             display.update(task, completed=done, total=total or None)
