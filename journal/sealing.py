@@ -129,6 +129,17 @@ class Sealing:
         """Something changed that may let a segment be sealed."""
         self._wake.set()
 
+    def require_enabled(self) -> None:
+        """Refuse to wait for what will not happen.
+
+        Raises:
+            InvalidRequestError: Sealing is switched off.
+        """
+        if self._sealer is None:
+            raise InvalidRequestError(
+                "segments are not sealed here: sealing.enabled is false in the configuration; ask without waiting"
+            )
+
     async def wait_until_sealed(self, shard: Shard, up_to: int) -> None:
         """Have every closed log segment below an offset sealed, however small, and return when it is.
 
@@ -143,8 +154,7 @@ class Sealing:
             ShardDamagedError: It is stopped.
             StorageFailedError: The engine failed.
         """
-        if self._sealer is None:
-            raise InvalidRequestError("segments are not sealed here: sealing.enabled is false in the configuration")
+        self.require_enabled()
         wish = _Wish(shard, up_to)
         for segment in _closed_logs(shard):
             # Whoever asks by hand has perhaps removed what stood in the way.
