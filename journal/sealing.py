@@ -173,7 +173,7 @@ class Sealing:
 
     def failed(self, failure: StorageFailedError) -> None:
         """The engine failed: nothing more will be sealed."""
-        self._stop(failure)
+        self._stopped = failure
         self.wake()
 
     # The task
@@ -287,8 +287,9 @@ class Sealing:
             # From here on it is done to the end: a file in its place must not be left to itself.
             with trio.CancelScope(shield=True):
                 await self._put_in_place(shard, segment, path, written)
-        except StorageFailedError as error:
-            self._stop(error)
+        except StorageFailedError as failure:
+            # Whether the file counts is known after a restart; the note tells where to look.
+            self._stopped = failure
         except CorruptionError as error:
             self._note_corruption(shard, segment, error)
             await self._discard(path)
