@@ -79,7 +79,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     lock = files.lock(path)
     try:
         node_id = _read_or_write_format(files, path)
-        for name in ("journal", "log"):
+        for name in ("journal", "log", "sealed", "sealing"):
             make_durable_directory(files, f"{path}/{name}")
     except BaseException as error:
         lock.release()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import attrs
+import outcome
 import trio
 
 from journal.shared_cache import SharedCache
@@ -86,8 +87,10 @@ class ParquetReader:
         group = self._groups.get_nowait((*_key_of(segment), index))
         return _extent(segment, index, group, offset, max_bytes) if group is not None else None
 
-    async def read(self, segment: ParquetSegment, offset: int, max_bytes: int) -> Extent:
+    async def read(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> Extent:
         """Whole batches of one row group, from the one that holds the offset on: up to ``max_bytes``, at least one.
+
+        For a reader who goes on where it stands the next row group is decoded as well, at the same time.
 
         REQUIRES: the segment holds the offset.
 
@@ -97,7 +100,11 @@ class ParquetReader:
         """
         opened = await self._open(segment)
         index = _group_at(opened, offset)
-        return _extent(segment, index, await self._group(segment, opened, index), offset, max_bytes)
+        if place is not None and place.offset == offset and index + 1 < len(opened.row_groups):
+            group = await self._group_and_next(segment, opened, index)
+        else:
+            group = await self._group(segment, opened, index)
+        return _extent(segment, index, group, offset, max_bytes)
 
     async def find(
         self, segment: ParquetSegment, wanted: Callable[[BatchHeader], bool], value: int, *, by_time: bool
@@ -129,6 +136,17 @@ class ParquetReader:
             self._opened.forget(_key_of(segment))
             raise
 
+    async def _group_and_next(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+        async def decode_next() -> None:
+            # A fault in there is met by whoever comes to read it.
+            with suppress(StorageError, OSError):
+                await self._group(segment, opened, index + 1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(decode_next)
+            wanted = await outcome.acapture(self._group, segment, opened, index)
+        return wanted.unwrap()
+
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
 
@@ -141,13 +159,44 @@ class ParquetReader:
                 f"pip install 'journal-engine[parquet]'"
             ) from error
         with _naming(segment, segment.base_offset, segment.next_offset):
-            opened = SealedReader(self._files, segment.path)
-            found = (opened.shard_id, opened.base_offset, opened.next_offset, opened.size_bytes)
+            opened = SealedReader(cast("FileSystem", _OpenWhileRead(self._files)), segment.path)
+            found = (opened.shard_id, opened.base_offset, opened.next_offset, opened.end.size_bytes)
             expected = (segment.shard_id, segment.base_offset, segment.next_offset, segment.size_bytes)
             if found != expected:
                 names = "(shard id, base offset, next offset, size)"
                 raise CorruptionError(segment.path, 0, f"expected {names} {expected}, found {found}")
         return opened
+
+
+class _OpenWhileRead:
+    """A file of a file system that is open only while it is read, and the file system that gives it.
+
+    So many footers can be kept with no file open, and one that was dropped takes no space on the disk.
+    """
+
+    def __init__(self, files: FileSystem, path: str = "") -> None:
+        self._files = files
+        self._path = path
+
+    def open(self, path: str, *, write: bool) -> _OpenWhileRead:
+        return _OpenWhileRead(self._files, path)
+
+    def pread(self, size: int, position: int) -> bytes:
+        file = self._files.open(self._path, write=False)
+        try:
+            return file.pread(size, position)
+        finally:
+            file.close()
+
+    def size(self) -> int:
+        file = self._files.open(self._path, write=False)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def close(self) -> None:
+        """Do nothing: it is closed."""
 
 
 @contextmanager

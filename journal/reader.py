@@ -112,7 +112,7 @@ class Reader:
             assert segment is not None  # the end of the shard is given at once
             try:
                 if isinstance(segment, ParquetSegment):
-                    return await self._parquet.read(segment, offset, max_bytes)
+                    return await self._parquet.read(segment, offset, max_bytes, place)
                 assert isinstance(segment, LogSegment)  # memory segments were read above
                 return await self._read_file(shard, segment, offset, max_bytes, place)
             except FileNotFoundError as error:

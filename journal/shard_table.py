@@ -6,11 +6,15 @@ as with a million.
 
 from __future__ import annotations
 
+import attrs
+
+from journal.decisions import Sealed
 from shards import shard_records
 from shards.catalogue import Catalogue, CatalogueRecord
 from shards.chunks import ChunkPool
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
+from shards.parquet_segment import ParquetSegment
 from shards.segment import Segment
 from shards.segment_paths import log_path
 from shards.shard import Shard
@@ -59,6 +63,10 @@ class ShardTable:
     def log_path(self, shard_id: int, base_offset: int) -> str:
         """Where a log segment of this table lies."""
         return log_path(self._log_directory, shard_id, base_offset)
+
+    def sealed_segment(self, shard: Shard, sealed: Sealed) -> ParquetSegment:
+        """The Parquet segment that a decision speaks of."""
+        return ParquetSegment(self.sealed_root, shard.name, shard.shard_id, **attrs.asdict(sealed))
 
     def open_shards(self) -> list[Shard]:
         """The shards that are open now."""

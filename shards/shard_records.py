@@ -10,7 +10,7 @@ a segment; value = version (u8: 1, or 2 for a Parquet segment), then the struct 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
@@ -211,6 +211,19 @@ def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: 
         last_lsn=last_lsn,
         newest_us=newest,
     )
+
+
+def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, None, None]:
+    """Go through all recorded segments; give the shard's number for each closed log of at least a size, else None.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for key, value in store.scan(Family.SEGMENTS):
+        if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
+            yield _SEGMENT.unpack(key)[0] if sealed and end >= least_bytes else None
+        else:
+            yield None
 
 
 def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:

@@ -16,7 +16,7 @@ from shards.segment_paths import FAN_OUT
 from shards.store import OrderedStore
 
 _FAN = re.compile("[0-9a-f]{2}")
-_KNOWN = frozenset(("LOCK", "FORMAT", "journal", "log", "state", "lost+found"))
+_KNOWN = frozenset(("LOCK", "FORMAT", "SERVER", "journal", "log", "sealed", "sealing", "state", "lost+found"))
 
 
 def _open_rocks_store(path: str) -> OrderedStore:

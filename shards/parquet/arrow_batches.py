@@ -5,12 +5,14 @@ The work is done per column over all batches at once, never per record. The way 
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, iterate, verify
+from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, verify
 from shards.checksum import Buffer
 from shards.columns import Column
 from shards.compression import decompress
@@ -32,10 +34,12 @@ def read_table(batches: Buffer, *, max_raw_bytes: int = MAX_RAW_BYTES) -> pa.Rec
         LimitExceededError: The data of one column are over 2 GiB together.
     """
     collector = BatchCollector(max_raw_bytes=max_raw_bytes)
-    for at, _ in iterate(batches):
+    at, end = 0, len(batches)
+    while at < end:
         header = verify(batches, at)
-        if not header.is_gap:
+        if not header.flags:
             collector.add(batches, at, header)
+        at += header.size_bytes
     return collector.finish()
 
 
@@ -55,8 +59,9 @@ class BatchCollector:
         self.record_count = 0
         self.body_bytes = 0
         self._headers: list[BatchHeader] = []
-        self._bodies: list[tuple[Buffer, int]] = []
-        self._one_buffer: Buffer | None = None
+        # Where the bodies lie; the buffer is most often the same for all of them.
+        self._buffers: list[Buffer] = []
+        self._starts: list[int] = []
 
     def add(self, buffer: Buffer, at: int, header: BatchHeader) -> None:
         """Take the batch at ``at``, which `verify` returned this header of; no gap batch.
@@ -69,11 +74,10 @@ class BatchCollector:
         start = at + HEADER_SIZE
         if header.codec or header.raw_size > self._max_raw_bytes:
             stored = memoryview(buffer)[start : start + header.body_size]
-            buffer, start = (
-                decompress(header.codec, stored, header.raw_size, max_raw_bytes=self._max_raw_bytes),
-                0,
-            )
-        self._bodies.append((buffer, start))
+            buffer = decompress(header.codec, stored, header.raw_size, max_raw_bytes=self._max_raw_bytes)
+            start = 0
+        self._buffers.append(buffer)
+        self._starts.append(start)
         self._headers.append(header)
         self.record_count += header.record_count
         self.body_bytes += header.raw_size
@@ -85,27 +89,27 @@ class BatchCollector:
             BatchError: A batch's columns are not what its header says.
             LimitExceededError: The data of one column are over 2 GiB together.
         """
-        headers, bodies = self._headers, self._bodies
+        headers, buffers, starts = self._headers, self._buffers, self._starts
         self._clear()
         if not headers:
             return pa.RecordBatch.from_pylist([], schema=SCHEMA)
         fields: Any = BatchHeader(*zip(*headers, strict=True))  # type: ignore[arg-type]
         sizes = np.array(fields.raw_size, np.int64)
-        raw, starts = _in_one_buffer(bodies, sizes)
-        return _read(_Bodies(raw, starts, starts + sizes), fields)
+        return _read(_bodies(buffers, np.array(starts, np.int64), sizes), fields)
 
 
-def _in_one_buffer(bodies: list[tuple[Buffer, int]], sizes: Ints) -> tuple[Buffer, Ints]:
-    """Return a buffer with all bodies, copying them only if they are not in one already, and where they begin."""
-    first = bodies[0][0]
-    if all(buffer is first for buffer, _ in bodies) and np.frombuffer(first, np.uint8).ctypes.data % 8 == 0:
-        return first, np.array([start for _, start in bodies], np.int64)
-    pieces = [
-        memoryview(buffer)[start : start + size] for (buffer, start), size in zip(bodies, sizes.tolist(), strict=True)
-    ]
+def _bodies(buffers: list[Buffer], starts: Ints, sizes: Ints) -> _Bodies:
+    """Return the bodies as parts of one buffer; they are copied only if they do not lie in one already."""
+    first = buffers[0]
+    whole = np.frombuffer(first, np.uint8)
+    if all(map(is_, buffers, repeat(first))) and whole.ctypes.data % 8 == 0 and not (starts & 7).any():
+        return _Bodies(first, starts, starts + sizes)
     if (sizes & 7).any():
-        raise BatchError("the size of a body is no multiple of 8")
-    return b"".join(pieces), starts_of(sizes)
+        raise BatchError("the size of a body before compression is no multiple of 8")
+    places = zip(buffers, starts.tolist(), (starts + sizes).tolist(), strict=True)
+    joined = b"".join([memoryview(buffer)[start:end] for buffer, start, end in places])
+    starts = starts_of(sizes)
+    return _Bodies(joined, starts, starts + sizes)
 
 
 def _read(bodies: _Bodies, fields: Any) -> pa.RecordBatch:

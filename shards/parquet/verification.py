@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError, InvalidNameError
 from shards.file_system import File, FileSystem
 from shards.names import shard_name
-from shards.parquet.ragged import Ints
+from shards.parquet.arrow_buffers import column_numbers, data_size
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import MAGIC
 from shards.segment_paths import sealed_path
@@ -92,7 +93,7 @@ def _problems_of_rows(reader: SealedReader) -> Iterator[str]:
         except CorruptionError as error:
             yield str(error)
             continue
-        offsets, lsns, times_us, append_times = (_numbers(rows, name) for name in _COUNTED)
+        offsets, lsns, times_us, append_times = (column_numbers(rows.column(name)) for name in _COUNTED)
         value_bytes += entry.value_bytes
         for what, expected, found in (
             ("offsets", True, bool((offsets == np.arange(entry.first_offset, entry.next_offset)).all())),
@@ -100,7 +101,7 @@ def _problems_of_rows(reader: SealedReader) -> Iterator[str]:
             ("rising append times", True, bool((np.diff(append_times, prepend=previous_time) >= 0).all())),
             ("last lsn", entry.last_lsn, int(lsns[-1])),
             ("newest timestamp", entry.newest_us, int(times_us.max())),
-            ("bytes of values", entry.value_bytes, _size_of(rows.column("value"))),
+            ("bytes of values", entry.value_bytes, data_size(rows.column("value"))),
         ):
             if expected != found:
                 yield _of_group(reader, group.index, f"{what}: expected {expected}, found {found}")
@@ -117,8 +118,6 @@ def _problems_of_rows(reader: SealedReader) -> Iterator[str]:
 
 def _problems_of_statistics(reader: SealedReader, index: int, rows: pa.RecordBatch) -> Iterator[str]:
     """Compare the statistics of a row group, which readers choose row groups by, with its rows."""
-    import pyarrow.compute as pc
-
     group = reader.footer.row_group(index)
     for number in range(group.num_columns):
         chunk = group.column(number)
@@ -127,7 +126,7 @@ def _problems_of_statistics(reader: SealedReader, index: int, rows: pa.RecordBat
             continue
         column = rows.column(name)
         if name in _COUNTED:
-            numbers = _numbers(rows, name)
+            numbers = column_numbers(rows.column(name))
             true: tuple[Any, Any] = int(numbers.min()), int(numbers.max())
         else:
             least_and_greatest = pc.min_max(column.cast(pa.binary()))
@@ -170,13 +169,3 @@ def _hash(whole: Any, file: File, start: int, end: int) -> None:
 
 def _of_group(reader: SealedReader, index: int, problem: str) -> str:
     return str(reader.corruption(index, problem))
-
-
-def _numbers(rows: pa.RecordBatch, name: str) -> Ints:
-    column = rows.column(name)
-    return np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
-
-
-def _size_of(column: pa.Array) -> int:
-    offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
-    return int(offsets[-1] - offsets[0])

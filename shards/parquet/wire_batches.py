@@ -16,6 +16,7 @@ from shards.batch import HEADER_SIZE, stamp
 from shards.batch_header import BODY_CRC_AT, CHECKED, CHECKED_FROM
 from shards.checksum import crc32c
 from shards.columns import Column
+from shards.parquet.arrow_buffers import column_numbers, column_offsets
 from shards.parquet.ragged import Ints, padded, ranges, starts_of
 
 _CRC = struct.Struct("<I")
@@ -55,7 +56,7 @@ class _Items:
 
     def __init__(self, bit: int, array: pa.Array, starts: Ints, counts: Ints) -> None:
         self.bit = bit
-        self._offsets = _offsets_of(array)
+        self._offsets = column_offsets(array)
         data = array.buffers()[-1]
         self._data = memoryview(data).cast("B") if data is not None else memoryview(b"")
         self.present = self._offsets[starts + counts] > self._offsets[starts]
@@ -80,7 +81,7 @@ class _Lists:
 
     def __init__(self, bit: int, array: pa.Array, starts: Ints, counts: Ints, children: list[pa.Array]) -> None:
         self.bit = bit
-        self._offsets = _offsets_of(array)
+        self._offsets = column_offsets(array)
         begins, ends = self._offsets[starts], self._offsets[starts + counts]
         self.present = ends > begins
         self._children = [_Items(0, child, begins, ends - begins) for child in children]
@@ -119,7 +120,7 @@ def encode_group(rows: pa.RecordBatch) -> EncodedGroup:
     if not rows.num_rows:
         return EncodedGroup(b"", [], [])
     offsets, lsns, times_us, append_times = (
-        _numbers(rows.column(name)) for name in ("offset", "lsn", "timestamp", "append_time")
+        column_numbers(rows.column(name)) for name in ("offset", "lsn", "timestamp", "append_time")
     )
     starts = np.concatenate(([0], np.flatnonzero(lsns[1:] != lsns[:-1]) + 1)).astype(np.int64)
     counts = np.diff(starts, append=len(lsns)).astype(np.int64)
@@ -183,17 +184,6 @@ def _columns(
     if len(tags.values):
         columns.append(_Lists(Column.TAGS, tags, starts, counts, [tags.values]))
     if expires_at.null_count < len(expires_at):
-        expiries = _numbers(expires_at.fill_null(0) if expires_at.null_count else expires_at)
+        expiries = column_numbers(expires_at.fill_null(0) if expires_at.null_count else expires_at)
         columns.append(_Times(Column.EXPIRES_AT, expiries, np.maximum.reduceat(expiries, starts) > 0))
     return columns
-
-
-def _numbers(array: pa.Array) -> Ints:
-    return np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
-
-
-def _offsets_of(array: pa.Array) -> Ints:
-    buffer = array.buffers()[1]
-    if not len(array) and (buffer is None or buffer.size < 4):
-        return np.zeros(1, np.int64)
-    return np.frombuffer(buffer, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
