@@ -33,13 +33,18 @@ DIRECTORY_PATIENCE_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.05
 
 
-def server_snapshot(store: Store, options: SourceOptions) -> Snapshot:
+def server_snapshot(store: Store, options: SourceOptions, *, with_segments: bool = False) -> Snapshot:
     """What a running server has.
+
+    Args:
+        store: Where it is, and its files if they can be reached from here.
+        options: Which shards.
+        with_segments: Ask for the segments of each shard even if its files are out of reach.
 
     Raises:
         UnreadableError: It cannot be reached.
     """
-    return trio.run(_of_server, store, options)
+    return trio.run(_of_server, store, options, with_segments or bool(store.sealed))
 
 
 def directory_snapshot(store: Store, directory: str, options: SourceOptions) -> Snapshot:
@@ -57,9 +62,9 @@ def directory_snapshot(store: Store, directory: str, options: SourceOptions) -> 
     return trio.run(_of_directory, store, directory, options)
 
 
-async def _of_server(store: Store, options: SourceOptions) -> Snapshot:
+async def _of_server(store: Store, options: SourceOptions, with_segments: bool) -> Snapshot:
     async with connected(store.server) as adapter:
-        return Snapshot(store, await _shards(adapter, options, with_segments=bool(store.sealed)))
+        return Snapshot(store, await _shards(adapter, options, with_segments=with_segments))
 
 
 async def _of_directory(store: Store, directory: str, options: SourceOptions) -> Snapshot:
@@ -75,7 +80,7 @@ async def _of_directory(store: Store, directory: str, options: SourceOptions) ->
                 raise
         address = _server_of(files, directory)
         if address:
-            return await _of_server(attrs.evolve(store, server=f"journal://{address}"), options)
+            return await _of_server(attrs.evolve(store, server=f"journal://{address}"), options, True)
         if trio.current_time() > deadline:
             raise UnreadableError(
                 f"{directory} is in use by a process that has not written its address to "

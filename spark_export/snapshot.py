@@ -76,8 +76,13 @@ class Snapshot:
     shards: tuple[ShardSnapshot, ...]
 
 
-def take_snapshot(options: SourceOptions) -> Snapshot:
+def take_snapshot(options: SourceOptions, *, with_segments: bool = False) -> Snapshot:
     """Find out what there is to read now. Not to be called inside an event loop.
+
+    Args:
+        options: Where, and which shards.
+        with_segments: Ask a server for the segments of each shard even if it has to read them all; otherwise one stands
+            for all, which is one question less for each shard.
 
     Raises:
         UnreadableError: The path holds nothing of ours, or the server cannot be reached.
@@ -89,7 +94,7 @@ def take_snapshot(options: SourceOptions) -> Snapshot:
     found = find_files(options.path) if options.path else None
     if options.server:
         sealed, log = (found.sealed, found.log) if found else ("", "")
-        return server_snapshot(Store(sealed, log, options.server), options)
+        return server_snapshot(Store(sealed, log, options.server), options, with_segments=with_segments)
     assert found is not None  # one of the two options is given
     if found.directory:
         return directory_snapshot(Store(found.sealed, found.log), found.directory, options)
