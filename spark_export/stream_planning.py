@@ -125,7 +125,7 @@ def stream_ranges(
     for name in changed_shards(start, end):
         to = end.shards[name]
         first = _first_of(start.shards.get(name), to)
-        wanted = f"shard {name!r} (id {to.shard_id}): offsets {first} up to but not including {to.next_offset} are to be read"
+        wanted = f"shard {name!r} (id {to.shard_id}): offsets {first} up to (not with) {to.next_offset} are to be read"
         shard = there.get(name)
         if shard is None or shard.shard_id != to.shard_id:
             found = (
