@@ -18,9 +18,9 @@ from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 1
 
 
 def stream(

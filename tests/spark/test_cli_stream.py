@@ -6,22 +6,33 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 from pyspark.sql import SparkSession
 
+from broker_adapter import open_adapter
 from spark_export.cli.main import run
-from tests.spark.sealed_tree import write_segment
+
+
+def append(data: Path, values: list[bytes]) -> None:
+    async def append() -> None:
+        async with open_adapter(f"embedded:{data}") as store:
+            if not await store.list_shards("plant/1"):
+                await store.create_shard("plant/1")
+            await store.append("plant/1", values)
+
+    trio.run(append)
 
 
 def test_it_writes_what_there_is_and_goes_on_from_there(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream = ["stream", str(tmp_path / "data"), str(tmp_path / "out"), "--once", "--json", "--value-as", "text"]
-    write_segment(tmp_path / "data", "plant/1", 1, 0, [b"20", b"21"])
+    append(tmp_path / "data", [b"20", b"21"])
     assert run(stream) == 0
     out, err = capfd.readouterr()
     assert [json.loads(line)["records"] for line in out.splitlines()] == [2]
     assert err == ""
-    write_segment(tmp_path / "data", "plant/1", 1, 2, [b"22"])
+    append(tmp_path / "data", [b"22"])
     assert run(stream) == 0
     assert [json.loads(line)["records"] for line in capfd.readouterr().out.splitlines()] == [1]
     written = spark.read.parquet(str(tmp_path / "out"))
