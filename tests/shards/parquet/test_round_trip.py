@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.batch import (
@@ -36,10 +36,12 @@ from tests.shards.parquet.segments import (
 )
 
 Batches = list[tuple[list[Record], Codec]]
+few = settings(deadline=None, max_examples=60)  # Each example writes and reads a file.
 row_group_sizes = st.sampled_from([1, 200, 1000, 1 << 20])
 buffer_sizes = st.sampled_from([1, 100, 512, 4096, 1 << 20])
 
 
+@few
 @given(batch_lists, row_group_sizes, buffer_sizes)
 def test_batches_read_back_hold_the_same_records(batches: Batches, row_group_bytes: int, buffer_bytes: int) -> None:
     log = stamp_all(encode_all(batches))
@@ -57,6 +59,7 @@ def test_batches_read_back_hold_the_same_records(batches: Batches, row_group_byt
     assert verify(sealed.files, sealed.path, size_bytes=sealed.file.size_bytes, digest=sealed.file.digest) == []
 
 
+@few
 @given(batch_lists, row_group_sizes)
 def test_batches_without_a_producer_and_a_codec_come_back_byte_by_byte(batches: Batches, row_group_bytes: int) -> None:
     log = stamp_all(encode_all([(records, Codec.NONE) for records, _ in batches]))
@@ -65,6 +68,7 @@ def test_batches_without_a_producer_and_a_codec_come_back_byte_by_byte(batches: 
         assert b"".join(reader.batches(group.index).data for group in reader.row_groups) == log
 
 
+@few
 @given(batch_lists)
 def test_the_rows_of_a_sealed_segment_are_its_records(batches: Batches) -> None:
     log = stamp_all(encode_all(batches))
@@ -74,6 +78,7 @@ def test_the_rows_of_a_sealed_segment_are_its_records(batches: Batches) -> None:
     assert records_of(pa.Table.from_batches(tables, SCHEMA)) == decode_all(log)
 
 
+@few
 @given(batch_lists, st.integers(0, 6))
 def test_the_rows_of_stored_batches_are_their_records(batches: Batches, gap_at: int) -> None:
     pieces = encode_all(batches)
@@ -85,6 +90,7 @@ def test_the_rows_of_stored_batches_are_their_records(batches: Batches, gap_at: 
     assert records_of(table) == decode_all(log) + decode_all(rest)
 
 
+@few
 @given(batch_lists, st.integers(0, 15))
 def test_it_does_not_matter_where_in_memory_the_batches_lie(batches: Batches, shift: int) -> None:
     log = stamp_all(encode_all(batches))
@@ -109,6 +115,7 @@ def test_a_log_without_batches_becomes_a_segment_without_row_groups() -> None:
     assert verify(sealed.files, sealed.path) == []
 
 
+@few
 @given(record_lists, st.sampled_from(["value", "topic", "tags"]))
 def test_columns_are_read_alone(records: list[Record], name: str) -> None:
     log = stamp_all([encode(records, now_us=NOW_US)])
