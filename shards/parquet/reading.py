@@ -111,15 +111,18 @@ class SealedReader:
         return encode_group(self.table(index))
 
     def table(self, index: int, columns: Sequence[str] | None = None, *, check_pages: bool = False) -> pa.RecordBatch:
-        """Return the rows of a row group, all columns or those named, in the order of the schema.
+        """Return the rows of a row group, with all columns or with those named, in that order.
 
         Args:
+            columns: At least one name of a column.
             check_pages: Check the pages' own checksums too, not only the one over all of them.
 
         Raises:
             CorruptionError: The row group is damaged.
+            KeyError: There is no column of that name.
             OSError: It cannot be read.
         """
+        schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
         entry = self.metadata.row_groups[index]
         data = self._file.pread(entry.end - entry.start, entry.start)
         found = crc32c(data)
@@ -129,8 +132,6 @@ class SealedReader:
                 f"checksum over {entry.end - entry.start} bytes: expected {entry.crc:#010x}, "
                 f"found {found:#010x} over {len(data)}",
             )
-
-        schema = SCHEMA if columns is None else pa.schema([f for f in SCHEMA if f.name in columns])
         try:
             window = pa.PythonFile(_Window(data, entry.start, self.end.size_bytes), mode="r")
             file = pq.ParquetFile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -120,7 +121,9 @@ def test_a_log_without_batches_becomes_a_segment_without_row_groups() -> None:
 def test_columns_are_read_alone(records: list[Record], name: str) -> None:
     log = stamp_all([encode(records, now_us=NOW_US)])
     with seal(log).open() as reader:
-        assert reader.table(0, [name]).equals(reader.table(0).select([name]))
+        assert reader.table(0, [name, "offset"]).equals(reader.table(0).select([name, "offset"]))
+        with pytest.raises(KeyError, match="nothing"):
+            reader.table(0, [name, "nothing"])
 
 
 def test_row_groups_end_where_batches_end() -> None:
@@ -153,6 +156,16 @@ def test_what_a_segment_says_of_itself_is_true() -> None:
     assert sealed.file.value_bytes == 9
     assert sealed.file.row_groups == 3
     assert sealed.file.size_bytes == len(sealed.content)
+
+
+def test_threads_may_share_a_reader_of_many_row_groups() -> None:
+    log = stamp_all([encode_values([b"%d" % number], timestamp_us=NOW_US) for number in range(150)])
+    with seal(log, row_group_bytes=1).open() as reader, ThreadPoolExecutor(4) as pool:
+        assert len(reader.row_groups) == 150
+        # More than is read of the end of a file at first.
+        assert reader.end.size_bytes - reader.end.index_end > 1 << 16
+        groups = pool.map(reader.batches, range(150))
+        assert b"".join(group.data for group in groups) == log
 
 
 def test_the_operating_system_files_serve_as_well(tmp_path: Any) -> None:
