@@ -15,6 +15,7 @@ from shards.log_segment import LogHeader
 from shards.parquet.arrow_batches import BatchCollector
 from shards.parquet.arrow_buffers import column_numbers, data_size
 from shards.parquet.schema import SCHEMA
+from shards.seal_plan import SealPlan
 
 ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_RECORDS = 1 << 16
@@ -22,30 +23,6 @@ ROW_GROUP_RECORDS = 1 << 16
 BUFFER_BYTES = 4 << 20
 _MAX_BATCH_BYTES = 2 * MAX_RAW_BYTES
 _LOG_HEADER_BYTES = 2048
-
-
-@attrs.frozen
-class SealPlan:
-    """What is to be sealed; all of it survives a trip through JSON.
-
-    Attributes:
-        log_path: The log segment, which holds ``base_offset`` up to but not including ``next_offset``.
-        out_path: The file to write; one that is there already is written over.
-        name: The shard's.
-        start_position: Where in the log the first batch begins.
-        end_position: Where in the log the last batch ends.
-        created_us: When the log segment was opened.
-    """
-
-    log_path: str
-    out_path: str
-    name: str
-    shard_id: int
-    base_offset: int
-    next_offset: int
-    start_position: int
-    end_position: int
-    created_us: int
 
 
 @attrs.frozen

@@ -9,13 +9,12 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
 
-import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.checksum import crc32c
 from shards.file_system import File, FileSystem
-from shards.parquet.log_rows import BUFFER_BYTES, ROW_GROUP_BYTES, LogReader, LogRows, SealPlan
+from shards.parquet.log_rows import BUFFER_BYTES, ROW_GROUP_BYTES, LogReader, LogRows
 from shards.parquet.schema import (
     FORMAT_VERSION,
     SCHEMA,
@@ -26,25 +25,9 @@ from shards.parquet.schema import (
     RowGroupEntry,
     SegmentMetadata,
 )
+from shards.seal_plan import SealedFile, SealPlan
 
 __all__ = ["SealPlan", "SealedFile", "seal_log"]
-
-
-@attrs.frozen
-class SealedFile:
-    """What became of it.
-
-    Attributes:
-        size_bytes: Size of the Parquet file.
-        digest: SHA-256 of the Parquet file.
-        value_bytes: Size of all values together.
-    """
-
-    size_bytes: int
-    digest: bytes
-    record_count: int
-    value_bytes: int
-    row_groups: int
 
 
 def seal_log(
