@@ -111,7 +111,7 @@ class SealedReader:
         return encode_group(self.table(index))
 
     def table(self, index: int, columns: Sequence[str] | None = None, *, check_pages: bool = False) -> pa.RecordBatch:
-        """Return the rows of a row group, with all columns or with those named, in that order.
+        """Return the rows of a row group, all columns or those named, in the order of the schema.
 
         Args:
             columns: At least one name of a column.
@@ -122,7 +122,7 @@ class SealedReader:
             KeyError: There is no column of that name.
             OSError: It cannot be read.
         """
-        schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
+        schema = SCHEMA if columns is None else _part_of_schema(columns)
         entry = self.metadata.row_groups[index]
         data = self._file.pread(entry.end - entry.start, entry.start)
         found = crc32c(data)
@@ -155,6 +155,12 @@ class SealedReader:
             entry.start,
             f"row group {index} (offsets {entry.first_offset} to {entry.next_offset}): {problem}",
         )
+
+
+def _part_of_schema(columns: Sequence[str]) -> Any:
+    if unknown := set(columns).difference(SCHEMA.names):
+        raise KeyError(f"a sealed segment has no column {sorted(unknown)}, only {SCHEMA.names}")
+    return pa.schema([field for field in SCHEMA if field.name in columns])
 
 
 def _one_batch(rows: pa.Table, schema: Any) -> pa.RecordBatch:
