@@ -24,7 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "stream": (
         "spark_export.cli.stream:stream",
-        "Add what is appended to files, micro-batch by micro-batch, until interrupted.",
+        "Add what is appended to files as it comes, each record once; Ctrl-C ends it.",
     ),
 }
 _PURPOSE: Final = "The journal's history in Spark: ask it in SQL, export it, follow it."

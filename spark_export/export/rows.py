@@ -52,6 +52,16 @@ def with_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
 
     directories = [DIRECTORY_COLUMNS[one] for one in options.partition_by]
     order = [*directories, "shard", "offset"]
+    rows = add_directories(rows, options)
+    if directories:
+        rows = rows.hint("rebalance", *(functions.col(column) for column in directories))
+    return rows.sortWithinPartitions(*order)
+
+
+def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
+    """The rows with the columns that become directories."""
+    from pyspark.sql import functions
+
     if "date" in options.partition_by:
         # In whole days since the epoch, and rounding down: neither the session's zone nor a time before 1970 matters.
         micros = "unix_micros(timestamp)"
@@ -59,9 +69,7 @@ def with_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
         rows = rows.withColumn("date", functions.expr(f"date_from_unix_date({day})"))
     if "topic" in options.partition_by:
         rows = rows.withColumn("topic_dir", _directory_of(functions.col("topic")))
-    if directories:
-        rows = rows.hint("rebalance", *(functions.col(column) for column in directories))
-    return rows.sortWithinPartitions(*order)
+    return rows
 
 
 def _directory_of(topic: Column) -> Column:
