@@ -14,7 +14,7 @@ import pytest
 
 from spark_export.cli.main import COMMANDS, run
 from spark_export.cli.place import Place
-from tests.spark.sealed_tree import write_segment
+from tests.spark.sealed_trees import SealedTree, values
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_without_spark_it_says_what_brings_it(
 
 
 def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_is_told_what_is_waited_for(tmp_path: Path) -> None:
-    write_segment(tmp_path, "plant/1", 1, 0, [b"20", b"21"])
+    SealedTree(tmp_path).seal("plant/1", values(2))
     command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "select count(*) as n from sealed"]
     terminal, its_end = os.openpty()
     with subprocess.Popen([*command, "--json", "--memory", "512m"], stdout=subprocess.PIPE, stderr=its_end) as process:

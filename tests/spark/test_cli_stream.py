@@ -26,7 +26,15 @@ def append(data: Path, values: list[bytes]) -> None:
 def test_it_writes_what_there_is_and_goes_on_from_there(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stream = ["stream", str(tmp_path / "data"), str(tmp_path / "out"), "--once", "--json", "--value-as", "text"]
+    stream = [
+        "stream",
+        str(tmp_path / "data"),
+        str(tmp_path / "out"),
+        "--available-now",
+        "--json",
+        "--value-as",
+        "text",
+    ]
     append(tmp_path / "data", [b"20", b"21"])
     assert run(stream) == 0
     out, err = capfd.readouterr()
@@ -36,13 +44,13 @@ def test_it_writes_what_there_is_and_goes_on_from_there(
     assert run(stream) == 0
     assert [json.loads(line)["records"] for line in capfd.readouterr().out.splitlines()] == [1]
     written = spark.read.parquet(str(tmp_path / "out"))
-    assert sorted(row.value for row in written.select("value").collect()) == ["20", "21", "22"]
+    assert sorted(bytes(row.value) for row in written.select("value").collect()) == [b"20", b"21", b"22"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["--every", "often"], 2, "'often' is not a duration"),
+        (["--interval", "often"], 2, "'often' is not a duration"),
         (["--max-records", "0"], 2, "--max-records"),
         (["--topics", "a/#/b"], 1, "a/#/b"),
     ],
