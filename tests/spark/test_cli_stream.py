@@ -26,15 +26,7 @@ def append(data: Path, values: list[bytes]) -> None:
 def test_it_writes_what_there_is_and_goes_on_from_there(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stream = [
-        "stream",
-        str(tmp_path / "data"),
-        str(tmp_path / "out"),
-        "--available-now",
-        "--json",
-        "--value-as",
-        "text",
-    ]
+    stream = ["stream", str(tmp_path / "data"), str(tmp_path / "out"), "--available-now", "--json"]
     append(tmp_path / "data", [b"20", b"21"])
     assert run(stream) == 0
     out, err = capfd.readouterr()
