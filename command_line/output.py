@@ -71,6 +71,18 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
 
 
 @contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on stderr what is waited for while the block runs, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+@contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Show progress on stderr while the block runs, if stderr is a terminal.
 

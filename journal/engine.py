@@ -227,7 +227,7 @@ class Engine:
             self.views.look_at_start(shard)
             self.sealing.look_at(shard)
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
-        self.reader = Reader(self._files, self.table, self.views)
+        self.reader = Reader(self._files, self.table, self.views, self.config.limits.max_batch_bytes)
         self.subscriptions = Subscriptions(
             self.table, self.views, self.reader, self.control, lambda: self.committer.committed_lsn
         )

@@ -54,7 +54,8 @@ def make_session(
         cores: Tasks at a time; `*` for one for each processor.
         memory: Heap of the Java process (driver and tasks), as `512m` or `4g`.
         extra: Settings of Spark's to add or override.
-        debug: Let everything that Java says come out on stderr; otherwise that is only shown if Spark does not start.
+        debug: Let everything that Java says come out on stderr; otherwise that is only shown if Spark does not start,
+            and refused queries are raised alone, not logged.
 
     Raises:
         JavaNotFoundError: There is no Java that Spark runs on.
@@ -88,6 +89,8 @@ def make_session(
             gateway = launch_gateway(conf, None if debug else {"stderr": said})  # type: ignore[no-untyped-call]
         except PySparkException as error:
             raise SparkStartError(f"Spark did not start: {_last_words(said) or error}") from error
+        if not debug:
+            _silence_query_logs()
         SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
 
@@ -106,6 +109,14 @@ def end_session(session: SparkSession) -> None:
         process.wait()
     SparkContext._gateway = None  # noqa: SLF001 - or the next session would talk to the process that is gone
     SparkContext._jvm = None  # noqa: SLF001
+
+
+def _silence_query_logs() -> None:
+    """PySpark logs each refused query with its stack trace to stderr, and raises it as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 @contextmanager

@@ -49,7 +49,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "dump": (
         "journal.cli.dump:dump",
-        "Print what a log, index or journal file holds, an item a line, checking every checksum on the way.",
+        "Print what a log, index, journal or sealed Parquet file holds, an item a line, checking checksums on the way.",
     ),
     "bench": (
         "journal.cli.bench:bench",

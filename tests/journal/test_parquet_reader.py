@@ -32,9 +32,9 @@ from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps
 _LARGE_BATCH = 300_000
 
 
-def reader_of(workload: ShardWorkload, files: object = None) -> Reader:
+def reader_of(workload: ShardWorkload, files: object = None, largest_batch_bytes: int = 1 << 23) -> Reader:
     # Reading by offset, time and lsn needs neither the table nor the views.
-    return Reader(files or workload.files, cast("ShardTable", None), cast("Views", None))
+    return Reader(files or workload.files, cast("ShardTable", None), cast("Views", None), largest_batch_bytes)
 
 
 async def records_from(
@@ -172,7 +172,7 @@ def count_decodes(reader: Reader) -> list[int]:
     in_thread = parquet._in_thread
 
     async def counted(work: object, *args: object) -> object:
-        if work is parquet_reader._decode:
+        if work == parquet._decode:
             decoded.append(args[2])
         return await in_thread(work, *args)
 
@@ -299,6 +299,23 @@ async def test_a_segment_that_is_trimmed_during_a_search_is_passed_over() -> Non
         workload = logs_to_read()
         reader = reader_of(workload, HookedFiles(workload.files, Once(at, partial(trim, workload, 10))))
         assert await reader.find_offset(workload.shard, Start.lsn(4)) in (2, 10), at
+
+
+async def test_a_batch_that_was_appended_compressed_is_not_given_larger_than_a_client_takes() -> None:
+    """What fits a frame when it is compressed may not fit it otherwise: a client refused the whole connection."""
+    records = [Record(b"%d" % number * 2000, tags=("t",)) for number in range(100)]
+    workload = ShardWorkload(make_sealed=seal)
+    for number in range(3):
+        append(workload, encode(records[: 1 + 40 * number], now_us=NOW_US, codec=Codec.ZSTD))
+    closed(workload)
+    largest = max(workload.shard.segments[0].size_bytes, 2100)
+    expected = await answers_of(workload)
+    sealed(workload)
+    assert await answers_of(workload) == expected
+    reader = reader_of(workload, largest_batch_bytes=largest)
+    assert await records_from(reader, workload, 0, 1) == expected[0]
+    for offset in range(workload.shard.published_offset):
+        assert (await reader.read(workload.shard, offset, 1)).size_bytes <= largest
 
 
 def sealed_segment(workload: ShardWorkload) -> ParquetSegment:
