@@ -244,7 +244,11 @@ class EngineMachine(RuleBasedStateMachine):
 
             async def seal(engine: Engine) -> list[SegmentKind]:
                 info = await engine.seal(name, wait=True)
-                return [segment.kind for segment in info.segments if segment.sealed and segment.size_bytes]
+                return [
+                    segment.kind
+                    for segment in info.segments
+                    if segment.sealed and segment.next_offset > max(segment.base_offset, info.start_offset)
+                ]
 
             assert SegmentKind.LOG not in self.call(seal)
 
