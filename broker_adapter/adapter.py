@@ -185,8 +185,19 @@ class StorageAdapter(abc.ABC):
         """Change settings of a shard; None leaves one as it is. Must not return until they would survive a crash."""
 
     @abc.abstractmethod
-    async def seal(self, name: str) -> ShardInfo:
-        """Close the active segment, so that the next append opens a new one. Engines without segments do nothing."""
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        """Close the active segment, so that the next append opens a new one. Engines without segments do nothing.
+
+        Args:
+            name: The shard.
+            wait: Return when all file segments that are closed by then lie in Parquet files. Engines that make none
+                (``memory``, ``rocksdb``, and ``embedded`` unless its configuration switches sealing on) have nothing
+                to wait for.
+
+        Raises:
+            SealFailedError: A segment could not be sealed this time. It stays as it was, and nothing is lost.
+            InvalidRequestError: The journal service is configured not to seal, and it was to be waited for.
+        """
 
     @abc.abstractmethod
     async def trim(self, name: str, before_offset: int) -> ShardInfo:

@@ -36,7 +36,7 @@ from shards.chunks import ChunkPool
 from shards.clock import Clock, SystemClock
 from shards.errors import CorruptionError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
-from shards.model import AckLevel, Appended, Mode, ShardConfig
+from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.segment import Segment
@@ -227,7 +227,7 @@ class Engine:
             self.views.look_at_start(shard)
             self.sealing.look_at(shard)
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
-        self.reader = Reader(self._files, self.table, self.views)
+        self.reader = Reader(self._files, self.table, self.views, self.config.limits.max_batch_bytes)
         self.subscriptions = Subscriptions(
             self.table, self.views, self.reader, self.control, lambda: self.committer.committed_lsn
         )
@@ -329,6 +329,14 @@ class Engine:
             )
         appender.refuse_memory = failure
 
+    def announce(self, tcp: str) -> None:
+        """Write into the data directory where it is served from now on until it is closed; blocks on the disk.
+
+        Args:
+            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
+        """
+        self._directory.announce(tcp, os.getpid())
+
     async def close(self) -> None:
         """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
         await self.committer.drain()
@@ -342,6 +350,24 @@ class Engine:
         self.views.lsns_reserved = self.committer.next_lsn
         await self.maintenance.checkpoint()
         await self.maintenance.remove_files()
+
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files.
+
+        What lies in memory is not waited for.
+
+        Raises:
+            InvalidRequestError: It is to be waited for, but sealing is switched off.
+            StorageError: A segment could not be sealed; it stays a log file.
+        """
+        if wait:
+            self.sealing.require_enabled()
+        info = await self.control.seal(name)
+        if not wait:
+            return info
+        shard = self.table.by_name(name)
+        await self.sealing.wait_until_sealed(shard, info.next_offset)
+        return shard.info(with_segments=True)
 
     async def append(
         self, shard: Shard, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None

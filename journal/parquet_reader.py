@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import attrs
@@ -18,7 +19,7 @@ import outcome
 import trio
 
 from journal.shared_cache import SharedCache
-from shards.batch import BatchHeader
+from shards.batch import BatchHeader, Codec, recompress
 from shards.errors import CorruptionError, StorageError
 from shards.extents import Extent, Place, find_in_bytes
 from shards.file_system import FileSystem
@@ -63,10 +64,16 @@ class _Group:
 
 
 class ParquetReader:
-    """Reads Parquet segments of an engine. Cancelling a read is safe: nothing changes by reading."""
+    """Reads Parquet segments of an engine. Cancelling a read is safe: nothing changes by reading.
 
-    def __init__(self, files: FileSystem) -> None:
+    Args:
+        files: The file system.
+        largest_batch_bytes: A larger batch is given compressed, as it must have been when it was appended.
+    """
+
+    def __init__(self, files: FileSystem, largest_batch_bytes: int) -> None:
         self._files = files
+        self._largest_batch_bytes = largest_batch_bytes
         # Decoding takes processor time: more threads than this would only keep the event loop waiting.
         self._limiter = trio.CapacityLimiter(_DECODERS)
         self._opened: SharedCache[SegmentKey, SealedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
@@ -130,7 +137,7 @@ class ParquetReader:
     async def _group(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
         key = (*_key_of(segment), index)
         try:
-            return await self._groups.get(key, partial(self._in_thread, _decode, segment, opened, index))
+            return await self._groups.get(key, partial(self._in_thread, self._decode, segment, opened, index))
         except (CorruptionError, FileNotFoundError):
             # It may be mended or put back before somebody asks again.
             self._opened.forget(_key_of(segment))
@@ -166,6 +173,17 @@ class ParquetReader:
                 names = "(shard id, base offset, next offset, size)"
                 raise CorruptionError(segment.path, 0, f"expected {names} {expected}, found {found}")
         return opened
+
+    def _decode(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+        row_group = opened.row_groups[index]
+        with _naming(segment, row_group.first_offset, row_group.next_offset):
+            encoded = opened.batches(index)
+        data, positions = encoded.data, [*encoded.positions, len(encoded.data)]
+        if any(end - begin > self._largest_batch_bytes for begin, end in pairwise(positions)):
+            # A large batch is a row group of its own, so nearly all of the data is compressed here.
+            batches = [recompress(data, position, Codec.ZSTD) for position in encoded.positions]
+            data, positions = b"".join(batches), [0, *accumulate(map(len, batches))]
+        return _Group(row_group.next_offset, memoryview(data), encoded.base_offsets, positions)
 
 
 class _OpenWhileRead:
@@ -207,14 +225,6 @@ def _naming(segment: ParquetSegment, first_offset: int, next_offset: int) -> Ite
     except CorruptionError as error:
         concerned = f"offsets {first_offset} to {next_offset - 1} of shard {segment.name!r} cannot be read"
         raise CorruptionError(error.path, error.position, f"{error.problem}; {concerned}") from error
-
-
-def _decode(segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
-    row_group = opened.row_groups[index]
-    with _naming(segment, row_group.first_offset, row_group.next_offset):
-        encoded = opened.batches(index)
-    positions = [*encoded.positions, len(encoded.data)]
-    return _Group(row_group.next_offset, memoryview(encoded.data), encoded.base_offsets, positions)
 
 
 def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max_bytes: int) -> Extent:

@@ -48,15 +48,21 @@ class Reader:
     """Reads what is published.
 
     Cancelling a read is safe: nothing changes by reading.
+
+    Args:
+        files: The file system.
+        table: The shards.
+        views: What is folded from the journal.
+        largest_batch_bytes: Most that a batch takes in storage and on its way to a client.
     """
 
-    def __init__(self, files: FileSystem, table: ShardTable, views: Views) -> None:
+    def __init__(self, files: FileSystem, table: ShardTable, views: Views, largest_batch_bytes: int) -> None:
         self._files = files
         self._table = table
         self._views = views
         # Disk reads must not use up the threads that everything else shares.
         self._limiter = trio.CapacityLimiter(_DISK_READERS)
-        self._parquet = ParquetReader(files)
+        self._parquet = ParquetReader(files, largest_batch_bytes)
 
     def check_range(self, shard: Shard, offset: int) -> None:
         """Refuse an offset that the shard does not have.

@@ -129,6 +129,17 @@ class Sealing:
         """Something changed that may let a segment be sealed."""
         self._wake.set()
 
+    def require_enabled(self) -> None:
+        """Refuse to wait for what will not happen.
+
+        Raises:
+            InvalidRequestError: Sealing is switched off.
+        """
+        if self._sealer is None:
+            raise InvalidRequestError(
+                "segments are not sealed here: sealing.enabled is false in the configuration; ask without waiting"
+            )
+
     async def wait_until_sealed(self, shard: Shard, up_to: int) -> None:
         """Have every closed log segment below an offset sealed, however small, and return when it is.
 
@@ -143,8 +154,7 @@ class Sealing:
             ShardDamagedError: It is stopped.
             StorageFailedError: The engine failed.
         """
-        if self._sealer is None:
-            raise InvalidRequestError("segments are not sealed here: sealing.enabled is false in the configuration")
+        self.require_enabled()
         wish = _Wish(shard, up_to)
         for segment in _closed_logs(shard):
             # Whoever asks by hand has perhaps removed what stood in the way.
@@ -163,7 +173,7 @@ class Sealing:
 
     def failed(self, failure: StorageFailedError) -> None:
         """The engine failed: nothing more will be sealed."""
-        self._stop(failure)
+        self._stopped = failure
         self.wake()
 
     # The task
@@ -277,8 +287,9 @@ class Sealing:
             # From here on it is done to the end: a file in its place must not be left to itself.
             with trio.CancelScope(shield=True):
                 await self._put_in_place(shard, segment, path, written)
-        except StorageFailedError as error:
-            self._stop(error)
+        except StorageFailedError as failure:
+            # Whether the file counts is known after a restart; the note tells where to look.
+            self._stopped = failure
         except CorruptionError as error:
             self._note_corruption(shard, segment, error)
             await self._discard(path)

@@ -72,6 +72,11 @@ class SegmentFiles:
         if any(isinstance(segment, ParquetSegment) for segment in shard.segments[:1]):
             self._to_mark[shard.shard_id] = shard
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits to be removed or marked."""
+        return not (self._to_remove or self._to_mark)
+
     async def settle(self) -> None:
         """Remove and mark what is waiting for it. A file that was never written, or is gone already, is no error.
 

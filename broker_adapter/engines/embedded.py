@@ -30,7 +30,7 @@ from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
 from broker_adapter.opening import directory_of
-from journal.config import MIB, ServerConfig, ShardsConfig, StorageConfig
+from journal.config import MIB, SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from shards.errors import OverloadedError, StorageError, StorageFailedError
@@ -64,9 +64,11 @@ BROKER_CONFIG: Final = ServerConfig(
         disk_reserve_bytes=64 * MIB,
     ),
     shards=ShardsConfig(memory_max_bytes=16 * MIB),
+    sealing=SealingConfig(enabled=False),
 )
 """Settings for an engine that shares a machine and a process with a broker: about a quarter of a server's memory and
-disk, and shorter restarts. Sections ``listen`` and ``log`` and the limits of connections mean nothing here."""
+disk, and shorter restarts. No process that writes Parquet files: whoever wants them switches ``sealing`` on. Sections
+``listen`` and ``log`` and the limits of connections mean nothing here."""
 
 
 @asynccontextmanager
@@ -134,8 +136,8 @@ class EmbeddedAdapter(StorageAdapter):
             self._control.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
-    async def seal(self, name: str) -> ShardInfo:
-        return await self._calls.run(self._control.seal(name))
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        return await self._calls.run(self._engine.seal(name, wait=wait and self._engine.sealing.enabled))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
         return await self._calls.run(self._control.trim(name, before_offset))

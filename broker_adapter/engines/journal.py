@@ -104,8 +104,8 @@ class JournalAdapter(StorageAdapter):
             self._client.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
-    async def seal(self, name: str) -> ShardInfo:
-        return await self._calls.run(self._client.seal(name))
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        return await self._calls.run(self._client.seal(name, wait=wait))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
         return await self._calls.run(self._client.trim(name, before_offset))

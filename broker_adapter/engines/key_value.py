@@ -172,7 +172,7 @@ class KeyValueAdapter(StorageAdapter):
             return shard.info(kind=self._kind)
         return info
 
-    async def seal(self, name: str) -> ShardInfo:
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
         return await self.describe_shard(name)
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:

@@ -15,6 +15,7 @@ from shards.cursors import decode_cursor
 from shards.errors import CorruptionError, FormatVersionError, InvalidNameError
 from shards.log_segment import LogSegment
 from shards.names import validate_name, validate_shard_name
+from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.producers import decode_epoch, decode_identity
 from shards.segment_paths import log_path
@@ -29,10 +30,20 @@ _DAMAGED = (CorruptionError, FormatVersionError, InvalidNameError, UnicodeDecode
 
 @attrs.define
 class CheckedViews:
-    """What other parts of the check need of the views."""
+    """What other parts of the check need of the views.
+
+    Attributes:
+        segments: The log segments by the paths of their files.
+        sealed: The Parquet segments.
+        shards: The catalogue.
+        starts: First offsets of the shards that have Parquet segments.
+    """
 
     checkpoint_lsn: int = 0
     segments: dict[str, LogSegment] = attrs.Factory(dict)
+    sealed: list[ParquetSegment] = attrs.Factory(list)
+    shards: dict[int, CatalogueRecord] = attrs.Factory(dict)
+    starts: dict[int, int] = attrs.Factory(dict)
 
 
 class ViewPass:
@@ -46,7 +57,7 @@ class ViewPass:
         self._report = report
         self._shards: dict[int, CatalogueRecord] = {}
         self._pool = ChunkPool(0)
-        self.found = CheckedViews()
+        self.found = CheckedViews(shards=self._shards)
 
     def check(self) -> CheckedViews:
         """Check all families; a store that cannot be read any further ends it with a damage."""
@@ -110,16 +121,20 @@ class ViewPass:
         if shard.damage:
             self._damage(f"shard {shard.name!r} was stopped: {shard.damage}")
         following = shard.start_offset
-        segments = [segment for segment in shard.segments if isinstance(segment, LogSegment)]
+        segments = shard.segments
         for segment in segments:
-            self.found.segments[segment.path] = segment
+            if isinstance(segment, LogSegment):
+                self.found.segments[segment.path] = segment
+            elif isinstance(segment, ParquetSegment):
+                self.found.sealed.append(segment)
+                self.found.starts[shard.shard_id] = shard.start_offset
             if segment is not segments[0] and segment.base_offset < following:
                 self._damage(
                     f"shard {shard.name!r}: the segment at offset {segment.base_offset} begins before the end "
                     f"{following} of the one before it"
                 )
             self._check_gap(shard, following, segment.base_offset)
-            if segment.next_offset < segment.base_offset or segment.flushed < segment.start_position:
+            if segment.next_offset < segment.base_offset or segment.end < segment.start_position:
                 self._damage(f"shard {shard.name!r}: the segment at offset {segment.base_offset} ends before it begins")
             following = max(following, segment.next_offset)
         self._check_gap(shard, following, shard.next_offset)

@@ -34,7 +34,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "journal.cli.shard:mode_command",
         "Switch where a shard's next segment lies, while it is in use.",
     ),
-    "shard seal": ("journal.cli.shard:seal_command", "Close a shard's active segment; the next append opens another."),
+    "shard seal": (
+        "journal.cli.seal:seal_command",
+        "Close the active segments of shards, and wait until all that is closed lies in Parquet files.",
+    ),
     "shard trim": ("journal.cli.shard:trim_command", "Drop a shard's records below an offset, for ever."),
     "shard delete": ("journal.cli.shard:delete_command", "Delete a shard with all its records and cursors."),
     "cursor list": ("journal.cli.cursor:list_command", "List a shard's cursors."),
@@ -46,7 +49,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "dump": (
         "journal.cli.dump:dump",
-        "Print what a log, index or journal file holds, an item a line, checking every checksum on the way.",
+        "Print what a log, index, journal or sealed Parquet file holds, an item a line, checking checksums on the way.",
     ),
     "bench": (
         "journal.cli.bench:bench",

@@ -158,16 +158,6 @@ def mode_command(
     _tell(info, f"{info.name}: {info.config.mode} mode from offset {info.next_offset} on", as_json=json)
 
 
-def seal_command(name: str, /, *, json: JsonOption = False, server: ServerOption = DEFAULT_SERVER) -> None:
-    """Close a shard's active segment; the next append opens another.
-
-    Args:
-        name: Name of the shard.
-    """
-    info = ask(server, lambda client: client.seal(name))
-    _tell(info, f"{info.name}: sealed up to offset {info.next_offset}", as_json=json)
-
-
 def trim_command(
     name: str,
     before_offset: int,

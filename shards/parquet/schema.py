@@ -62,7 +62,7 @@ WRITER_OPTIONS: dict[str, Any] = {
 MAGIC = b"PAR1"
 TAIL = struct.Struct("<I4s")
 """The end of every Parquet file: size of the footer and magic."""
-SEALS = struct.Struct("<4sII4x")
+SEALS = struct.Struct("<4sII")
 """What stands right before the footer, where Parquet readers do not look: magic, CRC-32Cs of footer and page index."""
 SEALS_MAGIC = b"JSEG"
 

@@ -111,8 +111,11 @@ class _Sink:
 def _write(sink: _Sink, plan: SealPlan, groups: Iterator[LogRows]) -> SealedFile:
     record_count = value_bytes = 0
     entries: list[RowGroupEntry] = []
-    with pa.PythonFile(sink, mode="w") as python_file:
-        writer = pq.ParquetWriter(python_file, SCHEMA, **WRITER_OPTIONS)
+    # Left on an error too, for the writer would complain at its end if it were still open.
+    with (
+        pa.PythonFile(sink, mode="w") as python_file,
+        pq.ParquetWriter(python_file, SCHEMA, **WRITER_OPTIONS) as writer,
+    ):
         sink.save()
         for group in groups:
             start = sink.position

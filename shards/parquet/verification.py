@@ -88,13 +88,13 @@ def _problems_of_rows(reader: SealedReader) -> Iterator[str]:
         if entry.first_offset != next_offset:
             yield _of_group(reader, group.index, f"expected first offset {next_offset}, found {entry.first_offset}")
         next_offset = entry.next_offset
+        value_bytes += entry.value_bytes
         try:
             rows = reader.table(group.index, check_pages=True)
         except CorruptionError as error:
             yield str(error)
             continue
         offsets, lsns, times_us, append_times = (column_numbers(rows.column(name)) for name in _COUNTED)
-        value_bytes += entry.value_bytes
         for what, expected, found in (
             ("offsets", True, bool((offsets == np.arange(entry.first_offset, entry.next_offset)).all())),
             ("rising lsns", True, bool((np.diff(lsns) >= 0).all()) and int(lsns[0]) > previous_lsn),

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
 from shards.parquet.sealing import SealPlan, seal_log
 from shards.parquet_segment import ParquetSegment
-from tests.shards.shard_workload import ShardWorkload, parquet_segment
+from tests.shards.shard_workload import SEALED, ShardWorkload, parquet_segment
 
 
 def seal(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
     """Write the Parquet file of a log segment; the log stays."""
-    described = parquet_segment(segment, 0, bytes(32))
-    workload.files.mkdir(described.path.rpartition("/")[0])
+    return seal_segment(workload.files, segment, SEALED)
+
+
+def seal_segment(files: FileSystem, segment: LogSegment, sealed_root: str) -> ParquetSegment:
+    """The same for a segment in any directory."""
+    described = parquet_segment(segment, 0, bytes(32), sealed_root)
+    files.mkdir(described.path.rpartition("/")[0])
     plan = SealPlan(
         log_path=segment.path,
         out_path=described.path,
@@ -25,8 +31,8 @@ def seal(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
         end_position=segment.end,
         created_us=segment.created_us,
     )
-    made = seal_log(workload.files, plan)
-    return parquet_segment(segment, made.size_bytes, made.digest)
+    made = seal_log(files, plan)
+    return parquet_segment(segment, made.size_bytes, made.digest, sealed_root)
 
 
 def swap(workload: ShardWorkload, sealed: list[ParquetSegment]) -> None:

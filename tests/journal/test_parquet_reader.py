@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -30,9 +32,9 @@ from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps
 _LARGE_BATCH = 300_000
 
 
-def reader_of(workload: ShardWorkload, files: object = None) -> Reader:
+def reader_of(workload: ShardWorkload, files: object = None, largest_batch_bytes: int = 1 << 23) -> Reader:
     # Reading by offset, time and lsn needs neither the table nor the views.
-    return Reader(files or workload.files, cast("ShardTable", None), cast("Views", None))
+    return Reader(files or workload.files, cast("ShardTable", None), cast("Views", None), largest_batch_bytes)
 
 
 async def records_from(
@@ -61,10 +63,7 @@ async def answers_of(workload: ShardWorkload) -> tuple[object, ...]:
     lsns = {record.lsn + more for record in everything if isinstance(record, StoredRecord) for more in (0, 1)}
     return (
         everything,
-        [
-            (await first_batch_at(reader, workload, offset))
-            for offset in range(shard.start_offset, shard.published_offset)
-        ],
+        [await first_batch_at(reader, workload, at) for at in range(shard.start_offset, shard.published_offset)],
         [(time_us, await reader.find_offset(shard, Start.time(time_us))) for time_us in sorted(times)],
         [(lsn, await reader.find_offset(shard, Start.lsn(lsn))) for lsn in sorted(lsns)],
     )
@@ -173,7 +172,7 @@ def count_decodes(reader: Reader) -> list[int]:
     in_thread = parquet._in_thread
 
     async def counted(work: object, *args: object) -> object:
-        if work is parquet_reader._decode:
+        if work == parquet._decode:
             decoded.append(args[2])
         return await in_thread(work, *args)
 
@@ -226,6 +225,27 @@ async def ask(reader: Reader, workload: ShardWorkload, start: Start | None) -> o
     return await reader.find_offset(workload.shard, start)
 
 
+class Once:
+    """Does something on the loop at the operation with this number, and nothing at others."""
+
+    def __init__(self, at: int, work: Callable[[], object]) -> None:
+        self._left = at
+        self._work = work
+
+    def __call__(self, path: str) -> None:
+        if self._left == 0:
+            trio.from_thread.run_sync(self._work)
+        self._left -= 1
+
+
+def trim(workload: ShardWorkload, offset: int) -> None:
+    """Trim a shard of log segments, and remove the files of those that go."""
+    for segment in workload.shard.trim(offset):
+        for path in (segment.path, segment.index_path):
+            if workload.files.exists(path):
+                workload.files.remove(path)
+
+
 def logs_to_read() -> ShardWorkload:
     """Two log segments, the first with an index that has to be loaded, both in files alone."""
     workload = ShardWorkload(make_sealed=seal)
@@ -251,15 +271,7 @@ async def test_a_segment_may_be_sealed_at_any_moment_of_a_read(start: Start | No
         workload = logs_to_read()
         made = [seal(workload, segment) for segment in workload.can_be_sealed()]
         assert len(made) == 2
-        count = 0
-
-        def meddle(path: str) -> None:
-            nonlocal count
-            if count == at:
-                trio.from_thread.run_sync(swap, workload, made)
-            count += 1
-
-        reader = reader_of(workload, HookedFiles(workload.files, meddle))
+        reader = reader_of(workload, HookedFiles(workload.files, Once(at, partial(swap, workload, made))))
         assert await ask(reader, workload, start) == expected, at
         assert [segment.kind for segment in workload.shard.segments] == [SegmentKind.PARQUET] * 2
 
@@ -285,19 +297,25 @@ async def test_a_segment_may_be_sealed_between_any_two_reads_of_a_reader_that_st
 async def test_a_segment_that_is_trimmed_during_a_search_is_passed_over() -> None:
     for at in range(await operations_of(logs_to_read(), Start.lsn(4))):
         workload = logs_to_read()
-        count = 0
-
-        def trim(path: str) -> None:
-            nonlocal count
-            if count == at:
-                for segment in trio.from_thread.run_sync(workload.shard.trim, 10):
-                    for name in (segment.path, segment.index_path):
-                        if workload.files.exists(name):
-                            workload.files.remove(name)
-            count += 1
-
-        reader = reader_of(workload, HookedFiles(workload.files, trim))
+        reader = reader_of(workload, HookedFiles(workload.files, Once(at, partial(trim, workload, 10))))
         assert await reader.find_offset(workload.shard, Start.lsn(4)) in (2, 10), at
+
+
+async def test_a_batch_that_was_appended_compressed_is_not_given_larger_than_a_client_takes() -> None:
+    """What fits a frame when it is compressed may not fit it otherwise: a client refused the whole connection."""
+    records = [Record(b"%d" % number * 2000, tags=("t",)) for number in range(100)]
+    workload = ShardWorkload(make_sealed=seal)
+    for number in range(3):
+        append(workload, encode(records[: 1 + 40 * number], now_us=NOW_US, codec=Codec.ZSTD))
+    closed(workload)
+    largest = max(workload.shard.segments[0].size_bytes, 2100)
+    expected = await answers_of(workload)
+    sealed(workload)
+    assert await answers_of(workload) == expected
+    reader = reader_of(workload, largest_batch_bytes=largest)
+    assert await records_from(reader, workload, 0, 1) == expected[0]
+    for offset in range(workload.shard.published_offset):
+        assert (await reader.read(workload.shard, offset, 1)).size_bytes <= largest
 
 
 def sealed_segment(workload: ShardWorkload) -> ParquetSegment:

@@ -54,10 +54,10 @@ def describe(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
     return parquet_segment(segment, (segment.end + 4) // 5, bytes((segment.base_offset % 256,)) * 32)
 
 
-def parquet_segment(segment: LogSegment, size_bytes: int, digest: bytes) -> ParquetSegment:
+def parquet_segment(segment: LogSegment, size_bytes: int, digest: bytes, sealed_root: str = SEALED) -> ParquetSegment:
     """The Parquet segment of a log segment."""
     return ParquetSegment(
-        SEALED,
+        sealed_root,
         segment.name,
         segment.shard_id,
         base_offset=segment.base_offset,
