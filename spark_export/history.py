@@ -169,7 +169,7 @@ def _first_offset(shard: ShardSnapshot, reached: Reached | None, *, fails: bool)
             f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {reached.next_offset}: the "
             "store was set back to an earlier state; to go on from there, turn failing on data loss off"
         )
-    return max(reached.next_offset, shard.start_offset)
+    return max(min(reached.next_offset, shard.next_offset), shard.start_offset)
 
 
 def _leading_files(shard: ShardSnapshot, listed: Mapping[int, SealedName]) -> list[SealedName]:

@@ -118,7 +118,8 @@ def test_postgresql_takes_what_derby_takes(spark: SparkSession, tree: SealedTree
     url = os.environ["JOURNAL_TEST_POSTGRES"]
     options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records", name=f"test_{os.getpid()}")
     tree.seal("plant/ü", [Record(value=b"a\0b"), *values(30)])
-        def overtake(progress: ExportProgress) -> None:
+
+    def overtake(progress: ExportProgress) -> None:
         if progress.step == "publishing":
             run_export(spark, options)
 
