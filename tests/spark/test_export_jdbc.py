@@ -85,6 +85,7 @@ def test_of_two_runs_at_a_time_one_is_added(spark: SparkSession, tree: SealedTre
     assert tables(spark, url) == {"records", "journal_exports"}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("step", ["publishing", pytest.param("published", marks=pytest.mark.long)])
 def test_a_killed_export_is_made_good_by_the_next(
     spark: SparkSession, tree: SealedTree, url: str, tmp_path: Path, step: str

@@ -24,6 +24,7 @@ def expected(count: int) -> list[tuple[str, int]]:
     return [(shard, offset) for shard in SHARDS for offset in range(count)]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("step", "is_complete"),
     [

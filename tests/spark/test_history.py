@@ -1,4 +1,4 @@
-"""Sealed and unsealed records as one table: nothing is missing and nothing comes twice, whatever is sealed meanwhile."""
+"""Sealed and unsealed records as one table: nothing is missing, nothing comes twice, whatever is sealed meanwhile."""
 
 from __future__ import annotations
 
