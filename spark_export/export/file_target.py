@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import ExportConflictError, ExportError
@@ -77,7 +77,7 @@ class FileTarget:
         writer = with_directories(rows, options).write.format(options.format).mode("error")
         if options.partition_by:
             writer = writer.partitionBy(*(DIRECTORY_COLUMNS[one] for one in options.partition_by))
-        writer.options(**_WRITER_OPTIONS[options.format]).save(self._written)
+        writer.options(**WRITER_OPTIONS[options.format]).save(self._written)
 
     def publish(self, state: ExportState) -> None:
         """Rename the run's directory, with the state in it."""
@@ -111,7 +111,7 @@ class FileTarget:
 
 
 _TIMES = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"}
-_WRITER_OPTIONS: dict[str, dict[str, str]] = {
+WRITER_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "parquet": {"compression": "zstd"},
     "json": {**_TIMES, "ignoreNullFields": "false"},
     # A quote within a text is doubled, as in RFC 4180, and spaces stay.

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_export.session import end_session, make_session
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
