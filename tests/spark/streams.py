@@ -14,7 +14,7 @@ from broker_adapter import StorageAdapter, open_adapter
 
 
 def append(directory: Path, **values: Sequence[bytes]) -> None:
-    """Append to shards of a data directory that nobody uses, each value as a batch of its own; ``_`` stands for ``/``."""
+    """Append to shards of a data directory at rest, each value as a batch of its own; ``_`` stands for ``/``."""
 
     async def main() -> None:
         async with open_adapter(f"embedded:{directory}") as adapter:

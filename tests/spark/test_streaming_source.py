@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from broker_adapter import open_adapter
 from tests.faults.processes import running
-from tests.spark.sealed_tree import BEGAN, write_segment
+from tests.spark.sealed_trees import SealedTree, values
 from tests.spark.streams import Followed, append, append_to
 
 
@@ -66,11 +65,12 @@ def test_trimmed_and_deleted_shards_end_the_query_or_are_passed_over(followed: F
 
 
 def test_a_tree_of_sealed_segments_is_followed_from_a_time_on(spark: SparkSession, tmp_path: Path) -> None:
-    followed = Followed(spark, tmp_path / "data" / "sealed", tmp_path)
-    write_segment(tmp_path / "data", "plant/a", 1, 0, [b"%d" % n for n in range(10)])
-    assert followed.run(startingTimestamp=(BEGAN + timedelta(seconds=7)).isoformat()) == [3]
-    write_segment(tmp_path / "data", "plant/a", 1, 10, [b"new"] * 2)
-    write_segment(tmp_path / "data", "plant/b", 2, 0, [b"new"])
+    tree = SealedTree(tmp_path)
+    followed = Followed(spark, tree.root, tmp_path)
+    tree.seal("plant/a", values(10))
+    assert followed.run(startingTimestamp="2026-03-01T19:00:00Z") == [3]
+    tree.seal("plant/a", values(2, first=10))
+    tree.seal("plant/b", values(1))
     assert followed.run() == [3]
     assert followed.offsets() == {"plant/a": [7, 8, 9, 10, 11], "plant/b": [0]}
 
@@ -90,7 +90,7 @@ def test_a_running_query_reads_on_while_segments_are_sealed(followed: Followed) 
 
             async def rounds() -> None:
                 async with open_adapter(f"journal://127.0.0.1:{server.ports['tcp']}") as adapter:
-                    for number in range(4):
+                    for number in range(2):
                         await append_to(adapter, "plant/a", [bytes(20_000)] * 5)
                         await append_to(adapter, f"plant/{number}", [b"new"])
                         await adapter.seal("plant/a")
@@ -101,7 +101,7 @@ def test_a_running_query_reads_on_while_segments_are_sealed(followed: Followed) 
             trio.run(rounds)
         finally:
             query.stop()
-    assert followed.offsets() == {"plant/a": [*range(20)], **{f"plant/{number}": [0] for number in range(4)}}
+    assert followed.offsets() == {"plant/a": [*range(10)], **{f"plant/{number}": [0] for number in range(2)}}
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,11 @@ def test_a_running_query_reads_on_while_segments_are_sealed(followed: Followed) 
         ({"startingOffsets": '{"plant/z": 1}'}, "names shard 'plant/z'"),
     ],
 )
-def test_options_that_cannot_be_are_told(followed: Followed, options: dict[str, str], told: str) -> None:
-    write_segment(followed.source, "plant/a", 1, 0, [b"x"])
+def test_options_that_cannot_be_are_told(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], told: str
+) -> None:
+    tree = SealedTree(tmp_path)
+    tree.seal("plant/a", values(1))
     with pytest.raises(StreamingQueryException) as caught:
-        followed.run(**options)
+        Followed(spark, tree.root, tmp_path).run(**options)
     assert told in str(caught.value)
