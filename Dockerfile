@@ -7,8 +7,10 @@ RUN python -m pip install --no-cache-dir --target /opt/tools --require-hashes -r
     && /opt/tools/bin/uv pip sync --no-cache --require-hashes --python /opt/journal/bin/python requirements/server.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY shards/ shards/
+COPY command_line/ command_line/
 COPY journal/ journal/
 COPY broker_adapter/ broker_adapter/
+COPY spark_export/ spark_export/
 RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
     && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl
 

@@ -56,6 +56,7 @@ lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (U
 	compile() { $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 		--python-version 3.11 $(if $(UPGRADE),--upgrade) "$$@" > /dev/null; }; \
 	compile requirements/tools.in -o requirements/tools.lock; \
+	compile requirements/build.in -o requirements/build.lock; \
 	compile pyproject.toml -o requirements/base.lock; \
 	compile pyproject.toml --extra server -o requirements/server.lock; \
 	compile pyproject.toml --extra dev -o requirements/dev.lock
@@ -77,9 +78,11 @@ $(TOOLS_STAMP): requirements/tools.lock
 		--require-hashes -r requirements/tools.lock
 	@touch $@
 
-$(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock pyproject.toml
-	@echo 'setup: bringing .venv in line with requirements/dev.lock'
+# pyspark is published as source alone (450 MB): uv builds it, with the build back-end that build.lock names by its hash.
+$(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock requirements/build.lock pyproject.toml
+	@echo 'setup: bringing .venv in line with requirements/dev.lock (the first time, Spark takes a minute or two)'
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
-	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements/dev.lock
+	@$(UV) pip sync --quiet --require-hashes --build-constraints requirements/build.lock --python $(BIN)/python \
+		requirements/dev.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch $@

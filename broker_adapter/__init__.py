@@ -4,7 +4,7 @@
 dependencies are imported only when its URL is opened, so a broker installs what it uses.
 """
 
-from broker_adapter.adapter import Delivery, PendingAppend, ReadResult, StorageAdapter, Subscription
+from broker_adapter.adapter import Delivery, PendingAppend, ReadResult, StorageAdapter, StoredBatches, Subscription
 from broker_adapter.opening import open_adapter
 from broker_adapter.topic_mapping import MappedStorage, MappingRule, TopicMapping
 
@@ -15,6 +15,7 @@ __all__ = [
     "PendingAppend",
     "ReadResult",
     "StorageAdapter",
+    "StoredBatches",
     "Subscription",
     "TopicMapping",
     "open_adapter",

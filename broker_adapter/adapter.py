@@ -51,6 +51,22 @@ class ReadResult:
     next_offset: int
 
 
+@attrs.frozen(slots=True)
+class StoredBatches:
+    """Whole record batches as the engine stores them, for readers that work on columns; see `shards.batch`.
+
+    Attributes:
+        batches: Stamped batches back to back; a gap batch stands for records that were lost. Records below the offset
+            asked for may come first, if its batch begins there. Checksums are the reader's to check.
+        start_offset: First offset that is still in the shard: lower ones in ``batches`` were trimmed.
+        next_offset: Where to read on.
+    """
+
+    batches: bytes | memoryview
+    start_offset: int
+    next_offset: int
+
+
 async def _nothing_to_acknowledge() -> None:
     """Acknowledge a delivery that belongs to no group."""
 
@@ -169,8 +185,19 @@ class StorageAdapter(abc.ABC):
         """Change settings of a shard; None leaves one as it is. Must not return until they would survive a crash."""
 
     @abc.abstractmethod
-    async def seal(self, name: str) -> ShardInfo:
-        """Close the active segment, so that the next append opens a new one. Engines without segments do nothing."""
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        """Close the active segment, so that the next append opens a new one. Engines without segments do nothing.
+
+        Args:
+            name: The shard.
+            wait: Return when all file segments that are closed by then lie in Parquet files. Engines that make none
+                (``memory``, ``rocksdb``, and ``embedded`` unless its configuration switches sealing on) have nothing
+                to wait for.
+
+        Raises:
+            SealFailedError: A segment could not be sealed this time. It stays as it was, and nothing is lost.
+            InvalidRequestError: The journal service is configured not to seal, and it was to be waited for.
+        """
 
     @abc.abstractmethod
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
@@ -271,6 +298,35 @@ class StorageAdapter(abc.ABC):
             start: A position, or simply an offset. The end of the shard is a valid offset with nothing to read yet.
             max_bytes: Stop after about so many batch bytes; at least one batch is read.
             max_records: Stop after so many records and gaps.
+            max_wait_s: If there is nothing to read yet, wait so long for an append.
+
+        Raises:
+            OffsetOutOfRangeError: The offset was trimmed or lies past the end; the error says the valid range.
+        """
+
+    @abc.abstractmethod
+    async def find_offset(self, shard: str, start: Start) -> int:
+        """The offset at which a reader that starts there begins; the shard's end if there is nothing yet.
+
+        For a time it may be that of an earlier record of the same batch: a batch is found without being opened, and
+        the reader skips inside it.
+
+        Raises:
+            OffsetOutOfRangeError: An offset was given that was trimmed or lies past the end.
+        """
+
+    @abc.abstractmethod
+    async def read_batches(
+        self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
+    ) -> StoredBatches:
+        """Read whole batches from the one that holds ``offset`` on, undecoded.
+
+        Like `read`, but nothing is left out: expired records are there too, with their time of expiry.
+
+        Args:
+            shard: Name of an existing shard.
+            offset: The end of the shard is a valid offset with nothing to read yet.
+            max_bytes: Stop after about so many bytes; at least one batch is read.
             max_wait_s: If there is nothing to read yet, wait so long for an append.
 
         Raises:

@@ -107,6 +107,15 @@ class ShardsConfig:
 
 
 @attrs.frozen
+class SealingConfig:
+    """When closed log segments become Parquet files."""
+
+    enabled: bool = True
+    min_bytes: Size = field(default=4 * MIB, metadata=_bytes(0, 64 * GIB))
+    max_age_s: int = field(default=3_600, metadata=_within("seconds", 0, 3_153_600_000))
+
+
+@attrs.frozen
 class LimitsConfig:
     """What one peer can make the server hold."""
 
@@ -136,6 +145,7 @@ class ServerConfig:
     listen: ListenConfig = ListenConfig()
     storage: StorageConfig = StorageConfig()
     shards: ShardsConfig = ShardsConfig()
+    sealing: SealingConfig = SealingConfig()
     limits: LimitsConfig = LimitsConfig()
     log: LogConfig = LogConfig()
 
@@ -144,6 +154,7 @@ _SECTION_CLASSES: dict[str, type[AttrsInstance]] = {
     "listen": ListenConfig,
     "storage": StorageConfig,
     "shards": ShardsConfig,
+    "sealing": SealingConfig,
     "limits": LimitsConfig,
     "log": LogConfig,
 }
@@ -228,6 +239,8 @@ def allowed(attribute: attrs.Attribute[Any]) -> str:
         return '"host:port", or "" for off'
     if isinstance(attribute.type, type) and issubclass(attribute.type, enum.StrEnum):
         return " or ".join(f'"{member.value}"' for member in attribute.type)
+    if "bounds" not in attribute.metadata:
+        return "true or false"
     low, high = attribute.metadata["bounds"]
     if attribute.type == Size:
         return f"{format_size(low)} to {format_size(high)}"
@@ -347,6 +360,12 @@ def _structure_int(value: object, _: object) -> int:
     return value
 
 
+def _structure_bool(value: object, _: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("is neither true nor false")
+    return value
+
+
 def _structure_address(value: object, _: object) -> str:
     if not isinstance(value, str):
         raise TypeError("is no text")
@@ -366,6 +385,7 @@ def _structure_choice(value: object, kind: type[enum.StrEnum]) -> enum.StrEnum:
 
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
 _converter.register_structure_hook(int, _structure_int)
+_converter.register_structure_hook(bool, _structure_bool)
 _converter.register_structure_hook_func(lambda kind: kind == Size, lambda value, _: parse_size(value))
 _converter.register_structure_hook_func(lambda kind: kind == Address, _structure_address)
 for _kind in (Mode, LogLevel, LogFormat):

@@ -15,6 +15,7 @@ from journal.decisions import (
     Decision,
     ProducerOpened,
     Rolled,
+    Sealed,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,
@@ -37,7 +38,7 @@ from shards.names import validate_name, validate_shard_name
 from shards.shard import BEING_DELETED, Shard
 
 # What frees space, or needs next to none, is done on a full disk as well.
-_FREEING = (ShardDeleted, ShardConfigured, Trimmed, CursorDeleted, StateDeleted)
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted)
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
@@ -185,6 +186,14 @@ class Control:
             self._roll(shard, Mode.MEMORY if shard.in_memory_mode else Mode.FILE)
             await self._committer.wait(self._committer.group)
         return shard.info(with_segments=True)
+
+    async def record_seal(self, shard: Shard, sealed: Sealed) -> None:
+        """Let a Parquet file that is durably in its place stand for a closed log segment of the shard.
+
+        Raises:
+            StorageFailedError: Whether it stands for it is known after a restart.
+        """
+        await self._commit(sealed, shard.shard_id)
 
     def roll_nowait(self, shard: Shard) -> None:
         """Close the active segment and go on in a new one of the same mode, in the group that is being collected."""

@@ -4,8 +4,11 @@
 
     LOCK        held by the process that uses the directory
     FORMAT      JSON: version of the layout, random id of the node
+    SERVER      JSON: where the server that uses the directory listens, and its process id; only while it does
     journal/    journal files
     log/        log segments, in 256 directories
+    sealed/     Parquet segments, a directory for each shard
+    sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
 """
 
@@ -29,6 +32,7 @@ class DataDirectory:
     path: str
     node_id: str
     lock: Lock
+    _files: FileSystem
 
     @property
     def journal(self) -> str:
@@ -41,13 +45,35 @@ class DataDirectory:
         return f"{self.path}/log"
 
     @property
+    def sealed(self) -> str:
+        """Directory of the Parquet segments."""
+        return f"{self.path}/sealed"
+
+    @property
+    def sealing(self) -> str:
+        """Directory of Parquet segments that are being written."""
+        return f"{self.path}/sealing"
+
+    @property
     def state(self) -> str:
         """Directory of the views' store."""
         return f"{self.path}/state"
 
+    def announce(self, tcp: str, pid: int) -> None:
+        """Write down where this directory is served, for readers that find it locked; `close` takes it back.
+
+        Args:
+            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
+            pid: Process id of the server.
+        """
+        _write_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
+
     def close(self) -> None:
         """Release the lock."""
-        self.lock.release()
+        try:
+            _remove_server_file(self._files, self.path)
+        finally:
+            self.lock.release()
 
 
 def open_directory(files: FileSystem, path: str) -> DataDirectory:
@@ -66,15 +92,16 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         ) from error
     lock = files.lock(path)
     try:
+        _remove_server_file(files, path)
         node_id = _read_or_write_format(files, path)
-        for name in ("journal", "log"):
+        for name in ("journal", "log", "sealed", "sealing"):
             make_durable_directory(files, f"{path}/{name}")
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
             raise DataDirectoryError(f"data directory {path} cannot be used: {error}; check its permissions") from error
         raise
-    return DataDirectory(path, node_id, lock)
+    return DataDirectory(path, node_id, lock, files)
 
 
 def _read_or_write_format(files: FileSystem, path: str) -> str:
@@ -118,13 +145,25 @@ def read_format(files: FileSystem, path: str) -> str:
 
 def _write_format(files: FileSystem, path: str) -> str:
     node_id = secrets.token_hex(8)
-    file = files.open(f"{path}/FORMAT.new", create=True)
+    _write_json(files, f"{path}/FORMAT", {"version": LAYOUT_VERSION, "node_id": node_id})
+    files.sync_directory(path)
+    return node_id
+
+
+def _write_json(files: FileSystem, path: str, content: dict[str, object]) -> None:
+    """Write a small file aside and put it into its place, so that nobody reads half of it."""
+    file = files.open(f"{path}.new", create=True)
     try:
         file.truncate(0)
-        file.pwritev([json.dumps({"version": LAYOUT_VERSION, "node_id": node_id}).encode() + b"\n"], 0)
+        file.pwritev([json.dumps(content).encode() + b"\n"], 0)
         file.fsync()
     finally:
         file.close()
-    files.rename(f"{path}/FORMAT.new", f"{path}/FORMAT")
-    files.sync_directory(path)
-    return node_id
+    files.rename(f"{path}.new", path)
+
+
+def _remove_server_file(files: FileSystem, path: str) -> None:
+    # One that a killed server left would send readers to nobody, or to somebody else.
+    for name in ("SERVER", "SERVER.new"):
+        if files.exists(f"{path}/{name}"):
+            files.remove(f"{path}/{name}")

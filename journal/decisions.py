@@ -56,6 +56,31 @@ class Trimmed:
 
 
 @attrs.frozen(slots=True)
+class Sealed:
+    """The closed log segment of this range is a Parquet file from here on; its log file is no longer needed.
+
+    Attributes:
+        base_offset: Offset of its first record.
+        next_offset: Offset after its last record.
+        size_bytes: Size of the Parquet file.
+        digest: SHA-256 of the whole file.
+        created_us: When the log segment was opened.
+        newest_append_us: Server time of its newest batch.
+        last_lsn: lsn of its newest batch.
+        newest_us: Newest record timestamp in it.
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    digest: bytes
+    created_us: int
+    newest_append_us: int
+    last_lsn: int
+    newest_us: int
+
+
+@attrs.frozen(slots=True)
 class OffsetsReserved:
     """Offsets below this one are taken for ever, even if the memory that holds their records is lost."""
 
@@ -115,6 +140,7 @@ Decision: TypeAlias = (
     | ShardConfigured
     | Rolled
     | Trimmed
+    | Sealed
     | OffsetsReserved
     | LsnsReserved
     | CursorCommitted
@@ -130,6 +156,7 @@ KINDS: dict[type[Decision], Kind] = {
     ShardConfigured: Kind.CONFIGURE_SHARD,
     Rolled: Kind.ROLL,
     Trimmed: Kind.TRIM,
+    Sealed: Kind.SEAL,
     OffsetsReserved: Kind.RESERVE_OFFSETS,
     LsnsReserved: Kind.RESERVE_LSNS,
     CursorCommitted: Kind.COMMIT_CURSOR,

@@ -26,6 +26,9 @@ from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintena
 from journal.protocol.frames import ACK, ACK_DUPLICATE, NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
+from journal.sealer import Sealer, open_worker_sealer
+from journal.sealing import Sealing
+from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.subscriptions import Subscriptions
 from journal.views import Views
@@ -33,11 +36,12 @@ from shards.chunks import ChunkPool
 from shards.clock import Clock, SystemClock
 from shards.errors import CorruptionError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
-from shards.model import AckLevel, Appended, Mode, ShardConfig
+from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
+from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.segment import Segment
 from shards.shard import Shard
-from shards.shard_records import load_producers
+from shards.shard_records import closed_logs, load_producers
 from shards.store import Family, OrderedStore
 from shards.word_index import Words, words_of
 
@@ -83,6 +87,7 @@ class Engine:
         control: Takes every other change.
         reader: Reads.
         subscriptions: Pushes.
+        sealing: Makes Parquet files of closed log segments.
         table: The shards.
         views: What is folded from the journal.
         recovery: What the start found.
@@ -96,6 +101,7 @@ class Engine:
         clock: Clock,
         disk: Disk,
         store: OrderedStore,
+        sealer: Sealer | None,
     ) -> None:
         storage = config.storage
         self.config = config
@@ -105,16 +111,19 @@ class Engine:
         self._clock = clock
         self._disk = disk
         self._store = store
+        self._sealer = sealer
         self._last_us = 0
         self.table = ShardTable(
             store,
             directory.log,
+            directory.sealed,
             tail_pool=ChunkPool(storage.tail_budget_bytes),
             memory_pool=ChunkPool(0),
             segment_bytes=storage.segment_bytes,
             memory_segment_bytes=storage.memory_segment_bytes,
         )
         self.views = Views(store, self.table, self._drop)
+        self.segment_files = SegmentFiles(files, directory.path)
         self.recovery = RecoveryReport(0, 0, ())
         self._dropped: list[Segment] = []
 
@@ -195,13 +204,40 @@ class Engine:
             control=self.control,
             clock=self._clock,
             fail=self._fail,
+            segment_files=self.segment_files,
+            sealing=self.config.sealing,
         )
+        self.sealing = Sealing(
+            config=self.config.sealing,
+            sealer=self._sealer,
+            files=self.segment_files,
+            table=self.table,
+            control=self.control,
+            recorded=lambda: closed_logs(self._store, self.config.sealing.min_bytes),
+            flush=self.maintenance.flush_soon,
+            refuse=lambda: self.maintenance.disk_full,
+        )
+        self.maintenance.on_flushed = self.sealing.wake
+        self.segment_files.sweep(self.views.deleted_again)
+        self.segment_files.clean_up(self._may_have)
         self.maintenance.drop(self._dropped)
         self.views.on_trimmed = self.maintenance.index_trimmed
+        self.views.on_start_in_sealed = self.maintenance.start_in_sealed
+        for shard in self.table.open_shards():
+            self.views.look_at_start(shard)
+            self.sealing.look_at(shard)
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
-        self.reader = Reader(self._files, self.table, self.views)
+        self.reader = Reader(self._files, self.table, self.views, self.config.limits.max_batch_bytes)
         self.subscriptions = Subscriptions(
             self.table, self.views, self.reader, self.control, lambda: self.committer.committed_lsn
+        )
+
+    def _may_have(self, shard_id: int, path: str) -> bool:
+        """Whether a Parquet file counts. What is known of a stopped shard is not all there is: nothing of it goes."""
+        shard = self.table.by_id(shard_id)
+        return shard is not None and (
+            shard.damage != ""
+            or any(isinstance(segment, ParquetSegment) and segment.path == path for segment in shard.segments)
         )
 
     # What the parts call back
@@ -250,6 +286,7 @@ class Engine:
             if not shard.gone:
                 dirty[shard.shard_id] = shard
                 shard.publish(published)
+        self.sealing.decided(group.decisions)
         for _, shard_id, _ in group.decisions:
             shard_changed = self.table.by_id(shard_id) if shard_id else None
             if shard_changed is not None:
@@ -264,6 +301,7 @@ class Engine:
     def _failed(self, failure: StorageFailedError) -> None:
         self.appender.refuse_files = self.appender.refuse_memory = failure
         self.maintenance.wake()
+        self.sealing.failed(failure)
 
     # The door
 
@@ -291,6 +329,14 @@ class Engine:
             )
         appender.refuse_memory = failure
 
+    def announce(self, tcp: str) -> None:
+        """Write into the data directory where it is served from now on until it is closed; blocks on the disk.
+
+        Args:
+            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
+        """
+        self._directory.announce(tcp, os.getpid())
+
     async def close(self) -> None:
         """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
         await self.committer.drain()
@@ -304,6 +350,24 @@ class Engine:
         self.views.lsns_reserved = self.committer.next_lsn
         await self.maintenance.checkpoint()
         await self.maintenance.remove_files()
+
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files.
+
+        What lies in memory is not waited for.
+
+        Raises:
+            InvalidRequestError: It is to be waited for, but sealing is switched off.
+            StorageError: A segment could not be sealed; it stays a log file.
+        """
+        if wait:
+            self.sealing.require_enabled()
+        info = await self.control.seal(name)
+        if not wait:
+            return info
+        shard = self.table.by_name(name)
+        await self.sealing.wait_until_sealed(shard, info.next_offset)
+        return shard.info(with_segments=True)
 
     async def append(
         self, shard: Shard, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
@@ -390,6 +454,7 @@ async def open_engine(
     clock: Clock | None = None,
     make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
     open_store: Callable[[str], OrderedStore] = open_rocks_store,
+    make_sealer: Callable[[], Sealer] = open_worker_sealer,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background work while the context lasts.
 
@@ -400,15 +465,17 @@ async def open_engine(
         DataDirectoryError: The directory is in use or cannot be used.
         CorruptionError: Acknowledged data is damaged and it cannot be told whose.
         FormatVersionError: A newer program wrote the directory.
+        ConfigurationError: Sealing is switched on, and the libraries for it are not installed.
     """
     files = files or OsFileSystem()
+    sealer = make_sealer() if config.sealing.enabled else None
     directory = open_directory(files, path)
     try:
         store = open_store(directory.state)
         try:
             disk = make_disk()
             try:
-                engine = Engine(config, directory, files, clock or SystemClock(), disk, store)
+                engine = Engine(config, directory, files, clock or SystemClock(), disk, store, sealer)
                 await engine.recover()
                 try:
                     async with _running(engine):
@@ -429,6 +496,7 @@ async def _running(engine: Engine) -> AsyncIterator[None]:
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.maintenance.run)
+        nursery.start_soon(engine.sealing.run)
         engine.subscriptions.start(nursery)
         try:
             yield

@@ -54,6 +54,7 @@ class Kind(enum.IntEnum):
     PUT_STATE = 11
     DELETE_STATE = 12
     OPEN_PRODUCER = 13
+    SEAL = 14
 
 
 class Entry(NamedTuple):

@@ -15,11 +15,12 @@ import outcome
 import trio
 
 from journal.commit import Committer
-from journal.config import ShardsConfig, StorageConfig
+from journal.config import SealingConfig, ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.journal_file import JournalWriter
+from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards import shard_records
@@ -27,7 +28,7 @@ from shards.clock import Clock
 from shards.errors import DiskFullError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
-from shards.model import Mode, Retention, SegmentKind
+from shards.model import Retention, SegmentKind
 from shards.retention import due
 from shards.segment import Segment
 from shards.shard import Shard
@@ -49,6 +50,7 @@ class Maintenance:
         dirty: Shards that changed since their records were saved.
         disk_full: The error that appends get while the disk is nearly full.
         checkpoints: Checkpoints made since the start.
+        on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Maintenance:
         control: Control,
         clock: Clock,
         fail: Callable[[Exception], None],
+        segment_files: SegmentFiles,
+        sealing: SealingConfig,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -84,11 +88,14 @@ class Maintenance:
         self._progress = trio.lowlevel.ParkingLot()
         self._flusher = Flusher(files, directory, storage, self._progress.unpark_all)
         self._large_tails_at = storage.tail_budget_bytes // 8
-        self._to_remove: list[LogSegment] = []
+        self._segment_files = segment_files
+        self._sealing = sealing
+        self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
         self.dirty: dict[int, Shard] = {}
         self.disk_full: DiskFullError | None = None
         self.checkpoints = 0
+        self.on_flushed: Callable[[], None] = lambda: None
 
     # Back-pressure
 
@@ -145,6 +152,8 @@ class Maintenance:
                     await self.flush()
                 elif self._large_tails_due():
                     await self._flush_large_tails()
+                if self._to_flush:
+                    await self._flush_soon()
                 await self.remove_files()
                 await self.clean_indexes()
                 await self.prepare_spares()
@@ -215,24 +224,27 @@ class Maintenance:
         budget = self._storage.tail_budget_bytes
         self._large_tails_at = max(budget // 8, self._table.tail_pool.held_bytes + budget // 16)
 
+    def flush_soon(self, shard: Shard) -> None:
+        """Have the committed batches of a shard written into its files without waiting for a reason."""
+        self._to_flush[shard.shard_id] = shard
+        self.wake()
+
+    async def _flush_soon(self) -> None:
+        shards, self._to_flush = self._to_flush, {}
+        try:
+            await self._flusher.flush(shards.values())
+        except DiskFullError as error:
+            self._refuse_for(error)
+        self.on_flushed()
+
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
         lsn = self._committer.journal_lsn
-        if not await self.flush():
+        if not (await self.flush() and await self._settle_files()):
             return
         await self._flusher.sync()
-        dirty, self.dirty = list(self.dirty.values()), {}
-        for some in slices(dirty, _SAVED_AT_ONCE):
-            mutations = Mutations()
-            for shard in some:
-                if shard.gone:
-                    continue
-                recorded = self._table.recorded(shard.shard_id)
-                self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
-                if shard_records.safe_offset(shard) < shard.published_offset:
-                    self.dirty[shard.shard_id] = shard
-            self._views.store.write(mutations)
-            await trio.lowlevel.checkpoint()
+        if not await self._save_records():
+            return
         mutations = Mutations()
         mutations.put(Family.META, CHECKPOINT_KEY, LSN.pack(lsn))
         mutations.put(Family.META, LSNS_RESERVED_KEY, LSN.pack(self._views.lsns_reserved))
@@ -240,6 +252,32 @@ class Maintenance:
         await self._off_loop(self._views.store.flush)
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
+
+    async def _save_records(self) -> bool:
+        """Save what changed of the shards into the views; False when the disk is full."""
+        dirty, self.dirty = self.dirty, {}
+        all_saved = False
+        try:
+            for some in slices(dirty.values(), _SAVED_AT_ONCE):
+                # A record that forgets a segment is the last that knows of its files: they go first, for good.
+                if not await self._settle_files():
+                    return False
+                mutations = Mutations()
+                for shard in some:
+                    if shard.gone:
+                        continue
+                    recorded = self._table.recorded(shard.shard_id)
+                    self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
+                    if shard_records.safe_offset(shard) < shard.published_offset:
+                        self.dirty[shard.shard_id] = shard
+                self._views.store.write(mutations)
+                await trio.lowlevel.checkpoint()
+            all_saved = True
+        finally:
+            if not all_saved:
+                # Cancelled by the stop of the engine, perhaps: its last checkpoint takes them.
+                self.dirty = dirty | self.dirty
+        return True
 
     def _spares(self) -> int:
         return math.ceil(self._storage.journal_budget_bytes / self._storage.journal_file_bytes)
@@ -261,27 +299,32 @@ class Maintenance:
     def drop(self, segments: list[Segment]) -> None:
         """Take over segments whose records are gone: their memory now, their files when the loop has time."""
         for segment in segments:
-            written = segment.size_bytes > 0
-            segment.chunks.release()
-            # An empty segment never had a file: the one of its name belongs to the segment that began at the same
-            # offset after it (a mode switched back and forth with no record in between).
-            if isinstance(segment, LogSegment) and written:
-                self._to_remove.append(segment)
+            if self._segment_files.drop(segment) and isinstance(segment, LogSegment):
                 self._flusher.forget(segment)
+            segment.chunks.release()
         if segments:
             self._wake.set()
 
-    async def remove_files(self) -> None:
-        """Remove the files of dropped segments. A file that was never written, or is gone already, is no error."""
-        gone, self._to_remove = self._to_remove, []
-        if gone:
-            await self._off_loop(lambda: self._remove(gone))
+    def start_in_sealed(self, shard: Shard) -> None:
+        """A shard starts inside a Parquet file from now on, which is to be marked."""
+        self._segment_files.mark(shard)
+        self._wake.set()
 
-    def _remove(self, segments: list[LogSegment]) -> None:
-        for segment in segments:
-            for path in (segment.path, segment.index_path):
-                if self._files.exists(path):
-                    self._files.remove(path)
+    async def remove_files(self) -> None:
+        """Remove the files of dropped segments, and mark where shards start inside one."""
+        try:
+            await self._segment_files.settle()
+        except DiskFullError as error:
+            self._refuse_for(error)
+
+    async def _settle_files(self) -> bool:
+        """The same, so that no crash undoes it; False when the disk is full."""
+        try:
+            await self._segment_files.settle_durably()
+        except DiskFullError as error:
+            self._refuse_for(error)
+            return False
+        return True
 
     def index_trimmed(self, shard: Shard) -> None:
         """The words of a shard's trimmed records are to go from its index."""
@@ -348,15 +391,8 @@ class Maintenance:
         now = self._clock.now_us()
         for some in slices(self._table.open_shards(), _SAVED_AT_ONCE):
             for shard in some:
-                max_age = shard.config.retention.max_age_s
                 active = shard.active()
-                if (
-                    max_age
-                    and active is not None
-                    and active.next_offset > active.base_offset
-                    and now - active.newest_append_us > max_age * 1_000_000
-                ):
-                    # Nothing young is in it: close it, so that it can go.
+                if active is not None and (self._is_outdated(shard, active, now) or self._is_for_sealing(active, now)):
                     self._control.roll_nowait(shard)
                 self.retain(shard)
             self._committer.kick()
@@ -365,6 +401,23 @@ class Maintenance:
             await self._committer.wait(self._committer.group)
         self._committer.kick()
 
-    def mode_of_next(self, shard: Shard) -> Mode:
-        """Mode of the segment that comes after the active one."""
-        return Mode.MEMORY if shard.in_memory_mode else Mode.FILE
+    def _is_outdated(self, shard: Shard, active: Segment, now_us: int) -> bool:
+        """Whether nothing young is in the active segment: closed, it can go."""
+        max_age = shard.config.retention.max_age_s
+        return (
+            max_age > 0
+            and active.next_offset > active.base_offset
+            and now_us - active.newest_append_us > max_age * 1_000_000
+        )
+
+    def _is_for_sealing(self, active: Segment, now_us: int) -> bool:
+        """Whether the active segment is old and large enough to be closed, so that it becomes a Parquet file."""
+        sealing = self._sealing
+        return (
+            sealing.enabled
+            and sealing.max_age_s > 0
+            and isinstance(active, LogSegment)
+            and active.next_offset > active.base_offset
+            and active.size_bytes >= sealing.min_bytes
+            and now_us - active.created_us > sealing.max_age_s * 1_000_000
+        )

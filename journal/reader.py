@@ -1,7 +1,11 @@
 """Reading shards: by offset, time, lsn, key and tag; from memory at once, from files off the event loop.
 
 Batches are given as they are stored. They are checked by whoever decodes them: the bytes' checksums travel along, so a
-bit that flipped on the disk is found by the reader and by `journal check`, and costs the server nothing.
+bit that flipped on the disk is found by the reader and by `journal check`, and costs the server nothing. Parquet
+segments are decoded by `journal.parquet_reader`.
+
+A segment may change its form while a reader waits for a disk: its log file is gone, and a Parquet file holds the same
+records. Whoever meets a file that is gone looks again where the records lie now.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from itertools import islice, takewhile
 
 import trio
 
+from journal.parquet_reader import ParquetReader
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards.batch import HEADER_SIZE, BatchHeader, gap_batch
@@ -27,6 +32,7 @@ from shards.extents import (
 )
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
+from shards.parquet_segment import ParquetSegment
 from shards.position import Start
 from shards.segment import Segment
 from shards.shard import Shard
@@ -42,14 +48,21 @@ class Reader:
     """Reads what is published.
 
     Cancelling a read is safe: nothing changes by reading.
+
+    Args:
+        files: The file system.
+        table: The shards.
+        views: What is folded from the journal.
+        largest_batch_bytes: Most that a batch takes in storage and on its way to a client.
     """
 
-    def __init__(self, files: FileSystem, table: ShardTable, views: Views) -> None:
+    def __init__(self, files: FileSystem, table: ShardTable, views: Views, largest_batch_bytes: int) -> None:
         self._files = files
         self._table = table
         self._views = views
         # Disk reads must not use up the threads that everything else shares.
         self._limiter = trio.CapacityLimiter(_DISK_READERS)
+        self._parquet = ParquetReader(files, largest_batch_bytes)
 
     def check_range(self, shard: Shard, offset: int) -> None:
         """Refuse an offset that the shard does not have.
@@ -74,6 +87,8 @@ class Reader:
             return Extent(offset, found, [gap], len(gap), None)
         if segment is None:
             return Extent(offset, offset, [], 0, None)
+        if isinstance(segment, ParquetSegment):
+            return self._parquet.read_nowait(segment, offset, max_bytes, place)
         if place is not None and place.segment is segment and place.offset == offset:
             position: int | None = place.position
             if not segment.chunks.start <= place.position < segment.end:
@@ -87,7 +102,7 @@ class Reader:
     async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent:
         """Whole batches from the one that holds ``offset`` on: up to about ``max_bytes``, but at least one.
 
-        From a file it may be one index block (64 KiB and a batch) more. Empty at the end of the shard.
+        From a log file it may be one index block (64 KiB and a batch) more. Empty at the end of the shard.
 
         Raises:
             OffsetOutOfRangeError: The shard does not have the offset (any more).
@@ -100,16 +115,16 @@ class Reader:
             if extent is not None:
                 return extent
             segment, _ = shard.segment_at(offset)
-            assert isinstance(segment, LogSegment)  # only those have bytes outside memory
+            assert segment is not None  # the end of the shard is given at once
             try:
-                extent = await self._read_file(shard, segment, offset, max_bytes, place)
+                if isinstance(segment, ParquetSegment):
+                    return await self._parquet.read(segment, offset, max_bytes, place)
+                assert isinstance(segment, LogSegment)  # memory segments were read above
+                return await self._read_file(shard, segment, offset, max_bytes, place)
             except FileNotFoundError as error:
-                # Trimmed while it was being read: the range check says so. A file that is wanted but gone is damage.
+                # Trimmed or sealed while it was being read: the range check and the next turn see to that.
                 self.check_range(shard, offset)
-                if segment in shard.segments:
-                    raise CorruptionError(segment.path, 0, "the file is missing") from error
-            else:
-                return extent
+                _check_dropped(shard, segment, error)
             place = None
 
     async def _read_file(
@@ -199,25 +214,38 @@ class Reader:
         if start.kind == "offset":
             self.check_range(shard, start.value)
             return start.value
-        value = start.value
         by_time = start.kind == "time"
-        for segment in tuple(shard.segments):
-            if segment.base_offset >= shard.published_offset:
+        # What is appended during the search is not looked for: it comes after what the answer says.
+        at, end = shard.start_offset, shard.published_offset
+        while at < end:
+            # The segment anew each time: it may have been trimmed or sealed while the one before was searched.
+            segment, _ = shard.segment_at(max(at, shard.start_offset))
+            if segment is None:
                 break
-            if (segment.newest_us if by_time else segment.last_lsn) < value:
-                continue
-            if isinstance(segment, LogSegment):
-                await self._load_index(segment)
-            index = segment.index
-            before = index.position_before_time if by_time else index.position_before_lsn
-            position = before(value, segment.start_position)
-            end = shard.visible_end(segment)
-            start_offset = shard.start_offset
-            wanted = _not_older_than(value, start_offset) if by_time else _lsn_from(value, start_offset)
-            header, _ = await self._search(shard, segment, position, wanted, end)
-            if header is not None:
-                return max(header.base_offset, shard.start_offset)
-        return shard.published_offset
+            if (segment.newest_us if by_time else segment.last_lsn) >= start.value:
+                try:
+                    header = await self._find_in(shard, segment, start.value, by_time=by_time)
+                except FileNotFoundError as error:
+                    shard.check_usable()
+                    _check_dropped(shard, segment, error)
+                    continue
+                if header is not None:
+                    return max(header.base_offset, shard.start_offset)
+            at = segment.next_offset
+        return max(end, shard.start_offset)
+
+    async def _find_in(self, shard: Shard, segment: Segment, value: int, *, by_time: bool) -> BatchHeader | None:
+        """First batch of a segment with a record not older than the time, or with that lsn or a later one."""
+        wanted = _not_older_than(value, shard.start_offset) if by_time else _lsn_from(value, shard.start_offset)
+        if isinstance(segment, ParquetSegment):
+            return await self._parquet.find(segment, wanted, value, by_time=by_time)
+        if isinstance(segment, LogSegment):
+            await self._load_index(segment)
+        index = segment.index
+        before = index.position_before_time if by_time else index.position_before_lsn
+        position = before(value, segment.start_position)
+        header, _ = await self._search(shard, segment, position, wanted, shard.visible_end(segment))
+        return header
 
     async def read_indexed(
         self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
@@ -287,6 +315,18 @@ class Reader:
                 await ready.wait()
         finally:
             shard.remove_listener(published)
+
+
+def _check_dropped(shard: Shard, segment: Segment, error: FileNotFoundError) -> None:
+    """Take a missing file for damage if the shard still wants it."""
+    if segment in shard.segments:
+        assert isinstance(segment, LogSegment | ParquetSegment)  # others have no file
+        raise CorruptionError(
+            segment.path,
+            0,
+            f"the file is missing; it held offsets {segment.base_offset} to {segment.next_offset - 1} of shard "
+            f"{shard.name!r}",
+        ) from error
 
 
 def _first_batch(extent: Extent) -> tuple[bytes | bytearray | memoryview | None, int]:

@@ -6,11 +6,15 @@ as with a million.
 
 from __future__ import annotations
 
+import attrs
+
+from journal.decisions import Sealed
 from shards import shard_records
 from shards.catalogue import Catalogue, CatalogueRecord
 from shards.chunks import ChunkPool
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
+from shards.parquet_segment import ParquetSegment
 from shards.segment import Segment
 from shards.segment_paths import log_path
 from shards.shard import Shard
@@ -25,6 +29,7 @@ class ShardTable:
 
     Attributes:
         catalogue: All shards by name.
+        sealed_root: Directory of all Parquet segments.
         tail_pool: Memory of log segments that is not in their files yet.
         memory_pool: Memory of memory segments.
         recovering: Entries are being folded; a shard opened now may still have entries to come.
@@ -34,6 +39,7 @@ class ShardTable:
         self,
         store: OrderedStore,
         log_directory: str,
+        sealed_root: str,
         *,
         tail_pool: ChunkPool,
         memory_pool: ChunkPool,
@@ -42,6 +48,7 @@ class ShardTable:
     ) -> None:
         self._store = store
         self._log_directory = log_directory
+        self.sealed_root = sealed_root
         self._segment_bytes = segment_bytes
         self._memory_segment_bytes = memory_segment_bytes
         # Tuples: a set for each of a million shards would cost more than the shards.
@@ -56,6 +63,10 @@ class ShardTable:
     def log_path(self, shard_id: int, base_offset: int) -> str:
         """Where a log segment of this table lies."""
         return log_path(self._log_directory, shard_id, base_offset)
+
+    def sealed_segment(self, shard: Shard, sealed: Sealed) -> ParquetSegment:
+        """The Parquet segment that a decision speaks of."""
+        return ParquetSegment(self.sealed_root, shard.name, shard.shard_id, **attrs.asdict(sealed))
 
     def open_shards(self) -> list[Shard]:
         """The shards that are open now."""
@@ -84,7 +95,7 @@ class ShardTable:
 
     def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
-        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool)
+        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
         if recorded:
             self._recorded[shard_id] = recorded
         self.set_segment_limit(shard)

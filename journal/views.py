@@ -19,6 +19,7 @@ from journal.decisions import (
     OffsetsReserved,
     ProducerOpened,
     Rolled,
+    Sealed,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,
@@ -33,6 +34,7 @@ from shards import shard_records
 from shards.catalogue import CatalogueRecord
 from shards.cursors import Cursors
 from shards.model import Mode, SegmentKind, ShardConfig
+from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.producers import Producers
 from shards.segment import Segment
@@ -58,6 +60,7 @@ class Views:
     Attributes:
         folded_lsn: The store holds the outcome of every decision up to this lsn.
         lsns_reserved: lsns below it are taken for ever.
+        deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
     """
 
     def __init__(self, store: OrderedStore, table: ShardTable, drop: Callable[[list[Segment]], None]) -> None:
@@ -74,6 +77,8 @@ class Views:
         self.on_created: Callable[[Shard], None] | None = None
         self.on_deleted: Callable[[Shard], None] | None = None
         self.on_trimmed: Callable[[Shard], None] | None = None
+        self.on_start_in_sealed: Callable[[Shard], None] | None = None
+        self.deleted_again: list[tuple[int, str]] = []
 
     def fold(
         self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()
@@ -166,6 +171,8 @@ class Views:
     def _deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardDeleted) -> None:
         shard = self.table.by_id(shard_id)
         if shard is None:
+            if self.table.recovering:
+                self.deleted_again.append((shard_id, decision.name))
             return
         self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
         self.cursors.delete_all(mutations, shard_id)
@@ -222,6 +229,26 @@ class Views:
             self._drop(shard.trim(decision.start_offset))
             if shard.indexed and self.on_trimmed is not None:
                 self.on_trimmed(shard)
+            self.look_at_start(shard)
+
+    def look_at_start(self, shard: Shard) -> None:
+        """Tell whoever marks it that a shard starts inside a Parquet file, if it does."""
+        first = next(iter(shard.segments), None)
+        if isinstance(first, ParquetSegment) and first.base_offset < shard.start_offset and self.on_start_in_sealed:
+            self.on_start_in_sealed(shard)
+
+    def _sealed(self, mutations: Mutations, lsn: int, shard_id: int, decision: Sealed) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is None:
+            return
+        sealed = self.table.sealed_segment(shard, decision)
+        replaced = shard.put_sealed(sealed)
+        if replaced is not None:
+            self._drop([replaced])
+            self.look_at_start(shard)
+        elif sealed.next_offset <= shard.start_offset:
+            # It was trimmed while the file was being written.
+            self._drop([sealed])
 
     def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
         shard = self.table.by_id(shard_id)
@@ -259,6 +286,7 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ShardConfigured: Views._configured,
     Rolled: Views._rolled,
     Trimmed: Views._trimmed,
+    Sealed: Views._sealed,
     OffsetsReserved: Views._offsets_reserved,
     LsnsReserved: Views._lsns_reserved,
     CursorCommitted: Views._cursor_committed,

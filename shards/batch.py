@@ -52,6 +52,7 @@ __all__ = [
     "iterate",
     "keys",
     "read_records",
+    "recompress",
     "slice_batch",
     "stamp",
     "tags",
@@ -266,6 +267,29 @@ def slice_batch(buffer: Buffer, at: int, first_offset: int, next_offset: int) ->
         )
     )
     stamp(batch, 0, first_offset, header.lsn, header.append_time_us)
+    return bytes(batch)
+
+
+def recompress(buffer: Buffer, at: int, codec: Codec) -> bytes:
+    """Return the stamped batch at ``at`` with its body stored by another codec, if that makes it smaller.
+
+    Raises:
+        BatchError: As `decode`.
+    """
+    header = verify(buffer, at)
+    stored = memoryview(buffer)[at + HEADER_SIZE : at + HEADER_SIZE + header.body_size]
+    raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=MAX_RAW_BYTES)
+    batch = bytearray(
+        _assemble(
+            raw,
+            header.record_count,
+            header.columns,
+            times_us=(header.min_timestamp_us, header.max_timestamp_us),
+            codec=codec,
+            producer=(header.producer_epoch, header.producer_id, header.sequence),
+        )
+    )
+    stamp(batch, 0, header.base_offset, header.lsn, header.append_time_us)
     return bytes(batch)
 
 

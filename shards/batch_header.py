@@ -41,6 +41,7 @@ CHECKED = struct.Struct(f"<{_CHECKED}")
 PRODUCER = struct.Struct(f"<{_PRODUCER}")
 HEADER = struct.Struct(f"<4sI{_PLACE}I{_CHECKED}")
 _HEADER_WITHOUT_MAGIC = struct.Struct(f"<4xI{_PLACE}I{_CHECKED}")
+_BODY_SIZE = struct.Struct("<I")  # The first of the fields of `CHECKED`.
 INT64 = struct.Struct("<q")
 GAP_FIELDS = (INT64.size, INT64.size, 0, 0, 0, GAP, 0, 0, 0, 0, 0, 0)
 """All that a gap batch has from byte 36 up to its body."""
@@ -128,6 +129,12 @@ class _GapHeader(BatchHeader):
         except struct.error:
             raise _cut_off(buffer, at, HEADER_SIZE + INT64.size) from None
         return gap
+
+
+def stored_size(buffer: Buffer, at: int = 0) -> int:
+    """Return the size that the header at ``at``, of which nothing is checked, gives the whole batch."""
+    (body_size,) = _BODY_SIZE.unpack_from(buffer, at + CHECKED_FROM)
+    return int(HEADER_SIZE + (body_size + 7 & -8))
 
 
 def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, lsn: int, append_time_us: int) -> None:

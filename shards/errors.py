@@ -197,6 +197,13 @@ class StorageFailedError(StorageError):
     code = "storage_failed"
 
 
+class SealFailedError(StorageError):
+    """A closed segment could not be made a Parquet file. It stays a log, which loses nothing, and is tried again."""
+
+    code = "seal_failed"
+    retriable = True
+
+
 class DataDirectoryError(StorageError):
     """The data directory cannot be used: locked by another process, not writable, or not a data directory."""
 

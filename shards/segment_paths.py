@@ -24,3 +24,8 @@ def sealed_path(sealed: str, name: str, shard_id: int, base_offset: int, next_of
     shard is never taken for one of its successor of the same name.
     """
     return f"{sealed_directory(sealed, name)}/{base_offset:020}-{next_offset:020}-{shard_id:016x}.parquet"
+
+
+def start_mark_path(directory: str, shard_id: int) -> str:
+    """Where it is written that a shard starts inside one of its Parquet files, for readers of the bare directory."""
+    return f"{directory}/_start-{shard_id:016x}"

@@ -15,6 +15,7 @@ from shards.chunks import ChunkPool
 from shards.errors import ShardDamagedError, ShardNotFoundError
 from shards.log_segment import LogHeader, LogSegment
 from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
+from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.segment import MemorySegment, Segment
 
@@ -146,7 +147,7 @@ class Shard:
     def published_now(self) -> Published:
         """The write state as it is, to be given to `publish` once all of it is committed."""
         segment = self.segments[-1] if self.segments else None
-        return self.next_offset, segment, segment.chunks.end if segment else 0, self.last_lsn
+        return self.next_offset, segment, segment.end if segment else 0, self.last_lsn
 
     def publish(self, published: Published) -> None:
         """Let readers see everything up to there.
@@ -206,6 +207,28 @@ class Shard:
         if at < len(self.segments) and self.segments[at].base_offset < self.published_offset:
             return self.segments[at], self.segments[at].base_offset
         return None, self.published_offset
+
+    def put_sealed(self, sealed: ParquetSegment) -> Segment | None:
+        """Put a Parquet segment into the place of the log segment that it was made of.
+
+        Returns:
+            The log segment, whose file nobody needs any more; None when there is none of that range: it was replaced
+            before, or trimmed.
+        """
+        at = bisect_right(self.segments, sealed.base_offset, key=_base_offset) - 1
+        if at < 0:
+            return None
+        old = self.segments[at]
+        if old.kind is not SegmentKind.LOG or (old.base_offset, old.next_offset) != (
+            sealed.base_offset,
+            sealed.next_offset,
+        ):
+            return None
+        self.segments[at] = sealed
+        if old is self.published_segment:
+            self.published_segment, self.published_position = sealed, sealed.end
+        self.dirty = True
+        return old
 
     def trim(self, start_offset: int) -> list[Segment]:
         """Drop records below the offset and give back the segments that no longer hold any; never the active one."""

@@ -1,20 +1,21 @@
-"""What the views keep of a shard's data between checkpoints: its head, its log segments, its producers.
+"""What the views keep of a shard's data between checkpoints: its head, its segments in files, its producers.
 
 Written after the files that they describe are synced, so a record never promises more than a file holds.
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
-a segment; value = version (u8, 1), then the struct below, little-endian. Family ``producers``: key = b"s", shard id,
-producer id (u64 each, big-endian), value as in `shards.producer_state`.
+a segment; value = version (u8: 1, or 2 for a Parquet segment), then the struct below, little-endian. Family
+``producers``: key = b"s", shard id, producer id (u64 each, big-endian), value as in `shards.producer_state`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
+from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.shard import BEING_DELETED, Shard
 from shards.store import Family, Mutations, OrderedStore
@@ -27,7 +28,11 @@ _HEAD_VALUE = struct.Struct("<BQQQQ")
 # version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
 # newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
+# version, 7 zero bytes; next offset, bytes of the file, created, newest append, last lsn, newest record, SHA-256 of
+# the file
+_PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
 _VERSION = 1
+_PARQUET_VERSION = 2
 
 PRODUCERS_REMEMBERED = 4096
 """Most producers that a shard keeps the sequences of, so that what it holds does not grow with all that ever wrote."""
@@ -49,22 +54,11 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
     head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + damage.encode())
     present = []
-    for segment in _published_log_segments(shard):
-        sealed = segment.sealed and segment.flushed == segment.end
+    for segment in _published_file_segments(shard):
         present.append(segment.base_offset)
-        value = _SEGMENT_VALUE.pack(
-            _VERSION,
-            sealed,
-            segment.saved_entries,
-            segment.created_us,
-            segment.flushed,
-            segment.flushed_offset,
-            segment.newest_append_us,
-            segment.last_lsn,
-            segment.newest_us,
-        )
+        value = _log_value(segment) if isinstance(segment, LogSegment) else _parquet_value(segment)
         mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
-        if segment.flushed < shard.visible_end(segment):
+        if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
             # What comes after it is made again from the journal, which goes on in this segment.
             break
     for base_offset in set(recorded).difference(present):
@@ -92,11 +86,38 @@ def _forget_idle(shard: Shard) -> list[int]:
     return gone
 
 
-def _published_log_segments(shard: Shard) -> Iterator[LogSegment]:
+def _log_value(segment: LogSegment) -> bytes:
+    return _SEGMENT_VALUE.pack(
+        _VERSION,
+        segment.sealed and segment.flushed == segment.end,
+        segment.saved_entries,
+        segment.created_us,
+        segment.flushed,
+        segment.flushed_offset,
+        segment.newest_append_us,
+        segment.last_lsn,
+        segment.newest_us,
+    )
+
+
+def _parquet_value(segment: ParquetSegment) -> bytes:
+    return _PARQUET_VALUE.pack(
+        _PARQUET_VERSION,
+        segment.next_offset,
+        segment.size_bytes,
+        segment.created_us,
+        segment.newest_append_us,
+        segment.last_lsn,
+        segment.newest_us,
+        segment.digest,
+    )
+
+
+def _published_file_segments(shard: Shard) -> Iterator[LogSegment | ParquetSegment]:
     # A segment behind the published one was opened by a decision that may never be committed.
     if shard.published_segment is not None:
         for segment in shard.segments:
-            if isinstance(segment, LogSegment):
+            if isinstance(segment, LogSegment | ParquetSegment):
                 yield segment
             if segment is shard.published_segment:
                 return
@@ -112,7 +133,9 @@ def safe_offset(shard: Shard) -> int:
     return shard.published_offset
 
 
-def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool) -> tuple[int, ...]:
+def load(
+    store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool, *, sealed_root: str
+) -> tuple[int, ...]:
     """Give a new shard object what the store recorded of it; nothing is read from its files.
 
     Args:
@@ -120,6 +143,7 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
         shard: As `Shard` makes it.
         log_path: Path of the log file of a shard id and base offset.
         pool: For what will be appended.
+        sealed_root: Directory of all Parquet segments.
 
     Returns:
         Base offsets that the store holds records of.
@@ -131,9 +155,12 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
     recorded = []
     for key, value in store.scan(Family.SEGMENTS, _SHARD.pack(shard.shard_id)):
         where = f"record of shard {shard.name!r} in the views"
-        if value[:1] != bytes((_VERSION,)):
-            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads {_VERSION}")
-        if len(key) == _SHARD.size:
+        is_head = len(key) == _SHARD.size
+        version = value[0] if value else 0
+        if version not in ((_VERSION,) if is_head else (_VERSION, _PARQUET_VERSION)):
+            known = f"{_VERSION}" if is_head else f"{_VERSION} and {_PARQUET_VERSION}"
+            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads {known}")
+        if is_head:
             if len(value) < _HEAD_VALUE.size:
                 raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {_HEAD_VALUE.size}")
             _, start, following, reserved, last_lsn = _HEAD_VALUE.unpack_from(value)
@@ -142,9 +169,14 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
             shard.last_lsn = last_lsn
             shard.damage = value[_HEAD_VALUE.size :].decode()
             continue
-        if len(value) != _SEGMENT_VALUE.size:
-            raise CorruptionError(where, 0, f"{len(value)} bytes, expected {_SEGMENT_VALUE.size}")
+        expected = (_SEGMENT_VALUE if version == _VERSION else _PARQUET_VALUE).size
+        if len(value) != expected:
+            raise CorruptionError(where, 0, f"{len(value)} bytes, expected {expected}")
         _, base_offset = _SEGMENT.unpack(key)
+        recorded.append(base_offset)
+        if version == _PARQUET_VERSION:
+            shard.segments.append(_parquet_segment(shard, base_offset, value, sealed_root))
+            continue
         _, sealed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
         header = LogHeader(shard.shard_id, base_offset, created, shard.name)
         segment = LogSegment(log_path(shard.shard_id, base_offset), header, pool)
@@ -158,11 +190,40 @@ def load(store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str],
         )
         segment.sealed = bool(sealed)
         shard.segments.append(segment)
-        recorded.append(base_offset)
     # Only the newest segment can be open; an older one that a crash left unsealed is followed by its successor.
     for older in shard.segments[:-1]:
         older.sealed = True
     return tuple(recorded)
+
+
+def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:
+    _, following, size_bytes, created, newest_append, last_lsn, newest, digest = _PARQUET_VALUE.unpack(value)
+    return ParquetSegment(
+        sealed_root,
+        shard.name,
+        shard.shard_id,
+        base_offset=base_offset,
+        next_offset=following,
+        size_bytes=size_bytes,
+        digest=digest,
+        created_us=created,
+        newest_append_us=newest_append,
+        last_lsn=last_lsn,
+        newest_us=newest,
+    )
+
+
+def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, None, None]:
+    """Go through all recorded segments; give the shard's number for each closed log of at least a size, else None.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for key, value in store.scan(Family.SEGMENTS):
+        if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
+            yield _SEGMENT.unpack(key)[0] if sealed and end >= least_bytes else None
+        else:
+            yield None
 
 
 def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:

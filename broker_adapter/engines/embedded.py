@@ -22,6 +22,7 @@ from broker_adapter.adapter import (
     PendingAppend,
     ReadResult,
     StorageAdapter,
+    StoredBatches,
     Subscription,
 )
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
@@ -29,10 +30,11 @@ from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
 from broker_adapter.opening import directory_of
-from journal.config import MIB, ServerConfig, ShardsConfig, StorageConfig
+from journal.config import MIB, SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.extents import Extent
 from shards.model import (
     AckLevel,
     Appended,
@@ -62,9 +64,11 @@ BROKER_CONFIG: Final = ServerConfig(
         disk_reserve_bytes=64 * MIB,
     ),
     shards=ShardsConfig(memory_max_bytes=16 * MIB),
+    sealing=SealingConfig(enabled=False),
 )
 """Settings for an engine that shares a machine and a process with a broker: about a quarter of a server's memory and
-disk, and shorter restarts. Sections ``listen`` and ``log`` and the limits of connections mean nothing here."""
+disk, and shorter restarts. No process that writes Parquet files: whoever wants them switches ``sealing`` on. Sections
+``listen`` and ``log`` and the limits of connections mean nothing here."""
 
 
 @asynccontextmanager
@@ -132,8 +136,8 @@ class EmbeddedAdapter(StorageAdapter):
             self._control.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
-    async def seal(self, name: str) -> ShardInfo:
-        return await self._calls.run(self._control.seal(name))
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        return await self._calls.run(self._engine.seal(name, wait=wait and self._engine.sealing.enabled))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
         return await self._calls.run(self._control.trim(name, before_offset))
@@ -202,11 +206,8 @@ class EmbeddedAdapter(StorageAdapter):
     ) -> ReadResult:
         await trio.lowlevel.checkpoint()
         shard = self._shard(name)
-        reader = self._engine.reader
-        offset = start if isinstance(start, int) else await reader.find_offset(shard, start)
-        reader.check_range(shard, offset)
-        await reader.wait_beyond(shard, offset, max_wait_s)
-        extent = await reader.read(shard, offset, max_bytes)
+        offset = start if isinstance(start, int) else await self._engine.reader.find_offset(shard, start)
+        extent = await self._extent(shard, offset, max_bytes, max_wait_s)
         return read_from(
             b"".join(extent.buffers),
             start,
@@ -215,6 +216,25 @@ class EmbeddedAdapter(StorageAdapter):
             max_records=max_records,
             now_us=self._engine.now_us(),
         )
+
+    async def find_offset(self, shard: str, start: Start) -> int:
+        found = self._shard(shard)
+        await trio.lowlevel.checkpoint()
+        return await self._calls.run(self._engine.reader.find_offset(found, start))
+
+    async def read_batches(
+        self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
+    ) -> StoredBatches:
+        found = self._shard(shard)
+        extent = await self._calls.run(self._extent(found, offset, max_bytes, max_wait_s))
+        return StoredBatches(b"".join(extent.buffers), found.start_offset, extent.next_offset)
+
+    async def _extent(self, shard: Shard, offset: int, max_bytes: int, max_wait_s: float) -> Extent:
+        reader = self._engine.reader
+        reader.check_range(shard, offset)
+        await trio.lowlevel.checkpoint()
+        await reader.wait_beyond(shard, offset, max_wait_s)
+        return await reader.read(shard, offset, max_bytes)
 
     async def read_by_key(
         self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES

@@ -23,6 +23,7 @@ from broker_adapter.adapter import (
     PendingAppend,
     ReadResult,
     StorageAdapter,
+    StoredBatches,
     Subscription,
 )
 from broker_adapter.engines.open_calls import OpenCalls
@@ -32,7 +33,7 @@ from journal.client import Delivery as PushedBatches
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
 from shards.batch import BatchHeader
-from shards.errors import InvalidRequestError
+from shards.errors import InvalidRequestError, OffsetOutOfRangeError
 from shards.model import (
     AckLevel,
     Appended,
@@ -103,8 +104,8 @@ class JournalAdapter(StorageAdapter):
             self._client.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
-    async def seal(self, name: str) -> ShardInfo:
-        return await self._calls.run(self._client.seal(name))
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        return await self._calls.run(self._client.seal(name, wait=wait))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
         return await self._calls.run(self._client.trim(name, before_offset))
@@ -168,6 +169,20 @@ class JournalAdapter(StorageAdapter):
         offset = start if isinstance(start, int) else await self._calls.run(self._client.find_offset(shard, start))
         fetched = await self._calls.run(self._client.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
         return read_from(fetched.batches, start, offset, fetched.next_offset, max_records=max_records, now_us=_now_us())
+
+    async def find_offset(self, shard: str, start: Start) -> int:
+        if start.kind == "offset":
+            info = await self.describe_shard(shard)
+            if not info.start_offset <= start.value <= info.next_offset:
+                raise OffsetOutOfRangeError(shard, start.value, info.start_offset, info.next_offset)
+            return start.value
+        return await self._calls.run(self._client.find_offset(shard, start))
+
+    async def read_batches(
+        self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
+    ) -> StoredBatches:
+        fetched = await self._calls.run(self._client.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
+        return StoredBatches(fetched.batches, fetched.start_offset, fetched.next_offset)
 
     async def read_by_key(
         self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES

@@ -23,6 +23,7 @@ from broker_adapter.adapter import (
     PendingAppend,
     ReadResult,
     StorageAdapter,
+    StoredBatches,
     Subscription,
 )
 from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
@@ -171,7 +172,7 @@ class KeyValueAdapter(StorageAdapter):
             return shard.info(kind=self._kind)
         return info
 
-    async def seal(self, name: str) -> ShardInfo:
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
         return await self.describe_shard(name)
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
@@ -306,15 +307,31 @@ class KeyValueAdapter(StorageAdapter):
         max_records: int | None = None,
         max_wait_s: float = 0.0,
     ) -> ReadResult:
+        offset = await self._wait_beyond(shard, self._shard(shard).offset_of(start), max_wait_s)
+        return self._shard(shard).read(
+            offset, max_bytes=max_bytes, max_records=max_records, now_us=self._clock.now_us()
+        )
+
+    async def find_offset(self, shard: str, start: Start) -> int:
         found = self._shard(shard)
-        offset = found.offset_of(start)
+        await trio.lowlevel.checkpoint()
+        return found.offset_of(start)
+
+    async def read_batches(
+        self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
+    ) -> StoredBatches:
+        offset = await self._wait_beyond(shard, self._shard(shard).offset_of(offset), max_wait_s)
+        return self._shard(shard).read_batches(offset, max_bytes=max_bytes)
+
+    async def _wait_beyond(self, name: str, offset: int, max_wait_s: float) -> int:
+        """Wait for a record at an offset or for the time to pass; return the offset if it is still in range."""
+        shard = self._shard(name)
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(max_wait_s):
-            while offset >= found.visible_offset and max_wait_s > 0:
-                await self._moved.setdefault(found, trio.Event()).wait()
-                found = self._shard(shard)
-        offset = self._shard(shard).offset_of(offset)
-        return found.read(offset, max_bytes=max_bytes, max_records=max_records, now_us=self._clock.now_us())
+            while offset >= shard.visible_offset and max_wait_s > 0:
+                await self._moved.setdefault(shard, trio.Event()).wait()
+                shard = self._shard(name)
+        return self._shard(name).offset_of(offset)
 
     async def read_by_key(
         self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES

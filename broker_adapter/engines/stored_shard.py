@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from broker_adapter.adapter import ReadResult
+from broker_adapter.adapter import ReadResult, StoredBatches
 from broker_adapter.engines.key_layout import (
     NUMBER,
     CatalogueEntry,
@@ -213,22 +213,18 @@ class StoredShard:
         """Read visible records from ``offset`` (see `offset_of`) up to ``end``; at least one batch if there is one."""
         end = self.visible_offset if end is None else min(end, self.visible_offset)
         records: list[StoredRecord | Gap] = []
-        size_bytes = 0
-        for placement in self._placements(offset):
-            if placement.base_offset >= end or (size_bytes and size_bytes + placement.size_bytes > max_bytes):
-                break
-            if placement.base_offset > offset:
-                records.append(Gap(offset, placement.base_offset))
-            records += batches.read_records(self._batch(placement), start_offset=offset, now_us=now_us)
-            size_bytes += placement.size_bytes
-            offset = placement.next_offset
+        for batch, next_offset in self._batches(offset, end, max_bytes):
+            records += batches.read_records(batch, start_offset=offset, now_us=now_us)
+            offset = next_offset
             if max_records is not None and len(records) >= max_records:
                 break
-        else:
-            if offset < end:
-                records.append(Gap(offset, end))
-                offset = end
         return cut(records, min(offset, end), max_records)
+
+    def read_batches(self, offset: int, *, max_bytes: int) -> StoredBatches:
+        """Read visible batches from the one that holds ``offset`` on; at least one if there is one."""
+        found = list(self._batches(offset, self.visible_offset, max_bytes))
+        next_offset = found[-1][1] if found else offset
+        return StoredBatches(b"".join(batch for batch, _ in found), self.start_offset, next_offset)
 
     def read_word(self, kind: bytes, word: bytes, from_offset: int, *, max_bytes: int, now_us: int) -> ReadResult:
         """Read records with a key (kind ``b"k"``) or tag (``b"t"``).
@@ -305,6 +301,20 @@ class StoredShard:
                 start = before[0]
         for key, stored in self._store.scan(Family.SEGMENTS, prefix, start=start, reverse=reverse):
             yield Placement.decode(key, stored)
+
+    def _batches(self, offset: int, end: int, max_bytes: int) -> Iterator[tuple[bytes, int]]:
+        """Batches from ``offset`` up to ``end`` and the offset after each; gap batches for what lies between them."""
+        size_bytes = 0
+        for placement in self._placements(offset):
+            if placement.base_offset >= end or (size_bytes and size_bytes + placement.size_bytes > max_bytes):
+                return
+            if placement.base_offset > offset:
+                yield batches.gap_batch(offset, placement.base_offset, placement.lsn, 0), placement.base_offset
+            yield self._batch(placement), placement.next_offset
+            size_bytes += placement.size_bytes
+            offset = placement.next_offset
+        if offset < end:
+            yield batches.gap_batch(offset, end, self._last_lsn, 0), end
 
     def _indexed(self, kind: bytes, word: bytes, *, start: int | None = None, reverse: bool = False) -> Iterator[int]:
         """Base offsets of the batches that hold a word."""

@@ -1,4 +1,4 @@
-"""Checks a whole data directory: its FORMAT, the journal, the views, the log segments, and files that nobody knows."""
+"""Checks a whole data directory: its FORMAT, the journal, the views, the segments, and files that nobody knows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from journal.check.journal_files import CheckedJournal, check_journal
 from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
+from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews, ViewPass
 from journal.data_directory import read_format
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
@@ -16,7 +17,7 @@ from shards.segment_paths import FAN_OUT
 from shards.store import OrderedStore
 
 _FAN = re.compile("[0-9a-f]{2}")
-_KNOWN = frozenset(("LOCK", "FORMAT", "journal", "log", "state", "lost+found"))
+_KNOWN = frozenset(("LOCK", "FORMAT", "SERVER", "journal", "log", "sealed", "sealing", "state", "lost+found"))
 
 
 def _open_rocks_store(path: str) -> OrderedStore:
@@ -75,7 +76,9 @@ def _check(
         report.damage(f"{path}/journal", 0, "the directory of the journal is missing")
     views = _check_views(files, path, report, open_store)
     if views is None:
-        report.note(f"{path}/log", 0, "the log segments were not checked: the views that describe them cannot be read")
+        for name in ("log", "sealed"):
+            what = f"the {name} segments were not checked: the views that describe them cannot be read"
+            report.note(f"{path}/{name}", 0, what)
         return report
     first = journal.first_lsn
     if first is not None and first > views.checkpoint_lsn + 1:
@@ -83,7 +86,9 @@ def _check(
         report.damage(f"{path}/journal", 0, problem)
     for segment in views.segments.values():
         try:
-            may_be_gone = journal.drops(segment.header.shard_id, segment.flushed_offset)
+            may_be_gone = journal.drops(segment.shard_id, segment.flushed_offset) or journal.seals(
+                segment.shard_id, segment.base_offset
+            )
             check_segment(files, segment, report, progress, may_be_gone=may_be_gone)
         except OSError as error:
             report.damage(segment.path, 0, f"the file cannot be read: {error}")
@@ -91,6 +96,7 @@ def _check(
     for file in _log_files(files, f"{path}/log", report):
         if file not in known:
             report.note(file, 0, "no record knows this file: a recovery makes it anew, or it is left over")
+    SealedPass(files, path, views, journal, report, progress).check()
     return report
 
 
@@ -121,7 +127,7 @@ def _check_views(
         report.damage(state, 0, str(error))
         return None
     try:
-        return ViewPass(store, state, f"{path}/log", report).check()
+        return ViewPass(store, state, f"{path}/log", f"{path}/sealed", report).check()
     finally:
         store.close()
 

@@ -11,7 +11,7 @@ import attrs
 
 from journal.check.report import Progress, Report
 from journal.check.window import Window
-from journal.decisions import Decision, ShardDeleted, Trimmed, decode_decision
+from journal.decisions import Decision, Sealed, ShardCreated, ShardDeleted, Trimmed, decode_decision
 from journal.entry import (
     ENTRY_HEADER_SIZE,
     GROUP_HEADER_SIZE,
@@ -42,22 +42,34 @@ class CheckedJournal:
         first_lsn: First lsn of the oldest file; None if it is not known.
         deleted: Shards that it deletes.
         trimmed: First offset that it leaves of each shard that it trims.
+        created: Names of the shards that it creates.
+        sealed: What it seals, by the number of the shard and the base offset.
     """
 
     first_lsn: int | None = None
     deleted: set[int] = attrs.Factory(set)
     trimmed: dict[int, int] = attrs.Factory(dict)
+    created: dict[int, str] = attrs.Factory(dict)
+    sealed: dict[tuple[int, int], Sealed] = attrs.Factory(dict)
 
     def drops(self, shard_id: int, next_offset: int) -> bool:
         """Whether a segment that ends there may be gone, whatever the views say: they may be older than the journal."""
         return shard_id in self.deleted or next_offset <= self.trimmed.get(shard_id, 0)
 
+    def seals(self, shard_id: int, base_offset: int) -> bool:
+        """Whether the log segment that begins there may be gone because a Parquet file has its records."""
+        return (shard_id, base_offset) in self.sealed
+
     def note(self, shard_id: int, decision: Decision) -> None:
-        """Note what a decision drops."""
+        """Note what a decision says of the files of segments."""
         if isinstance(decision, ShardDeleted):
             self.deleted.add(shard_id)
         elif isinstance(decision, Trimmed):
             self.trimmed[shard_id] = max(decision.start_offset, self.trimmed.get(shard_id, 0))
+        elif isinstance(decision, ShardCreated):
+            self.created[shard_id] = decision.name
+        elif isinstance(decision, Sealed):
+            self.sealed[shard_id, decision.base_offset] = decision
 
 
 def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> CheckedJournal:

@@ -34,6 +34,7 @@ class Counts:
     entries: int = 0
     shards: int = 0
     segments: int = 0
+    sealed_segments: int = 0
     batches: int = 0
     records: int = 0
     index_entries: int = 0
@@ -84,5 +85,6 @@ class Report:
         return (
             f"{self.directory}: {found}, {len(self.notes)} notes{more}; read {counts.bytes_read:,} bytes: "
             f"{counts.entries:,} entries in {counts.journal_files} journal files, {counts.batches:,} batches with "
-            f"{counts.records:,} records in {counts.segments:,} segments of {counts.shards:,} shards"
+            f"{counts.records:,} records in {counts.segments:,} segments ({counts.sealed_segments:,} sealed) of "
+            f"{counts.shards:,} shards"
         )

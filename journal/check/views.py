@@ -15,6 +15,7 @@ from shards.cursors import decode_cursor
 from shards.errors import CorruptionError, FormatVersionError, InvalidNameError
 from shards.log_segment import LogSegment
 from shards.names import validate_name, validate_shard_name
+from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.producers import decode_epoch, decode_identity
 from shards.segment_paths import log_path
@@ -29,23 +30,34 @@ _DAMAGED = (CorruptionError, FormatVersionError, InvalidNameError, UnicodeDecode
 
 @attrs.define
 class CheckedViews:
-    """What other parts of the check need of the views."""
+    """What other parts of the check need of the views.
+
+    Attributes:
+        segments: The log segments by the paths of their files.
+        sealed: The Parquet segments.
+        shards: The catalogue.
+        starts: First offsets of the shards that have Parquet segments.
+    """
 
     checkpoint_lsn: int = 0
     segments: dict[str, LogSegment] = attrs.Factory(dict)
+    sealed: list[ParquetSegment] = attrs.Factory(list)
+    shards: dict[int, CatalogueRecord] = attrs.Factory(dict)
+    starts: dict[int, int] = attrs.Factory(dict)
 
 
 class ViewPass:
     """One walk over all families of a store."""
 
-    def __init__(self, store: OrderedStore, path: str, log_directory: str, report: Report) -> None:
+    def __init__(self, store: OrderedStore, path: str, log_directory: str, sealed_root: str, report: Report) -> None:
         self._store = store
         self._path = path
         self._log_directory = log_directory
+        self._sealed_root = sealed_root
         self._report = report
         self._shards: dict[int, CatalogueRecord] = {}
         self._pool = ChunkPool(0)
-        self.found = CheckedViews()
+        self.found = CheckedViews(shards=self._shards)
 
     def check(self) -> CheckedViews:
         """Check all families; a store that cannot be read any further ends it with a damage."""
@@ -96,7 +108,7 @@ class ViewPass:
         for shard_id, record in self._shards.items():
             shard = Shard(shard_id, record.name, record.config, record.created_us)
             try:
-                shard_records.load(self._store, shard, self._log_path, self._pool)
+                shard_records.load(self._store, shard, self._log_path, self._pool, sealed_root=self._sealed_root)
             except _DAMAGED as error:
                 self._damage(f"shard {record.name!r} ({shard_id}): {error}")
                 continue
@@ -109,16 +121,20 @@ class ViewPass:
         if shard.damage:
             self._damage(f"shard {shard.name!r} was stopped: {shard.damage}")
         following = shard.start_offset
-        segments = [segment for segment in shard.segments if isinstance(segment, LogSegment)]
+        segments = shard.segments
         for segment in segments:
-            self.found.segments[segment.path] = segment
+            if isinstance(segment, LogSegment):
+                self.found.segments[segment.path] = segment
+            elif isinstance(segment, ParquetSegment):
+                self.found.sealed.append(segment)
+                self.found.starts[shard.shard_id] = shard.start_offset
             if segment is not segments[0] and segment.base_offset < following:
                 self._damage(
                     f"shard {shard.name!r}: the segment at offset {segment.base_offset} begins before the end "
                     f"{following} of the one before it"
                 )
             self._check_gap(shard, following, segment.base_offset)
-            if segment.next_offset < segment.base_offset or segment.flushed < segment.start_position:
+            if segment.next_offset < segment.base_offset or segment.end < segment.start_position:
                 self._damage(f"shard {shard.name!r}: the segment at offset {segment.base_offset} ends before it begins")
             following = max(following, segment.next_offset)
         self._check_gap(shard, following, shard.next_offset)

@@ -13,9 +13,10 @@ import attrs
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from journal.cli.boundary import CommandError, describe
-from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, connect
-from journal.cli.output import progress, write_json, write_text
+from command_line.app import JsonOption
+from command_line.boundary import CommandError, describe
+from command_line.output import progress, write_json, write_text
+from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect, explain
 
 if TYPE_CHECKING:
     from journal.client import Client, PendingAppend
@@ -89,7 +90,7 @@ async def _append(server: str, shard: str, ack: AckLevel, batch_records: int) ->
                 await _send_all(client, shard, ack, batch_records, done, tick)
             except Exception as error:
                 if done.count:
-                    raise CommandError(f"{describe(error)}; before that: {done}") from error
+                    raise CommandError(f"{describe(error, explain)}; before that: {done}") from error
                 raise
     return done
 

@@ -15,9 +15,10 @@ import attrs
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, connect
-from journal.cli.output import progress, write_json, write_table
-from journal.cli.quantities import parse_size_bytes
+from command_line.app import JsonOption
+from command_line.output import progress, write_json, write_table
+from command_line.quantities import parse_size_bytes
+from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 
 if TYPE_CHECKING:
     from journal.client import Client, PendingAppend

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from journal.cli.connection import JsonOption
-from journal.cli.output import progress, write_json, write_text
+from command_line.app import JsonOption
+from command_line.output import progress, write_json, write_text
 
 
 def check(directory: str, /, *, json: JsonOption = False) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 from cyclopts import Parameter
 
-from journal.cli.boundary import CommandError
+from command_line.boundary import CommandError, one_line
+from shards.errors import ShardNotFoundError
 
 if TYPE_CHECKING:
     import trio
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 ServerOption: TypeAlias = Annotated[
     str, Parameter(name="--server", env_var="JOURNAL_SERVER", help="Server to talk to, as HOST:PORT.")
 ]
-JsonOption: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
 
 DEFAULT_SERVER: Final = "127.0.0.1:7420"
 _PATIENCE_S: Final = 30.0
@@ -61,6 +61,13 @@ async def connect(server: str) -> AsyncIterator[Client]:
         server, name="journal command line", connect=connect_once, give_up_after_s=_PATIENCE_S
     ) as client:
         yield client
+
+
+def explain(error: BaseException) -> str | None:
+    """What the server's refusal means for someone at the command line; None where its own message says it all."""
+    if isinstance(error, ShardNotFoundError):
+        return f"{one_line(error)}; `journal shard list` shows what there is, `journal shard create NAME` makes one"
+    return None
 
 
 def ask(server: str, question: Callable[[Client], Awaitable[_T]]) -> _T:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from journal.cli.boundary import CommandError
-from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, ask
-from journal.cli.output import write_json, write_table, write_text
+from command_line.app import JsonOption
+from command_line.boundary import CommandError
+from command_line.output import write_json, write_table, write_text
+from journal.cli.connection import DEFAULT_SERVER, ServerOption, ask
 
 
 def list_command(shard: str, /, *, json: JsonOption = False, server: ServerOption = DEFAULT_SERVER) -> None:

@@ -1,7 +1,7 @@
 """`journal dump`: what is in one file of a data directory. Reads the bytes as they lie, without a server.
 
-Log files are shown batch by batch, journal and index files entry by entry. Parquet segments have tools
-of their own. The layouts are those of the format modules; none is known here.
+Log files are shown batch by batch, journal and index files entry by entry, Parquet segments by row groups. The layouts
+are those of the format modules; none is known here.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter
 
-from journal.cli.boundary import CommandError
-from journal.cli.connection import JsonOption
-from journal.cli.output import write_json, write_lines, write_text
+from command_line.app import JsonOption
+from command_line.boundary import CommandError
+from command_line.output import write_json, write_lines, write_text
 
 if TYPE_CHECKING:
     from journal.decisions import Decision
     from journal.entry import Entry
     from shards.batch import BatchHeader
 
+_PARQUET_MAGIC = b"PAR1"
 _HEADER_BYTES = 4096
 """Enough for the header of every kind of file."""
 
@@ -39,11 +40,11 @@ def dump(
     records: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print what a log, index or journal file holds, an item a line, checking every checksum on the way.
+    """Print what a log, index, journal or sealed Parquet file holds, an item a line, checking checksums on the way.
 
     Args:
         file: The file.
-        records: Print the records of each batch as well, a JSON object a line.
+        records: Print the records of each batch or row group as well, a JSON object a line.
         json: Print JSON, an object a line.
     """
     with open(file, "rb") as opened:
@@ -59,7 +60,7 @@ def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], No
     from journal.journal_file import MAGIC as JOURNAL_MAGIC
     from shards.log_segment import MAGIC as LOG_MAGIC
 
-    kinds = {LOG_MAGIC: _dump_log, JOURNAL_MAGIC: _dump_journal}
+    kinds = {LOG_MAGIC: _dump_log, JOURNAL_MAGIC: _dump_journal, _PARQUET_MAGIC: _dump_sealed}
     if magic not in kinds and file.endswith(".index"):
         return _dump_index
     if magic not in kinds:
@@ -113,6 +114,47 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
             _print_entry(entry, wanted)
     if not wanted.as_json:
         write_text(f"byte {position}: nothing more of this life of the file")
+
+
+def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
+    from shards.file_system import OsFileSystem
+
+    try:
+        from shards.parquet.reading import SealedReader
+    except ImportError as error:
+        raise CommandError(
+            f"{path} is a Parquet file, and to read it {error.name} has to be installed: "
+            f"pip install 'journal-engine[parquet]'"
+        ) from error
+    from journal.cli.record_lines import json_lines
+    from shards.batch import read_records
+
+    with SealedReader(OsFileSystem(), path) as sealed:
+        metadata = sealed.metadata
+        if wanted.as_json:
+            write_json({"kind": "sealed", "size_bytes": len(content), "metadata": metadata})
+        else:
+            write_text(
+                f"sealed segment of shard {metadata.shard!r} (number {metadata.shard_id}), offsets "
+                f"{metadata.base_offset} to {metadata.next_offset - 1}, {metadata.value_bytes:,} bytes of values in "
+                f"{len(content):,} bytes"
+            )
+        for group, entry in zip(sealed.row_groups, metadata.row_groups, strict=True):
+            # Decoded also when nobody wants to see the records: what is shown has been checked.
+            batches = sealed.batches(group.index).data
+            if wanted.as_json:
+                write_json(
+                    {"row_group": group.index, "position": entry.start, "size_bytes": entry.end - entry.start}
+                    | attrs.asdict(group, filter=attrs.filters.exclude("index"))
+                )
+            else:
+                write_text(
+                    f"byte {entry.start}: row group {group.index}, offsets {group.first_offset} to "
+                    f"{group.next_offset - 1} ({group.next_offset - group.first_offset} records), last lsn "
+                    f"{group.last_lsn}, {entry.end - entry.start} bytes, {group.value_bytes} of values"
+                )
+            if wanted.records:
+                write_lines(json_lines(metadata.shard, read_records(batches)))
 
 
 def _dump_index(path: str, content: memoryview, wanted: _Wanted) -> None:

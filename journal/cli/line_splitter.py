@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from journal.cli.boundary import CommandError
+from command_line.boundary import CommandError
 
 
 @attrs.define(slots=True)

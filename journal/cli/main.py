@@ -9,9 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from cyclopts import App, CycloptsError
-
-from journal.cli.boundary import UsageError, run_guarded
+from command_line.app import build_app, run_app
+from journal.cli.connection import explain
 
 # First lines of the functions' docstrings, told without importing them (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -35,7 +34,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "journal.cli.shard:mode_command",
         "Switch where a shard's next segment lies, while it is in use.",
     ),
-    "shard seal": ("journal.cli.shard:seal_command", "Close a shard's active segment; the next append opens another."),
+    "shard seal": (
+        "journal.cli.seal:seal_command",
+        "Close the active segments of shards, and wait until all that is closed lies in Parquet files.",
+    ),
     "shard trim": ("journal.cli.shard:trim_command", "Drop a shard's records below an offset, for ever."),
     "shard delete": ("journal.cli.shard:delete_command", "Delete a shard with all its records and cursors."),
     "cursor list": ("journal.cli.cursor:list_command", "List a shard's cursors."),
@@ -47,65 +49,34 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "dump": (
         "journal.cli.dump:dump",
-        "Print what a log, index or journal file holds, an item a line, checking every checksum on the way.",
+        "Print what a log, index, journal or sealed Parquet file holds, an item a line, checking checksums on the way.",
     ),
     "bench": (
         "journal.cli.bench:bench",
         "Measure appends and reads with shards made for it, which are deleted afterwards.",
     ),
 }
-_SHARD_HELP = "Create, list and look after shards."
-_CURSOR_HELP = "List, read and set named places in a shard."
-
-
-def build_app() -> App:
-    """All commands, none of them imported yet."""
-    app = App(
-        name="journal",
-        help="Durable storage service for a cluster of MQTT brokers: run it, write to it, read from it, look after it.",
-        # Markdown would cost a quarter of the time that `--help` takes.
-        help_format="plaintext",
-        help_epilogue="--debug with any command prints the traceback of an error.",
-        version=_version,
-    )
-    groups = {"shard": App(name="shard", help=_SHARD_HELP), "cursor": App(name="cursor", help=_CURSOR_HELP)}
-    for group in groups.values():
-        app.command(group)
-    for words, (path, help_line) in COMMANDS.items():
-        *group_name, name = words.split()
-        parent = groups[group_name[0]] if group_name else app
-        parent.command(path, name=name, help=help_line)
-    return app
+_PURPOSE: Final = (
+    "Durable storage service for a cluster of MQTT brokers: run it, write to it, read from it, look after it."
+)
+_GROUPS: Final = {
+    "shard": "Create, list and look after shards.",
+    "cursor": "List, read and set named places in a shard.",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line (without the program's name).
 
     Returns:
-        The exit status; see `journal.cli.boundary`.
+        The exit status; see `command_line.boundary`.
     """
-    debug = "--debug" in arguments
-    tokens = [argument for argument in arguments if argument != "--debug"]
-
-    def command() -> int:
-        try:
-            result = build_app()(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-        except CycloptsError as error:
-            raise UsageError(f"{str(error).rstrip('.')}; see `journal --help`") from error
-        return result if isinstance(result, int) else 0
-
-    return run_guarded(command, debug=debug)
+    return run_app(build_app("journal", _PURPOSE, COMMANDS, _GROUPS), arguments, explain=explain)
 
 
 def main() -> None:
     """Entry point of the installed command."""
     sys.exit(run(sys.argv[1:]))
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("journal-engine")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, connect
-from journal.cli.output import note, write_lines
+from command_line.app import JsonOption
+from command_line.output import note, write_lines
+from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,7 +89,7 @@ def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLine
         if isinstance(record, Gap):
             write_lines(text_lines(shard, run))
             run = []
-            note(gap_note(shard, record))
+            note("journal", gap_note(shard, record))
         else:
             run.append(record)
     write_lines(text_lines(shard, run))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from journal.cli.boundary import UsageError
-from journal.cli.output import write_text
+from command_line.boundary import UsageError
+from command_line.output import write_text
 
 
 def serve(

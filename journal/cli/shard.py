@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, ask
-from journal.cli.output import write_json, write_table, write_text
-from journal.cli.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
+from command_line.app import JsonOption
+from command_line.output import write_json, write_table, write_text
+from command_line.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
+from journal.cli.connection import DEFAULT_SERVER, ServerOption, ask
 
 if TYPE_CHECKING:
     from shards.model import ShardInfo
@@ -155,16 +156,6 @@ def mode_command(
 
     info = ask(server, lambda client: client.set_mode(name, Mode(mode)))
     _tell(info, f"{info.name}: {info.config.mode} mode from offset {info.next_offset} on", as_json=json)
-
-
-def seal_command(name: str, /, *, json: JsonOption = False, server: ServerOption = DEFAULT_SERVER) -> None:
-    """Close a shard's active segment; the next append opens another.
-
-    Args:
-        name: Name of the shard.
-    """
-    info = ask(server, lambda client: client.seal(name))
-    _tell(info, f"{info.name}: sealed up to offset {info.next_offset}", as_json=json)
 
 
 def trim_command(

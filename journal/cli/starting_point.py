@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, tzinfo
 
-from journal.cli.boundary import UsageError
-from journal.cli.quantities import parse_duration_us
+from command_line.boundary import UsageError
+from command_line.quantities import parse_duration_us
 from shards.position import Start
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

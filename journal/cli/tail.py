@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from journal.cli.connection import DEFAULT_SERVER, JsonOption, ServerOption, connect
+from command_line.app import JsonOption
+from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 
 if TYPE_CHECKING:
     from shards.position import Start
@@ -34,7 +35,7 @@ def tail(
 
     import trio
 
-    from journal.cli.boundary import UsageError
+    from command_line.boundary import UsageError
     from journal.cli.starting_point import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)

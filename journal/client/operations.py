@@ -25,6 +25,7 @@ from journal.protocol.messages import (
     ListShardsRequest,
     NameRequest,
     ProducerOpenRequest,
+    SealRequest,
     SetModeRequest,
     StateDeleteRequest,
     StateGetReply,
@@ -108,9 +109,20 @@ class Operations(abc.ABC):
         info: ShardInfo = await self._call(Op.CONFIGURE_SHARD, request, repeat=True)
         return info
 
-    async def seal(self, name: str) -> ShardInfo:
-        """Close the active segment."""
-        info: ShardInfo = await self._call(Op.SEAL, NameRequest(name))
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        """Close the active segment.
+
+        Args:
+            name: The shard.
+            wait: Return when every log segment that is closed by then lies in a Parquet file. Repeatable.
+
+        Raises:
+            SealFailedError: One could not be sealed this time; it stays a log file.
+            InvalidRequestError: The server does not seal.
+        """
+        # A server that cannot wait reads the same request as ever.
+        request = SealRequest(name, wait=True) if wait else NameRequest(name)
+        info: ShardInfo = await self._call(Op.SEAL, request, repeat=wait)
         return info
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:

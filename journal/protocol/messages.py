@@ -124,6 +124,14 @@ class ConfigureShardRequest:
 
 
 @attrs.frozen(slots=True)
+class SealRequest:
+    """Close the active segment; with ``wait`` the reply comes when all that is closed lies in Parquet files."""
+
+    name: str
+    wait: bool = False
+
+
+@attrs.frozen(slots=True)
 class TrimRequest:
     name: str
     before_offset: Count
@@ -308,7 +316,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.DELETE_SHARD: Operation(NameRequest, Empty),
     Op.SET_MODE: Operation(SetModeRequest, ShardInfo),
     Op.CONFIGURE_SHARD: Operation(ConfigureShardRequest, ShardInfo),
-    Op.SEAL: Operation(NameRequest, ShardInfo),
+    Op.SEAL: Operation(SealRequest, ShardInfo),
     Op.TRIM: Operation(TrimRequest, ShardInfo),
     Op.APPEND: Operation(None, None),
     Op.APPENDED: Operation(None, None),

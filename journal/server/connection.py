@@ -56,7 +56,7 @@ class Connection:
         pushing: Its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
         is_paused: `take_frames` stopped before a whole frame, because there is no room for its reply.
-        polls: Waits of fetches for records that are still to come.
+        polls: Waits that end when the server stops: of fetches for records, of seals for files.
         receiving: Ends the receiving when it is cancelled.
     """
 

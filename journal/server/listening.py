@@ -50,6 +50,14 @@ def bind(config: ServerConfig) -> dict[str, socket.socket]:
     return sockets
 
 
+def reached_at(sock: socket.socket) -> str:
+    """``HOST:PORT`` at which this machine reaches a listening socket."""
+    host, port = sock.getsockname()[:2]
+    # An address that stands for all of them is none to connect to.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 it is compared, not bound
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool]) -> None:
     """Accept until cancelled; what ``admit`` turns away is closed."""
     sock.setblocking(False)

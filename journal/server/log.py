@@ -10,6 +10,13 @@ import structlog
 from journal.config import LogConfig, LogFormat
 
 
+class _ToStructlog(logging.Handler):
+    """Takes what the engine says through the standard library, which it knows alone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger("journal").log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+
+
 def configure_log(config: LogConfig) -> None:
     """Set the process's log up."""
     renderer: structlog.typing.Processor = (
@@ -27,3 +34,7 @@ def configure_log(config: LogConfig) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[config.level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    engine = logging.getLogger("journal")
+    engine.handlers[:] = [_ToStructlog()]
+    engine.setLevel(logging.DEBUG)
+    engine.propagate = False

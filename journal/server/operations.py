@@ -15,7 +15,7 @@ import trio
 
 from journal.engine import Engine
 from journal.protocol import messages
-from journal.protocol.errors import UnknownOperationError
+from journal.protocol.errors import ShuttingDownError, UnknownOperationError
 from journal.protocol.frames import (
     FETCH_REPLY,
     PROTOCOL_VERSION,
@@ -185,8 +185,18 @@ class ServerOperations:
         self._info(connection, Op.CONFIGURE_SHARD, correlation, info)
 
     async def seal(self, connection: Connection, correlation: int, body: bytes) -> None:
-        request: messages.NameRequest = decode_request(Op.SEAL, body)
-        self._info(connection, Op.SEAL, correlation, await self.engine.control.seal(request.name))
+        request: messages.SealRequest = decode_request(Op.SEAL, body)
+        with trio.CancelScope() as waiting:
+            connection.polls.add(waiting)
+            try:
+                info = await self.engine.seal(request.name, wait=request.wait)
+            finally:
+                connection.polls.discard(waiting)
+        if waiting.cancelled_caught:
+            raise ShuttingDownError(
+                f"the server is stopping before all of shard {request.name!r} is sealed; it goes on at the next start"
+            )
+        self._info(connection, Op.SEAL, correlation, info)
 
     async def trim(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.TrimRequest = decode_request(Op.TRIM, body)

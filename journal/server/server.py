@@ -19,7 +19,7 @@ from journal.engine import Engine, open_engine
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
 from journal.server.http import make_app, serve_http
-from journal.server.listening import accept, bind, linger
+from journal.server.listening import accept, bind, linger, reached_at
 from journal.server.log import configure_log
 from journal.server.operations import ServerOperations
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
@@ -75,6 +75,8 @@ class Server:
             "memory_bytes": engine.table.memory_pool.held_bytes,
             "max_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "disk_full": engine.maintenance.disk_full is not None,
+            "sealed_segments": engine.sealing.sealed_segments,
+            "sealing_failure": engine.sealing.last_failure,
             "failure": str(engine.failure or ""),
         }
 
@@ -214,7 +216,10 @@ async def run_server(
                     log.error("shard stopped", damage=damage)
                 server = Server(engine, stopping)
                 async with trio.open_nursery() as serving:
-                    task_status.started(await serving.start(server.run, sockets))
+                    addresses = await serving.start(server.run, sockets)
+                    tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
+                    await trio.to_thread.run_sync(engine.announce, tcp)
+                    task_status.started(addresses)
             log.info("stopped")
             nursery.cancel_scope.cancel()
     finally:

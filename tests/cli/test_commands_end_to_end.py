@@ -245,13 +245,14 @@ def test_the_life_of_a_shard(server: Server) -> None:
     assert "file mode" in server.journal("shard", "mode", name, "file")
     assert "(durable)" in server.journal("append", name, given=b"2\n3\n")
     assert server.journal("read", name) == "0\n1\n2\n3\n"
-    server.journal("shard", "seal", name)
+    assert "closed up to offset 4" in server.journal("shard", "seal", name, "--no-wait")
+    assert server.journal("shard", "seal", "--filter", "life/#") == f"{name}: sealed up to offset 4, 1 Parquet file\n"
 
     (listed,) = (json.loads(line) for line in server.journal("shard", "list", "life/#", "--json").splitlines())
     assert (listed["name"], listed["start_offset"], listed["next_offset"]) == (name, 0, 4)
     assert name in server.journal("shard", "list")
     shown = json.loads(server.journal("shard", "show", name, "--json"))
-    assert [segment["kind"] for segment in shown["segments"]][:2] == ["memory", "log"]
+    assert [segment["kind"] for segment in shown["segments"]][:2] == ["memory", "parquet"]
     assert "7d" in server.journal("shard", "show", name)
 
     assert "starts at offset 2" in server.journal("shard", "trim", name, "2")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.cli.boundary import CommandError
+from command_line.boundary import CommandError
 from journal.cli.line_splitter import LineBatcher, LineSplitter
 
 

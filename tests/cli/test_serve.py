@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.cli.boundary import UsageError
+from command_line.boundary import UsageError
 from journal.cli.serve import overrides_of
 from journal.config import ConfigurationError, load_config
 

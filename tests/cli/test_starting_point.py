@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.cli.boundary import UsageError
+from command_line.boundary import UsageError
 from journal.cli.starting_point import parse_start
 from shards.position import Start
 

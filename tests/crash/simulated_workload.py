@@ -15,8 +15,8 @@ from journal.engine import Engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE, build_append
 from shards.batch import encode_values, read_records
 from shards.clock import ManualClock
-from shards.errors import DiskFullError, StaleEpochError, StorageFailedError
-from shards.model import AckLevel, Appended, Mode, ShardConfig
+from shards.errors import DiskFullError, SealFailedError, StaleEpochError, StorageFailedError
+from shards.model import AckLevel, Appended, Mode, SegmentKind, ShardConfig
 from shards.record import Gap, StoredRecord
 from shards.shard import Shard
 from tests.crash.ledger import Ledger, ProducerLedger, Register, Sent, ShardLedger, require
@@ -152,13 +152,24 @@ class Workload:
 
         await append_together(self._engine, shard, batches, note, ack)
 
+    async def _seal(self, shard: Shard) -> None:
+        wait = self._rng.randrange(2) == 0
+        try:
+            info = await self._engine.seal(shard.name, wait=wait)
+        except SealFailedError:
+            # It stays a log; everything else goes on.
+            require(self._engine.sealing.last_failure != "", "a failure that sealing does not admit")
+            return
+        left = [segment for segment in info.segments if segment.kind is SegmentKind.LOG and segment.sealed]
+        require(not wait or not any(segment.size_bytes for segment in left), "not everything is sealed", info)
+
     async def _write_file_shard(self) -> None:
         shard, known = await self._ensure("log/plain", Mode.FILE)
         control = self._engine.control
         for _ in range(self._steps):
             choice = self._rng.randrange(10)
             if choice == 0:
-                await control.seal(shard.name)
+                await self._seal(shard)
             elif choice == 1:
                 target = self._rng.randint(shard.start_offset, shard.published_offset)
                 known.trims_asked.append(target)
@@ -247,7 +258,7 @@ class Workload:
             elif choice == 2:
                 await self._repeat(shard, known, producer)
             elif choice == 3:
-                await self._engine.control.seal(shard.name)
+                await self._seal(shard)
             elif choice == 4:
                 await self._append(shard, known)
             else:

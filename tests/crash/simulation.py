@@ -19,11 +19,13 @@ import pytest
 import trio
 import trio.testing
 
-from journal.config import ServerConfig, ShardsConfig, StorageConfig
+from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.disk import Done, Work
 from journal.engine import Engine, open_engine
+from journal.sealer import InlineSealer
 from shards.clock import ManualClock
 from shards.errors import DataDirectoryError, StorageFailedError
+from shards.parquet.sealing import seal_log
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
 
@@ -43,6 +45,7 @@ TINY = ServerConfig(
         retention_interval_s=1,
     ),
     shards=ShardsConfig(memory_max_bytes=4 * KIB),
+    sealing=SealingConfig(min_bytes=1536, max_age_s=2),
 )
 
 # The same, but nothing happens in the background unless a test asks for it.
@@ -58,6 +61,7 @@ QUIET = ServerConfig(
         retention_interval_s=86_400,
     ),
     shards=ShardsConfig(memory_max_bytes=4 * KIB),
+    sealing=SealingConfig(min_bytes=1 << 30),
 )
 
 
@@ -138,6 +142,7 @@ async def opened(
         clock=clock,
         make_disk=lambda: SimulatedDisk(rng),
         open_store=lambda path: SimulatedStore(files, path),
+        make_sealer=lambda: InlineSealer(lambda plan: seal_log(files, plan)),
     ) as engine:
         yield engine
 

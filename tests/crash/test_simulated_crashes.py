@@ -16,7 +16,8 @@ from journal.engine import Engine
 from shards.clock import ManualClock
 from tests.crash.ledger import Ledger
 from tests.crash.simulated_workload import Workload, check
-from tests.crash.simulation import run
+from tests.crash.segment_files import check_files
+from tests.crash.simulation import DATA, run
 from tests.simulation.file_system import Choose, SimulatedFileSystem, everything_lost, everything_survived
 
 STEPS = 12
@@ -36,6 +37,9 @@ class Life:
 
         async def body(engine: Engine) -> None:
             await check(self.ledger, engine)
+            if not steps:
+                await check_files(engine, self.files, DATA)
+                return
             self.clock.advance(seconds=1)
             await Workload(self.ledger, engine, random.Random(self.seed), self.clock, steps).run()
 

@@ -13,6 +13,7 @@ from journal.decisions import (
     OffsetsReserved,
     ProducerOpened,
     Rolled,
+    Sealed,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,
@@ -59,6 +60,8 @@ DECISIONS: tuple[Decision, ...] = (
     ProducerOpened("bridge", 12, 3),
     ShardDeleted("plant/line-\u00fc"),
 )
+SEALED = Sealed(42, 61, 4096, bytes(range(32)), NOW_US, NOW_US + 7, 33, NOW_US + 5)
+"""Has a file of its own: the kind is younger than the others."""
 NODE_WIDE = (LsnsReserved, StatePut, StateDeleted, ProducerOpened)
 VALUES = (b"hello", b"journal")
 
@@ -76,6 +79,10 @@ def entries() -> list[bytes]:
         append_entry(len(DECISIONS) + 1 + number, SHARD_ID, 42 + number, value) for number, value in enumerate(VALUES)
     ]
     return decided + appended
+
+
+def seal_entry() -> bytes:
+    return encode_entry(KINDS[Sealed], 34, SHARD_ID, encode_decision(SEALED))
 
 
 def journal_file() -> bytes:
@@ -109,6 +116,7 @@ def index_file() -> bytes:
 FILES = {
     "journal_file.jnl": journal_file,
     "entries.bin": lambda: b"".join(entries()),
+    "seal_entry.bin": seal_entry,
     "log_segment.log": log_segment,
     "log_segment.index": index_file,
 }

@@ -47,8 +47,12 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
     }
 
 
-def comment_above(key: str) -> str:
-    lines = SHIPPED.read_text().splitlines()
+def lines_of(section: str) -> list[str]:
+    return SHIPPED.read_text().split(f"\n[{section}]\n")[1].partition("\n[")[0].splitlines()
+
+
+def comment_above(section: str, key: str) -> str:
+    lines = lines_of(section)
     (at,) = (number for number, line in enumerate(lines) if line.startswith(f"{key} = "))
     comment: list[str] = []
     while lines[at - 1].startswith("#"):
@@ -58,17 +62,18 @@ def comment_above(key: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("key", "attribute"), [(key, attribute) for settings in SECTIONS.values() for key, attribute in settings.items()]
+    ("section", "key", "attribute"),
+    [(section, key, attribute) for section, settings in SECTIONS.items() for key, attribute in settings.items()],
 )
 def test_the_comment_of_each_shipped_setting_names_its_default_unit_and_bounds(
-    key: str, attribute: attrs.Attribute[Any]
+    section: str, key: str, attribute: attrs.Attribute[Any]
 ) -> None:
-    comment = comment_above(key)
+    comment = comment_above(section, key)
     assert f"Allowed: {allowed(attribute)}." in comment
     assert "Default: " in comment
     if "unit" in attribute.metadata:
         assert f"Unit: {attribute.metadata['unit']}." in comment
-    value = next(line for line in SHIPPED.read_text().splitlines() if line.startswith(f"{key} = ")).partition(" = ")[2]
+    value = next(line for line in lines_of(section) if line.startswith(f"{key} = ")).partition(" = ")[2]
     assert f"Default: {value}." in comment
     assert len(comment.splitlines()) >= 2, "it says what the setting is for, too"
 
@@ -107,7 +112,7 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("[storage]\nsegment_byte = 1", "[storage] segment_byte = 1 is unknown; did you mean segment_bytes?"),
         ("[log]\nzebra = 1", "[log] zebra = 1 is unknown; known: format, level"),
         ("[storge]\nreceive_buffers = 20", "[storge] is unknown; did you mean storage?"),
-        ("receive_buffers = 20", "receive_buffers is unknown; known: limits, listen, log, shards, storage"),
+        ("receive_buffers = 20", "receive_buffers is unknown; known: limits, listen, log, sealing, shards, storage"),
         ("storage = 20", "storage = 20 must be a section: [storage]"),
         ("[storage]\nreceive_buffers = 0", "[storage] receive_buffers = 0 is out of bounds; allowed: 1 to 100000"),
         (
@@ -136,6 +141,7 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
             '[shards]\ndefault_mode = "disk"',
             '[shards] default_mode = \'disk\' is not one of the choices; allowed: "memory" or "file"',
         ),
+        ("[sealing]\nenabled = 1", "[sealing] enabled = 1 is neither true nor false; allowed: true or false"),
         ("[log]\nlevel = 3", '[log] level = 3 is not one of the choices; allowed: "debug" or "info" or'),
         (
             '[storage]\njournal_budget_bytes = "200 MiB"',

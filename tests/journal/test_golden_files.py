@@ -31,6 +31,7 @@ from tests.journal.golden import (
     INDEX,
     LOG_HEADER,
     NODE_WIDE,
+    SEALED,
     SHARD_ID,
     VALUES,
     journal_header,
@@ -46,7 +47,7 @@ def test_the_golden_bytes_are_what_is_written_today(name: str) -> None:
 def test_golden_entries_of_every_kind_are_read() -> None:
     data = memoryview((GOLDEN / "entries.bin").read_bytes())
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
-    assert {entry.kind for entry in entries} == set(Kind)
+    assert {entry.kind for entry in entries} == set(Kind) - {Kind.SEAL}
     assert [entry.lsn for entry in entries] == list(range(1, len(DECISIONS) + len(VALUES) + 1))
     assert all(check_payload(entry) == "" for entry in entries)
     decided = entries[: len(DECISIONS)]
@@ -55,6 +56,15 @@ def test_golden_entries_of_every_kind_are_read() -> None:
         0 if isinstance(each, NODE_WIDE) else SHARD_ID for each in DECISIONS
     ]
     assert [record.value for entry in entries[len(DECISIONS) :] for record in decode(entry.payload)] == list(VALUES)
+
+
+def test_the_golden_seal_is_read() -> None:
+    data = memoryview((GOLDEN / "seal_entry.bin").read_bytes())
+    (entry,) = decode_entries(data, 0, len(data))
+    assert isinstance(entry, Entry)
+    assert (entry.kind, entry.lsn, entry.shard_id) == (Kind.SEAL, 34, SHARD_ID)
+    assert check_payload(entry) == ""
+    assert decode_decision(entry.kind, entry.payload) == SEALED
 
 
 def test_the_golden_journal_file_is_recovered() -> None:

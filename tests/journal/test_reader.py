@@ -23,7 +23,7 @@ from tests.shards.shard_workload import ShardWorkload, Step, steps
 
 def reader_of(workload: ShardWorkload) -> Reader:
     # Reading by offset, time and lsn needs neither the table nor the views.
-    return Reader(workload.files, cast("ShardTable", None), cast("Views", None))
+    return Reader(workload.files, cast("ShardTable", None), cast("Views", None), 1 << 23)
 
 
 def headers_of(extent: Extent) -> list[BatchHeader]:

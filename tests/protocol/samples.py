@@ -42,7 +42,7 @@ REQUESTS: dict[Op, object] = {
     Op.DELETE_SHARD: messages.NameRequest("plant/line-1"),
     Op.SET_MODE: messages.SetModeRequest("plant/line-1", Mode.FILE),
     Op.CONFIGURE_SHARD: messages.ConfigureShardRequest("plant/line-1", Retention(60), None),
-    Op.SEAL: messages.NameRequest("plant/line-1"),
+    Op.SEAL: messages.SealRequest("plant/line-1"),
     Op.TRIM: messages.TrimRequest("plant/line-1", 50),
     Op.FIND_OFFSET: messages.FindOffsetRequest(3, "time", 1_700_000_000_000_000),
     Op.FETCH_INDEXED: messages.FetchIndexedRequest(3, "key", b"pump", 5, 65536, True),
@@ -98,6 +98,11 @@ def golden_frames() -> dict[str, bytes]:
     for op, message in REPLIES.items():
         correlation = 0 if op is Op.SHARD_EVENT else _correlation
         made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, messages.encode(message))
+    # The request as clients that do not wait have always sent it; `wait` came later.
+    made["seal.request"] = frames.build(Op.SEAL, _correlation, messages.encode(messages.NameRequest("plant/line-1")))
+    made["seal.waiting_request"] = frames.build(
+        Op.SEAL, _correlation, messages.encode(messages.SealRequest("plant/line-1", wait=True))
+    )
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)
     made["appended.reply"] = frames.build_appended([(1, 2, 0, 105), (2, 1, frames.ACK_DUPLICATE, -1)])
     made["fetch.request"] = frames.build_fetch(_correlation, 3, 33, 1 << 20, 500)

@@ -11,6 +11,7 @@ import pytest
 
 from journal.protocol import Frame, FrameParser, decode_error, decode_reply, decode_request, frames
 from journal.protocol.frames import Op
+from journal.protocol.messages import SealRequest
 from shards.errors import OffsetOutOfRangeError
 from tests.protocol.samples import BATCH, REPLIES, REQUESTS, golden_frames
 
@@ -52,6 +53,11 @@ def test_reply_is_read_from_the_golden_bytes(op: Op) -> None:
     frame = parse(read(f"{op.name.lower()}.reply"))
     assert (frame.op, frame.status) == (op, 0)
     assert decode_reply(op, frame.body) == REPLIES[op]
+
+
+def test_a_seal_that_waits_is_read_from_the_golden_bytes() -> None:
+    frame = parse(read("seal.waiting_request"))
+    assert decode_request(Op.SEAL, frame.body) == SealRequest("plant/line-1", wait=True)
 
 
 def test_fixed_bodies_are_read_from_the_golden_bytes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 from hypothesis import strategies as st
 
@@ -10,6 +12,7 @@ from shards.chunks import ChunkPool
 from shards.log_segment import LogSegment
 from shards.memory_store import MemoryStore
 from shards.model import Mode, SegmentKind, ShardConfig
+from shards.parquet_segment import ParquetSegment
 from shards.shard import Published, Shard
 from shards.shard_records import load, save
 from shards.sparse_index import INTERVAL_BYTES
@@ -18,6 +21,7 @@ from tests.shards.batches import NOW_US, stamped
 from tests.simulation.file_system import SimulatedFileSystem
 
 LOG = "/log"
+SEALED = "/sealed"
 
 
 @attrs.frozen
@@ -30,11 +34,41 @@ class Step:
 
 ACTIONS = ("append", "append", "append", "big", "publish", "publish", "flush", "roll", "switch", "trim", "restart")
 _any_steps = st.lists(st.builds(Step, st.sampled_from(ACTIONS), st.integers(0, 1000)), max_size=30)
+_sealing_steps = st.lists(
+    st.builds(Step, st.sampled_from((*ACTIONS, "flush", "roll", "roll", "seal", "seal")), st.integers(0, 1000)),
+    max_size=30,
+)
 _LARGE = [Step("append", 5), *[Step("big", 3)] * 4, *[Step("publish", 2)] * 2, Step("flush", 0), Step("append", 6)]
 steps = _any_steps | st.tuples(_any_steps, st.just(_LARGE), _any_steps).map(
     lambda parts: [*parts[0], *parts[1], *parts[2]]
 )
 """Half of them pass the size from which a segment has an index."""
+sealing_steps = _sealing_steps | st.tuples(_sealing_steps, st.just([*_LARGE, Step("roll", 0)]), _sealing_steps).map(
+    lambda parts: [*parts[0], *parts[1], *parts[2]]
+)
+"""The same, with log segments that become Parquet segments."""
+
+
+def describe(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
+    """The Parquet segment of a log segment, without its file: for what never reads one."""
+    return parquet_segment(segment, (segment.end + 4) // 5, bytes((segment.base_offset % 256,)) * 32)
+
+
+def parquet_segment(segment: LogSegment, size_bytes: int, digest: bytes, sealed_root: str = SEALED) -> ParquetSegment:
+    """The Parquet segment of a log segment."""
+    return ParquetSegment(
+        sealed_root,
+        segment.name,
+        segment.shard_id,
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size_bytes=size_bytes,
+        digest=digest,
+        created_us=segment.created_us,
+        newest_append_us=segment.newest_append_us,
+        last_lsn=segment.last_lsn,
+        newest_us=segment.newest_us,
+    )
 
 
 @attrs.define
@@ -43,6 +77,7 @@ class ShardWorkload:
     shard: The shard.
     values: Value and timestamp of every record ever appended, by offset.
     lost: Offsets that were in memory alone when the shard was loaded anew.
+    make_sealed: Makes the Parquet segment of a log segment.
     """
 
     files: SimulatedFileSystem = attrs.Factory(SimulatedFileSystem)
@@ -55,6 +90,7 @@ class ShardWorkload:
     recorded: set[int] = attrs.Factory(set)
     lsn: int = 0
     pending: list[Published] = attrs.Factory(list)
+    make_sealed: Callable[[ShardWorkload, LogSegment], ParquetSegment] = describe
 
     def __attrs_post_init__(self) -> None:
         self.files.mkdir(LOG)
@@ -126,6 +162,22 @@ class ShardWorkload:
             if segment is shard.published_segment:
                 break
 
+    def can_be_sealed(self) -> list[LogSegment]:
+        """The closed log segments that lie in their files to the end."""
+        return [
+            segment
+            for segment in self.shard.segments
+            if isinstance(segment, LogSegment)
+            and segment.sealed
+            and segment.base_offset < segment.next_offset == segment.flushed_offset
+        ]
+
+    def _seal(self, amount: int) -> None:
+        self.publish_all()
+        self._flush(0)
+        for segment in self.can_be_sealed()[: 1 + amount % 3]:
+            self.shard.put_sealed(self.make_sealed(self, segment))
+
     def _roll(self, amount: int) -> None:
         self._reopen(Mode.MEMORY if self.shard.in_memory_mode else Mode.FILE)
 
@@ -171,6 +223,6 @@ class ShardWorkload:
     def load(self) -> Shard:
         old = self.shard
         shard = Shard(old.shard_id, old.name, old.config, old.created_us)
-        load(self.store, shard, self.path, self.pool)
+        load(self.store, shard, self.path, self.pool, sealed_root=SEALED)
         shard.publish(shard.published_now())
         return shard

@@ -21,6 +21,7 @@ from shards.batch import (
     gap_batch,
     iterate,
     read_records,
+    recompress,
     slice_batch,
     stamp,
     verify,
@@ -157,6 +158,17 @@ def test_expired_records_are_hidden_from_readers_that_say_what_time_it_is() -> N
     encoded = encode_stamped(records)
     assert [record.value for record in read_records(encoded, now_us=100)] == [b"kept", b"due"]  # type: ignore[union-attr]
     assert len(read_records(encoded)) == 3
+
+
+@given(record_lists, codecs, codecs, offsets)
+def test_a_batch_stored_by_another_codec_is_the_same_batch(
+    records: list[Record], first: Codec, second: Codec, base_offset: int
+) -> None:
+    encoded = b"before it" + encode_stamped(records, base_offset, codec=first)
+    changed = recompress(encoded, 9, second)
+    assert decode(changed) == decode(encoded, 9)
+    assert len(changed) <= len(encode_stamped(records, base_offset))
+    assert changed == encode_stamped(records, base_offset, codec=second)
 
 
 def test_walking_stops_at_the_end_it_is_given() -> None:

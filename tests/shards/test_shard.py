@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import pytest
 from hypothesis import given, settings
 
 from shards.chunks import ChunkPool
 from shards.errors import ShardDamagedError, ShardNotFoundError
 from shards.model import Mode, SegmentKind, ShardConfig
+from shards.parquet_segment import ParquetSegment
 from shards.shard import Shard
-from tests.shards.shard_workload import ShardWorkload, Step, steps
+from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps, steps
 
 
 def workload_after(*actions: str) -> ShardWorkload:
@@ -77,6 +79,74 @@ def test_a_trim_drops_whole_sealed_segments_and_never_the_published_one() -> Non
     assert [each.base_offset for each in shard.segments] == [14]
     assert shard.trim(5) == []
     assert shard.start_offset == 21
+
+
+@settings(deadline=None)
+@given(sealing_steps)
+def test_sealing_a_segment_changes_where_its_records_lie_and_nothing_else(wanted: list[Step]) -> None:
+    workload = ShardWorkload()
+    workload.run(wanted)
+    workload.publish_all()
+    workload._flush(0)
+    shard = workload.shard
+    offsets = range(shard.start_offset, shard.published_offset + 1)
+    before = [shard.segment_at(offset) for offset in offsets]
+    described = shard.info(with_segments=True)
+    for segment in workload.can_be_sealed():
+        sealed = workload.make_sealed(workload, segment)
+        assert shard.put_sealed(sealed) is segment
+        assert shard.put_sealed(sealed) is None, "put in its place twice"
+    after = [shard.segment_at(offset) for offset in offsets]
+    assert [at for _, at in after] == [at for _, at in before]
+    assert [segment and segment.base_offset for segment, _ in after] == [
+        segment and segment.base_offset for segment, _ in before
+    ]
+    info = shard.info(with_segments=True)
+    assert attrs.evolve(info, size_bytes=0, segments=()) == attrs.evolve(described, size_bytes=0, segments=())
+    assert [(each.base_offset, each.next_offset, each.sealed) for each in info.segments] == [
+        (each.base_offset, each.next_offset, each.sealed) for each in described.segments
+    ]
+    assert info.size_bytes == sum(each.size_bytes for each in info.segments)
+    for segment in shard.segments:
+        if segment.next_offset == segment.base_offset:
+            continue
+        if segment.sealed and segment.kind is not SegmentKind.MEMORY:
+            assert segment.kind is SegmentKind.PARQUET
+            assert shard.visible_end(segment) == segment.size_bytes
+        assert shard.lies_in_memory(segment.base_offset) == (segment.kind is SegmentKind.MEMORY)
+
+
+def test_the_published_segment_may_be_a_sealed_one_and_appends_go_on_behind_it() -> None:
+    workload = workload_after("append", "publish")
+    shard = workload.shard
+    shard.segments[-1].sealed = True
+    workload._seal(0)
+    (sealed,) = shard.segments
+    assert sealed.kind is SegmentKind.PARQUET
+    assert shard.published_segment is sealed
+    assert shard.active() is None
+    assert shard.info(with_segments=False).size_bytes == sealed.size_bytes
+    workload.run([Step("append", 6), Step("publish", 0)])
+    assert [(each.kind, each.base_offset) for each in shard.segments] == [
+        (SegmentKind.PARQUET, 0),
+        (SegmentKind.LOG, 7),
+    ]
+    assert [each.base_offset for each in shard.trim(7)] == [0]
+
+
+def test_a_sealed_segment_takes_the_place_of_its_own_log_and_of_no_other() -> None:
+    workload = workload_after("append", "roll", "append", "roll", "append", "seal")
+    shard = workload.shard
+    sealed = shard.segments[0]
+    assert isinstance(sealed, ParquetSegment)
+    assert sealed.path == f"/sealed/shard=plant%2Fline/{0:020}-{7:020}-{7:016x}.parquet"
+    for base_offset, next_offset in ((7, 13), (8, 14), (6, 14), (0, 14)):
+        sealed.base_offset, sealed.next_offset = base_offset, next_offset
+        kinds = [segment.kind for segment in shard.segments]
+        assert shard.put_sealed(sealed) is None
+        assert [segment.kind for segment in shard.segments] == kinds
+    trimmed = Shard(7, "plant/line", ShardConfig(), 0)
+    assert trimmed.put_sealed(sealed) is None
 
 
 def test_offsets_that_were_lost_with_the_memory_lead_to_the_next_segment() -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from journal.cli.boundary import OutputClosedError
+from command_line.boundary import OutputClosedError
 
 _WIDE = 240
 
@@ -39,9 +39,9 @@ def write_json(value: object) -> None:
     write_lines([msgspec.json.encode(value)])
 
 
-def note(text: str) -> None:
-    """Say something on stderr."""
-    sys.stderr.write(f"journal: {text}\n")
+def note(program: str, text: str) -> None:
+    """Say something on stderr, as the program of that name."""
+    sys.stderr.write(f"{program}: {text}\n")
     sys.stderr.flush()
 
 
@@ -68,6 +68,18 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
         sys.stdout.flush()
     except BrokenPipeError:
         raise OutputClosedError from None
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on stderr what is waited for while the block runs, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from journal.cli.boundary import UsageError
+from command_line.boundary import UsageError
 
 _UNITS_US: Final = {
     "us": 1,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.cli.boundary import UsageError
-from journal.cli.quantities import (
+from command_line.boundary import UsageError
+from command_line.quantities import (
     format_duration,
     format_size,
     parse_duration_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.cli.output import progress, write_json, write_lines, write_table
+from command_line.output import progress, waiting, write_json, write_lines, write_table
 
 
 def test_lines_are_written_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -24,6 +24,6 @@ def test_a_table_in_a_pipe_cuts_nothing_and_takes_cells_literally(capsys: pytest
 
 
 def test_progress_is_silent_when_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("records") as tick:
+    with progress("records") as tick, waiting("something"):
         tick(5)
     assert capsys.readouterr() == ("", "")

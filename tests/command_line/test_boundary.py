@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from journal.cli.boundary import CommandError, OutputClosedError, UsageError, run_guarded
-from shards.errors import LimitExceededError, ShardNotFoundError
+from command_line.boundary import CommandError, OutputClosedError, UsageError, run_guarded
+from shards.errors import LimitExceededError
 
 
 def raising(error: BaseException):
@@ -28,17 +28,21 @@ def raising(error: BaseException):
     ],
 )
 def test_an_error_is_one_line(error, status, line, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_guarded(raising(error)) == status
+    assert run_guarded(raising(error), program="journal") == status
     assert capsys.readouterr() == ("", f"journal: {line}\n")
 
 
-def test_an_unknown_shard_comes_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    run_guarded(raising(ShardNotFoundError("no shard 'x'")))
-    assert "journal shard create" in capsys.readouterr().err
+def test_a_program_explains_the_errors_that_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    def explain(error: BaseException) -> str | None:
+        return "there is no such key" if isinstance(error, KeyError) else None
+
+    errors = ExceptionGroup("", [ValueError("noise"), KeyError("k")])
+    assert run_guarded(raising(errors), program="keys", explain=explain) == 1
+    assert capsys.readouterr().err == "keys: there is no such key\n"
 
 
 def test_a_programming_error_names_its_class_and_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_guarded(raising(ZeroDivisionError("division by zero"))) == 1
+    assert run_guarded(raising(ZeroDivisionError("division by zero")), program="journal") == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "ZeroDivisionError: division by zero" in error
@@ -46,7 +50,7 @@ def test_a_programming_error_names_its_class_and_how_to_see_more(capsys: pytest.
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    run_guarded(raising(CommandError("no server")), debug=True)
+    run_guarded(raising(CommandError("no server")), program="journal", debug=True)
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert error.endswith("journal: no server\n")
@@ -56,15 +60,15 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     "error", [KeyboardInterrupt(), BaseExceptionGroup("", [KeyboardInterrupt(), LimitExceededError("too late")])]
 )
 def test_an_interrupt_says_nothing(error, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_guarded(raising(error)) == 130
+    assert run_guarded(raising(error), program="journal") == 130
     assert capsys.readouterr() == ("", "")
 
 
 def test_success_is_the_status_of_the_command() -> None:
-    assert run_guarded(lambda: 0) == 0
-    assert run_guarded(lambda: 1) == 1
+    assert run_guarded(lambda: 0, program="journal") == 0
+    assert run_guarded(lambda: 1, program="journal") == 1
 
 
 def test_a_reader_that_went_away_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_guarded(raising(OutputClosedError())) == 141
+    assert run_guarded(raising(OutputClosedError()), program="journal") == 141
     assert capfd.readouterr().err == ""

@@ -9,14 +9,17 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
-from shards.errors import ShardNotFoundError, StorageError
+from shards.errors import StorageError
 
 FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
+
+Explain: TypeAlias = Callable[[BaseException], str | None]
+"""What an error of the program's own kinds means, in one line; None for an error that it does not know."""
 
 
 class UsageError(Exception):
@@ -31,11 +34,15 @@ class OutputClosedError(Exception):
     """Whoever read our standard output is gone, as in `journal read ... | head`."""
 
 
-def run_guarded(command: Callable[[], int], *, debug: bool = False) -> int:
+def run_guarded(
+    command: Callable[[], int], *, program: str, explain: Explain = lambda _: None, debug: bool = False
+) -> int:
     """Run a command and turn whatever it raises into one line on stderr.
 
     Args:
         command: Gives the exit status when all went well.
+        program: Name that the line begins with.
+        explain: Asked first about an error.
         debug: Print the traceback as well.
 
     Returns:
@@ -48,25 +55,28 @@ def run_guarded(command: Callable[[], int], *, debug: bool = False) -> int:
     except BaseException as error:  # noqa: BLE001 - this is the place where every error ends
         if debug:
             traceback.print_exc()
-        return _report(error)
+        return _report(error, program, explain)
     return status
 
 
-def describe(error: BaseException) -> str:
+def describe(error: BaseException, explain: Explain = lambda _: None) -> str:
     """One line that says what went wrong and, where there is one, the way out."""
-    if isinstance(error, ShardNotFoundError):
-        return f"{_one_line(error)}; `journal shard list` shows what there is, `journal shard create NAME` makes one"
-    if isinstance(error, (StorageError, UsageError, CommandError)):
-        return _one_line(error)
+    if told := explain(error):
+        return told
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror}"
-    if isinstance(error, OSError):
-        return _one_line(error)
-    return f"internal error: {type(error).__name__}: {_one_line(error)}; run again with --debug to see where"
+    if isinstance(error, StorageError | UsageError | CommandError | OSError):
+        return one_line(error)
+    return f"internal error: {type(error).__name__}: {one_line(error)}; run again with --debug to see where"
 
 
-def _report(error: BaseException) -> int:
+def one_line(error: BaseException) -> str:
+    """What the error says, without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _report(error: BaseException, program: str, explain: Explain) -> int:
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return INTERRUPTED
@@ -75,9 +85,11 @@ def _report(error: BaseException) -> int:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)
         return OUTPUT_CLOSED
-    # Of errors that happened together, the one that we raised on purpose explains best.
-    leaf = min(leaves, key=lambda each: not isinstance(each, StorageError | UsageError | CommandError))
-    sys.stderr.write(f"journal: {describe(leaf)}\n")
+    # Of errors that happened together, the one that was raised on purpose explains best.
+    leaf = min(
+        leaves, key=lambda each: not (isinstance(each, StorageError | UsageError | CommandError) or explain(each))
+    )
+    sys.stderr.write(f"{program}: {describe(leaf, explain)}\n")
     return USAGE if isinstance(leaf, UsageError) else FAILED
 
 
@@ -87,7 +99,3 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

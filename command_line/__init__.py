@@ -1,0 +1,1 @@
+"""What the project's commands have in common: errors end as one line, data goes to stdout, quantities read alike."""

@@ -1,0 +1,70 @@
+"""A program of several commands: from a table of them and the arguments to an exit status.
+
+The commands live in modules of their own, which are imported when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeAlias
+
+from cyclopts import App, CycloptsError, Parameter
+
+from command_line.boundary import Explain, UsageError, run_guarded
+
+JsonOption: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
+
+
+def build_app(
+    program: str, purpose: str, commands: Mapping[str, tuple[str, str]], groups: Mapping[str, str] | None = None
+) -> App:
+    """A program with all its commands, none of them imported yet.
+
+    Args:
+        program: What it is called.
+        purpose: What it is for, in one line.
+        commands: By their words (`shard list`): where the function lies (`package.module:function`), and the first line
+            of its docstring, which is told without importing it.
+        groups: Help of the first words of commands that have two.
+    """
+    app = App(
+        name=program,
+        help=purpose,
+        # Markdown would cost a quarter of the time that `--help` takes.
+        help_format="plaintext",
+        help_epilogue="--debug with any command prints the traceback of an error.",
+        version=_version,
+    )
+    parents = {name: App(name=name, help=help_line) for name, help_line in (groups or {}).items()}
+    for parent in parents.values():
+        app.command(parent)
+    for words, (path, help_line) in commands.items():
+        *group_name, name = words.split()
+        (parents[group_name[0]] if group_name else app).command(path, name=name, help=help_line)
+    return app
+
+
+def run_app(app: App, arguments: Sequence[str], *, explain: Explain = lambda _: None) -> int:
+    """Run one command line (without the program's name).
+
+    Returns:
+        The exit status; see `command_line.boundary`.
+    """
+    debug = "--debug" in arguments
+    tokens = [argument for argument in arguments if argument != "--debug"]
+    program = app.name[0]
+
+    def command() -> int:
+        try:
+            result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        except CycloptsError as error:
+            raise UsageError(f"{str(error).rstrip('.')}; see `{program} --help`") from error
+        return result if isinstance(result, int) else 0
+
+    return run_guarded(command, program=program, explain=explain, debug=debug)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("journal-engine")

@@ -1,0 +1,61 @@
+"""The process that writes Parquet files: ``python -m journal.sealing_worker``, started by `journal.sealer`.
+
+It reads plans from standard input, a line of JSON each, and answers each on standard output. It ends when its input
+does, also in the middle of a file: then its engine is gone, and so is whoever would have used the file.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from typing import BinaryIO
+
+import msgspec
+
+from journal.sealer import Answer
+from shards.errors import CorruptionError, StorageError
+from shards.file_system import FileSystem, OsFileSystem
+from shards.seal_plan import SealPlan
+
+_NICENESS = 10
+
+
+def answer(files: FileSystem, plan: SealPlan) -> Answer:
+    """Write one file and say how it went."""
+    from shards.parquet.sealing import seal_log
+
+    try:
+        return Answer(sealed=seal_log(files, plan))
+    except CorruptionError as error:
+        return Answer(corruption=(error.path, error.position, error.problem))
+    except OSError as error:
+        return Answer(failure=f"{error.filename or plan.out_path}: {error.strerror or error}")
+    except StorageError as error:
+        return Answer(failure=str(error))
+
+
+def _read_plans(source: BinaryIO, plans: queue.SimpleQueue[bytes]) -> None:
+    for line in source:
+        plans.put(line)
+    os._exit(0)
+
+
+def main() -> None:
+    """Answer plans until there is nobody to ask."""
+    os.nice(_NICENESS)
+    # Ctrl-C in a terminal goes to the server too, which stops in order and ends this process by closing its input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    files = OsFileSystem()
+    plans: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_plans, args=(sys.stdin.buffer, plans), daemon=True).start()
+    while True:
+        plan = msgspec.json.decode(plans.get(), type=SealPlan)
+        sys.stdout.buffer.write(msgspec.json.encode(answer(files, plan)) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

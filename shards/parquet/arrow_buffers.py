@@ -1,0 +1,34 @@
+"""Looking into the buffers of Arrow columns with numpy, without a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shards.parquet.ragged import Ints
+
+
+def column_numbers(column: Any) -> Ints:
+    """Return the numbers of an int64 or time column without nulls."""
+    return np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
+
+
+def column_offsets(column: Any) -> Ints:
+    """Return the offsets of a text, binary or list column: one more than it has items."""
+    return _stored_offsets(column).astype(np.int64)
+
+
+def data_size(column: Any) -> int:
+    """Return the size in bytes of the items of a text or binary column together."""
+    offsets = _stored_offsets(column)
+    return int(offsets[-1] - offsets[0])
+
+
+def _stored_offsets(column: Any) -> npt.NDArray[np.int32]:
+    buffer = column.buffers()[1]
+    if buffer is None or buffer.size == 0:
+        # What Arrow allows for a column without items.
+        return np.zeros(1, np.int32)
+    return np.frombuffer(buffer, np.int32, len(column) + 1, column.offset * 4)

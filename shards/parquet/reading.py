@@ -1,0 +1,275 @@
+"""Reading a sealed segment: its footer once, then row groups by number, as Arrow columns or as record batches again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shards.checksum import crc32c
+from shards.errors import CorruptionError, FormatVersionError
+from shards.file_system import File, FileSystem
+from shards.parquet.schema import (
+    FORMAT_VERSION,
+    MAGIC,
+    METADATA_PREFIX,
+    SCHEMA,
+    SEALS,
+    SEALS_MAGIC,
+    TAIL,
+    SegmentMetadata,
+)
+from shards.parquet.wire_batches import EncodedGroup, encode_group
+
+_FIRST_READ_BYTES = 64 << 10
+
+
+@attrs.frozen
+class RowGroup:
+    """A row group: whole batches of at most about 1 MiB before compression, or one larger batch.
+
+    Attributes:
+        last_lsn: lsn of its last batch.
+        newest_us: Newest record timestamp in it.
+        value_bytes: Size of its values together.
+    """
+
+    index: int
+    first_offset: int
+    next_offset: int
+    last_lsn: int
+    newest_us: int
+    value_bytes: int
+
+
+class SealedReader:
+    """A sealed segment, open for reading. Threads may share it.
+
+    Args:
+        files: Where the file lies.
+        path: The file.
+
+    Attributes:
+        shard: The name of the shard.
+        base_offset: Offset of the first record.
+        next_offset: Offset after the last record.
+        row_groups: In the order of their offsets, without a hole from ``base_offset`` to ``next_offset``.
+        metadata: All that the file says of itself.
+        footer: The same, as pyarrow has it.
+
+    Raises:
+        CorruptionError: The file is damaged, cut off, or not a sealed segment at all.
+        FormatVersionError: A newer program wrote it.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self.path = path
+        self._file = files.open(path, write=False)
+        try:
+            end = FileEnd.read(path, self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        self.end = end
+        self.metadata = end.metadata
+        self.footer = end.footer
+        self.shard = end.metadata.shard
+        self.shard_id = end.metadata.shard_id
+        self.base_offset = end.metadata.base_offset
+        self.next_offset = end.metadata.next_offset
+        self.row_groups = [
+            RowGroup(index, entry.first_offset, entry.next_offset, entry.last_lsn, entry.newest_us, entry.value_bytes)
+            for index, entry in enumerate(end.metadata.row_groups)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; closing again does nothing."""
+        self._file.close()
+
+    def batches(self, index: int) -> EncodedGroup:
+        """Return a row group as the record batches that were sealed.
+
+        Offsets, lsns, times and records are the same; producer fields are 0 and nothing is compressed.
+
+        Raises:
+            CorruptionError: The row group is damaged.
+            OSError: It cannot be read.
+        """
+        return encode_group(self.table(index))
+
+    def table(self, index: int, columns: Sequence[str] | None = None, *, check_pages: bool = False) -> pa.RecordBatch:
+        """Return the rows of a row group, all columns or those named, in the order of the schema.
+
+        Args:
+            check_pages: Check the pages' own checksums too, not only the one over all of them.
+
+        Raises:
+            CorruptionError: The row group is damaged.
+            OSError: It cannot be read.
+        """
+        entry = self.metadata.row_groups[index]
+        data = self._file.pread(entry.end - entry.start, entry.start)
+        found = crc32c(data)
+        if found != entry.crc or len(data) != entry.end - entry.start:
+            raise self.corruption(
+                index,
+                f"checksum over {entry.end - entry.start} bytes: expected {entry.crc:#010x}, "
+                f"found {found:#010x} over {len(data)}",
+            )
+
+        schema = SCHEMA if columns is None else pa.schema([f for f in SCHEMA if f.name in columns])
+        try:
+            window = pa.PythonFile(_Window(data, entry.start, self.end.size_bytes), mode="r")
+            file = pq.ParquetFile(
+                window, metadata=self.footer, pre_buffer=False, page_checksum_verification=check_pages
+            )
+            rows = file.read_row_group(index, columns=schema.names, use_threads=False)
+            batch = _one_batch(rows, schema)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self.corruption(index, f"the pages cannot be decoded: {error}") from error
+        if batch.num_rows != entry.next_offset - entry.first_offset:
+            raise self.corruption(
+                index, f"expected {entry.next_offset - entry.first_offset} rows, found {batch.num_rows}"
+            )
+        return batch
+
+    def corruption(self, index: int, problem: str) -> CorruptionError:
+        """Return the error for a problem with a row group."""
+        entry = self.metadata.row_groups[index]
+        return CorruptionError(
+            self.path,
+            entry.start,
+            f"row group {index} (offsets {entry.first_offset} to {entry.next_offset}): {problem}",
+        )
+
+
+def _one_batch(rows: pa.Table, schema: Any) -> pa.RecordBatch:
+    rows = rows.select(schema.names)
+    if rows.num_rows == 0:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Window:
+    """Part of a file as a file object: reads outside of what is there find nothing."""
+
+    closed = False
+
+    def __init__(self, data: bytes, start: int, file_size: int) -> None:
+        self._data = memoryview(data)
+        self._start = start
+        self._file_size = file_size
+        self._at = 0
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._at = position + (0, self._at, self._file_size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> memoryview:
+        begin = self._at - self._start
+        if begin < 0 or size < 0:
+            return self._data[:0]
+        self._at += size
+        return self._data[begin : begin + size]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+@attrs.frozen
+class FileEnd:
+    """What stands behind the pages of a sealed segment: page index, checksums, footer.
+
+    Attributes:
+        size_bytes: Of the whole file.
+        index_end: Position after the page index.
+        index_crc: What the CRC-32C of the page index must be.
+    """
+
+    size_bytes: int
+    index_end: int
+    index_crc: int
+    footer: Any
+    metadata: SegmentMetadata
+
+    @classmethod
+    def read(cls, path: str, file: File) -> FileEnd:
+        """Read and check the end of a file; see `SealedReader` for the errors."""
+        size = file.size()
+        smallest = len(MAGIC) + SEALS.size + TAIL.size
+        if size < smallest:
+            raise CorruptionError(path, size, f"a sealed segment has at least {smallest} bytes, found {size}")
+        tail_at = max(size - _FIRST_READ_BYTES, 0)
+        tail = file.pread(size - tail_at, tail_at)
+        footer_size, magic = TAIL.unpack_from(tail, len(tail) - TAIL.size)
+        if magic != MAGIC:
+            raise CorruptionError(path, size - len(MAGIC), f"expected magic {MAGIC!r}, found {magic!r}")
+        if footer_size > size - smallest:
+            raise CorruptionError(
+                path, size - TAIL.size, f"expected a footer of at most {size - smallest} bytes, found {footer_size}"
+            )
+        footer_at = size - TAIL.size - footer_size
+        if footer_at - SEALS.size < tail_at:
+            missing_at = footer_at - SEALS.size
+            tail = file.pread(tail_at - missing_at, missing_at) + tail
+            tail_at = missing_at
+        seals_magic, footer_crc, index_crc = SEALS.unpack_from(tail, footer_at - SEALS.size - tail_at)
+        if seals_magic != SEALS_MAGIC:
+            raise CorruptionError(
+                path,
+                footer_at - SEALS.size,
+                f"expected {SEALS_MAGIC!r}, which sealed segments have before the footer, found {seals_magic!r}",
+            )
+        footer = tail[footer_at - tail_at :]
+        found_crc = crc32c(memoryview(footer)[: -TAIL.size])
+        if found_crc != footer_crc:
+            raise CorruptionError(
+                path, footer_at, f"checksum of the footer: expected {footer_crc:#010x}, found {found_crc:#010x}"
+            )
+        parsed, metadata = _parse_footer(path, footer_at, footer)
+        return cls(size, footer_at - SEALS.size, index_crc, parsed, metadata)
+
+
+def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, SegmentMetadata]:
+    try:
+        # With the magic in front it is a whole Parquet file of which nobody reads the pages.
+        parsed = pq.read_metadata(pa.BufferReader(MAGIC + footer))
+        version = int((parsed.metadata or {}).get(f"{METADATA_PREFIX}format".encode(), b"0"))
+        if version > FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{path} has sealed format {version}, this program knows up to {FORMAT_VERSION}; use a newer one"
+            )
+        metadata = SegmentMetadata.decode(parsed.metadata or {})
+        schema = parsed.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError(path, footer_at, f"the footer cannot be read: {error}") from error
+    if not schema.equals(SCHEMA):
+        raise CorruptionError(path, footer_at, f"expected the columns {SCHEMA}, found {schema}")
+    if parsed.num_row_groups != len(metadata.row_groups):
+        raise CorruptionError(
+            path, footer_at, f"expected {len(metadata.row_groups)} row groups, found {parsed.num_row_groups}"
+        )
+    return parsed, metadata

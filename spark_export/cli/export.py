@@ -1,0 +1,100 @@
+"""`journal-spark export`: what is new in a journal, added to files or to a table of a database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from command_line.app import JsonOption
+from command_line.output import write_json, write_text
+from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
+from spark_export.cli.spark_options import DEFAULT, SparkOptions, named_values, running_spark
+
+if TYPE_CHECKING:
+    from spark_export.export import ExportOptions, ExportProgress
+
+
+def export(
+    directory_or_target: str,
+    target: str | None = None,
+    /,
+    *,
+    server: ServerOption = None,
+    topics: TopicsOption = ALL_TOPICS,
+    form: Annotated[Literal["parquet", "csv", "json", "jdbc"] | None, Parameter(name="--format")] = None,
+    name: str = "default",
+    value_as: Literal["text", "binary", "json"] | None = None,
+    partition_by: str = "date,topic",
+    table: str = "",
+    properties: Annotated[tuple[str, ...], Parameter(name="--property", negative="")] = (),
+    data_loss: Literal["fail", "skip"] = "fail",
+    json: JsonOption = False,
+    spark: SparkOptions = DEFAULT,
+) -> None:
+    """Add what is new since the last run to files or a database; a run is there whole or not at all.
+
+    Run it as often as is wanted: no record is missing and none comes twice, also after a run that was killed.
+
+    Args:
+        directory_or_target: Data directory or tree of sealed segments; the target if --server has everything.
+        target: Directory to export to, on any file system that Spark writes, or a JDBC URL.
+        form: Of the files; parquet by default, and jdbc for a JDBC URL.
+        name: Runs of one name and target go on where the last one ended.
+        value_as: How keys and values are written; binary for parquet, text for the others by default.
+        partition_by: Directories below that of a run: date, topic, both with a comma between, or nothing.
+        table: Table of the database; made if it is not there.
+        properties: A property of the database connection, as NAME=VALUE; may be given several times.
+        data_loss: What to do when records were trimmed before they were exported.
+        json: Print what was done as a JSON object.
+    """
+    path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)
+    place = Place.parse(path, server)
+    connection = named_values("--property", properties, example="user=reader")
+    from spark_export.export import ExportOptions, run_export
+    from spark_export.options import parse_options
+
+    source = parse_options(place.options(topics))
+    chosen: dict[str, Any] = {} if value_as is None else {"value_as": value_as}
+    options = ExportOptions(
+        target=to,
+        format=form or ("jdbc" if to.startswith("jdbc:") else "parquet"),
+        path=source.path,
+        server=source.server,
+        topics=source.topics,
+        name=name,
+        partition_by=[each.strip() for each in partition_by.split(",") if each.strip()],
+        table=table,
+        properties=connection,
+        fail_on_data_loss=data_loss == "fail",
+        **chosen,
+    )
+    with running_spark(spark) as session, _display() as progress:
+        result = run_export(session, options, progress=progress)
+    if json:
+        write_json(result)
+    elif result.run is None:
+        write_text(f"{result.target}: nothing new")
+    else:
+        shards = f"{result.shards:,} shard{'' if result.shards == 1 else 's'}"
+        write_text(f"{result.target}: run {result.run} added {result.records:,} records of {shards}")
+
+
+@contextmanager
+def _display() -> Iterator[Callable[[ExportProgress], None]]:
+    """Show the step that an export is at, and Spark's tasks while it writes, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _progress: None
+        return
+    from spark_export.cli.task_progress import task_bar
+
+    with task_bar() as display:
+        task = display.add_task("planning", total=None)
+
+        def show(progress: ExportProgress) -> None:
+            display.update(task, description=progress.step, completed=progress.done, total=progress.total or None)
+
+        yield show

@@ -1,0 +1,78 @@
+"""What went wrong, in one line: the sense of Spark's errors without its stack traces. Texts in, a text out.
+
+Spark wraps an error several times on its way here, and Python's errors reach it as text alone. So the innermost error
+is looked for in the text, and the place in the query, if it names one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from spark_export.errors import SourceError
+from spark_export.java import JavaNotFoundError
+from spark_export.session import SparkStartError
+
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_SQL_STATE = re.compile(r"\.?\s*SQLSTATE: [0-9A-Z]{5}.*", re.DOTALL)
+# Spark counts characters from 0 in these two, from 1 in the third.
+_PLACE_FROM_0 = re.compile(r"SQLSTATE: \w{5}(?:; line (\d+) pos (\d+)| \(line (\d+), pos (\d+)\))")
+_PLACE_FROM_1 = re.compile(r"== SQL \(line (\d+), position (\d+)\) ==")
+_PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_JAVA_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MULTILINE)
+_JAVA_ERROR = re.compile(r"^: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MULTILINE)
+
+_WAYS_OUT: Final = (
+    ("spark.driver.maxResultSize", "take less with --limit, or write it to files with `journal-spark export`"),
+    ("OutOfMemoryError", "give Java more with --memory"),
+)
+# Errors of ours that say all of it; of others the class is part of the message.
+_SPEAKING: Final = ("OptionError", "DataLossError", "UnreadableError", "CorruptionError", "InvalidNameError")
+_MISSING_PACKAGES: Final = ("pyspark", "py4j", "pyarrow", "cattrs", "rocksdict")
+
+
+def explain(error: BaseException) -> str | None:
+    """One line about an error of Spark's or of what it runs on; None for one that speaks for itself."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _MISSING_PACKAGES:
+        return f"the package {error.name} is not installed; `pip install 'journal-engine[spark]'` brings all it takes"
+    if isinstance(error, SourceError | JavaNotFoundError | SparkStartError):
+        return _flat(str(error))
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if "pyspark" in packages or type(error).__name__ == "Py4JJavaError":
+        return sense(str(error))
+    if "py4j" in packages:
+        return "Spark's Java process is gone; if it ran out of memory, give it more with --memory"
+    return None
+
+
+def sense(text: str) -> str:
+    """What the text of one of Spark's errors says, in one line.
+
+    Args:
+        text: All of it, with stack traces, plans and what else there is.
+    """
+    told = _innermost(text)
+    found = _PLACE_FROM_0.search(text)
+    if found:
+        line, position = (int(group) for group in found.groups() if group is not None)
+        told = f"line {line}, column {position + 1}: {told}"
+    elif found := _PLACE_FROM_1.search(text):
+        told = f"line {found[1]}, column {found[2]}: {told}"
+    for sign, way_out in _WAYS_OUT:
+        if sign in text:
+            told = f"{told}; {way_out}"
+    return told
+
+
+def _innermost(text: str) -> str:
+    if "Traceback (most recent call last)" in text and (python := _PYTHON_ERROR.findall(text)):
+        name, message = python[-1]
+        return _flat(message if name in _SPEAKING else f"{name}: {message}")
+    java = _JAVA_CAUSE.findall(text) or _JAVA_ERROR.findall(text)
+    message = java[-1][1] or java[-1][0] if java else text.strip()
+    # What follows the first line is advice about catalogues, the query again, or its plan.
+    return _flat(_SQL_STATE.sub("", _CONDITION.sub("", message.partition("\n")[0]))) or "Spark failed and says nothing"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,36 @@
+"""The `journal-spark` command: what commands there are. They live in modules of their own, imported when called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from command_line.app import build_app, run_app
+from spark_export.cli.failures import explain
+
+PROGRAM: Final = "journal-spark"
+
+# First lines of the functions' docstrings, told without importing them (a test compares the two).
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "sql": ("spark_export.cli.sql:sql", "Ask the journal in SQL: its records are the view `records`."),
+}
+_PURPOSE: Final = "The journal's history in Spark: ask it in SQL, export it, follow it."
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line (without the program's name).
+
+    Returns:
+        The exit status; see `command_line.boundary`.
+    """
+    return run_app(build_app(PROGRAM, _PURPOSE, COMMANDS), arguments, explain=explain)
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

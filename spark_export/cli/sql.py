@@ -1,0 +1,130 @@
+"""`journal-spark sql`: one query over the journal's records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from command_line.app import JsonOption
+from command_line.boundary import UsageError
+from command_line.output import note, write_lines, write_table
+from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
+from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+RECORDS: Final = "records"
+SEALED: Final = "sealed"
+_SHOWN_ROWS: Final = 100
+_CHUNK_ROWS: Final = 1000
+
+
+def sql(
+    directory_or_query: str,
+    query: str | None = None,
+    /,
+    *,
+    server: ServerOption = None,
+    topics: TopicsOption = ALL_TOPICS,
+    limit: Annotated[int | None, Parameter(name=("--limit", "-n"), validator=Number(gte=0))] = None,
+    json: JsonOption = False,
+    csv: Annotated[bool, Parameter(negative="")] = False,
+    spark: SparkOptions = DEFAULT,
+) -> None:
+    """Ask the journal in SQL: its records are the view `records`.
+
+    Its columns are topic, shard, offset, timestamp, append_time, key, value, headers and tags. `cast(value as string)`
+    makes text of a value, `get_json_object` reads into it. The view `sealed` holds those of sealed segments alone.
+
+    Args:
+        directory_or_query: Data directory or tree of sealed segments; the query if --server has everything.
+        query: The query, in Spark's SQL.
+        limit: Show so many rows at most: 100 in a table, all in JSON and CSV.
+        json: Print a JSON object a row.
+        csv: Print CSV with a line of names.
+    """
+    if json and csv:
+        raise UsageError("--json and --csv are two ways to print the same; give one")
+    path, text = (directory_or_query, query) if query is not None else (None, directory_or_query)
+    place = Place.parse(path, server)
+    most = limit if limit is not None else None if json or csv else _SHOWN_ROWS
+    with running_spark(spark) as session:
+        table, is_cut = _ask(session, place, topics, text, most)
+    (_print_json if json else _print_csv if csv else _print_table)(table)
+    if is_cut:
+        note("journal-spark", f"only the first {most:,} rows are shown; --limit N shows more")
+
+
+def _ask(spark: SparkSession, place: Place, topics: str, query: str, most: int | None) -> tuple[pa.Table, bool]:
+    """The rows of the answer, and whether there are more."""
+    from spark_export.cli.task_progress import task_progress
+
+    with task_progress(spark, "asking"), _views(spark, place, topics, query):
+        frame = spark.sql(query)
+        if most is None:
+            return frame.toArrow(), False
+        table = frame.limit(most + 1).toArrow()
+    return table.slice(0, most), table.num_rows > most
+
+
+@contextmanager
+def _views(spark: SparkSession, place: Place, topics: str, query: str) -> Iterator[None]:
+    """The views that a query names, for the length of the block; to make one takes time."""
+    wanted = [name for name in (RECORDS, SEALED) if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
+    if RECORDS in wanted:
+        frame = spark.read.format("journal").options(**place.options(topics)).load()
+        frame.createOrReplaceTempView(RECORDS)
+    if SEALED in wanted:
+        if place.path is None:
+            raise UsageError(f"the view `{SEALED}` reads files: name the data directory before the query")
+        from spark_export.sealed_table import read_sealed
+
+        read_sealed(spark, place.path, topics=topics).createOrReplaceTempView(SEALED)
+    try:
+        yield
+    finally:
+        for name in wanted:
+            spark.catalog.dropTempView(name)
+
+
+def _rows(table: pa.Table) -> Iterator[Sequence[object]]:
+    for batch in table.to_batches(max_chunksize=_CHUNK_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _print_table(table: pa.Table) -> None:
+    import pyarrow as pa
+
+    from spark_export.cli.cells import table_cell
+
+    numeric = [
+        field.name for field in table.schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    ]
+    write_table(table.column_names, ([table_cell(value) for value in row] for row in _rows(table)), numeric=numeric)
+
+
+def _print_json(table: pa.Table) -> None:
+    from spark_export.cli.cells import json_lines
+
+    write_lines(json_lines(table.column_names, _rows(table)))
+
+
+def _print_csv(table: pa.Table) -> None:
+    import csv
+    import io
+
+    from spark_export.cli.cells import csv_field
+
+    with io.StringIO(newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table.column_names)
+        writer.writerows([csv_field(value) for value in row] for row in _rows(table))
+        # Not line by line: a field may have line breaks of its own.
+        write_lines([text.getvalue().removesuffix("\n").encode("utf-8", "surrogateescape")])

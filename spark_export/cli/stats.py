@@ -1,0 +1,108 @@
+"""`journal-spark stats`: what there is in a journal, shard by shard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from command_line.app import JsonOption
+from command_line.output import waiting, write_lines, write_table
+from command_line.quantities import format_size
+from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
+
+if TYPE_CHECKING:
+    from spark_export.statistics import SegmentTotal, ShardStatistics
+
+_COLUMNS = ("shard", "records", "size", "per second", "first appended", "last appended", "lost", "sealed", "unsealed")
+_NUMERIC = ("records", "size", "per second", "lost")
+
+
+def stats(
+    directory: str | None = None,
+    /,
+    *,
+    server: ServerOption = None,
+    topics: TopicsOption = ALL_TOPICS,
+    times: Annotated[bool, Parameter(help="Tell when the first and the last record came, and the rate.")] = True,
+    json: JsonOption = False,
+) -> None:
+    """Tell what there is, shard by shard: records, bytes, rate, times, gaps, segments. Needs no Spark.
+
+    Counts and sizes come from names of files and the server's catalogue; for the times a record at each end is read.
+
+    Args:
+        directory: Data directory or tree of sealed segments.
+        json: Print a JSON object a shard.
+    """
+    from spark_export.options import parse_options
+    from spark_export.snapshot import take_snapshot
+    from spark_export.statistics import read_times, shard_statistics, with_times
+
+    options = parse_options(Place.parse(directory, server).options(topics))
+    with waiting("looking at the shards"):
+        snapshot = take_snapshot(options)
+        found = [shard_statistics(shard) for shard in snapshot.shards]
+    if times:
+        with waiting("looking at the ends of the shards"):
+            found = with_times(found, read_times(snapshot))
+    if json:
+        from msgspec import json as msgspec_json
+
+        write_lines(msgspec_json.encode(_members(each)) for each in found)
+    else:
+        _print_table(found)
+
+
+def _members(each: ShardStatistics) -> dict[str, object]:
+    def segments(those: SegmentTotal) -> dict[str, int]:
+        return {"segments": those.segments, "records": those.records, "size_bytes": those.size_bytes}
+
+    return {
+        "shard": each.shard,
+        "start_offset": each.start_offset,
+        "next_offset": each.next_offset,
+        "records": each.records,
+        "size_bytes": each.size_bytes,
+        "records_per_second": each.per_second,
+        "first_append_time_us": each.first_us,
+        "last_append_time_us": each.last_us,
+        "gaps": each.gaps,
+        "lost_offsets": each.lost,
+        "sealed": segments(each.sealed),
+        "unsealed": segments(each.unsealed),
+    }
+
+
+def _print_table(found: list[ShardStatistics]) -> None:
+    from spark_export.statistics import total
+
+    shown = found if len(found) == 1 else [*found, total(found, f"all {len(found):,}")]
+    write_table(_COLUMNS, map(_row, shown), numeric=_NUMERIC)
+
+
+def _row(each: ShardStatistics) -> list[str]:
+    return [
+        each.shard,
+        f"{each.records:,}",
+        format_size(each.size_bytes),
+        "" if each.per_second is None else f"{each.per_second:,.3g}" if each.per_second < 100 else f"{each.per_second:,.0f}",
+        _time(each.first_us),
+        _time(each.last_us),
+        f"{each.lost:,}" if each.lost else "",
+        _segments(each.sealed),
+        _segments(each.unsealed),
+    ]
+
+
+def _segments(those: SegmentTotal) -> str:
+    return f"{those.segments:,} ({format_size(those.size_bytes)})" if those.segments else ""
+
+
+def _time(time_us: int | None) -> str:
+    from datetime import UTC, datetime, timedelta
+
+    if time_us is None:
+        return ""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+    return moment.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")

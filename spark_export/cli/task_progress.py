@@ -1,0 +1,88 @@
+"""How far Spark is, on a terminal: tasks done of those known so far, once a command has taken two seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext, StatusTracker
+    from pyspark.sql import SparkSession
+    from rich.progress import Progress
+
+_PATIENCE_S: Final = 2.0
+_INTERVAL_S: Final = 0.25
+
+
+@contextmanager
+def task_progress(spark: SparkSession, what: str) -> Iterator[None]:
+    """Show progress on stderr while the block runs, if stderr is a terminal and it takes long enough.
+
+    Args:
+        spark: Where the block's work is done, in the thread that enters it.
+        what: What is being done.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    context = spark.sparkContext
+    group = f"journal-spark-{uuid.uuid4()}"
+    context.setJobGroup(group, what, interruptOnCancel=True)
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(context, group, what, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
+    """Tasks done, and tasks known, of all jobs of a group so far. Later jobs add to the second number."""
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        if info is None:
+            continue
+        begun = info.status != "RUNNING"
+        # From the last stage back: one that has not begun though a later one has is skipped, its results were there.
+        for found in map(tracker.getStageInfo, sorted(info.stageIds, reverse=True)):
+            if found is None:
+                continue
+            begun = begun or found.numCompletedTasks + found.numActiveTasks > 0
+            done += found.numCompletedTasks
+            total += found.numTasks if not begun or found.numCompletedTasks + found.numActiveTasks else 0
+    return done, total
+
+
+def task_bar() -> Progress:
+    """A display on stderr of steps and their tasks; it is gone when its block is left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _watch(context: SparkContext, group: str, what: str, over: threading.Event) -> None:
+    if over.wait(_PATIENCE_S):
+        return
+    tracker = context.statusTracker()
+    with task_bar() as display:
+        task = display.add_task(what, total=None)
+        while not over.wait(_INTERVAL_S):
+            done, total = count_tasks(tracker, group)
+            display.update(task, completed=done, total=total or None)

@@ -1,0 +1,144 @@
+"""Files at a path or URL, by pyarrow's file systems: found, listed, and opened for `shards.parquet` to read.
+
+Executors may run where nothing but pyarrow reaches the files; what Java reaches is for `spark_export.read_sealed`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyarrow import fs
+
+from shards.file_system import File, FileSystem, OsFileSystem
+from spark_export.errors import UnreadableError
+
+_SPARK_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
+# One request to an object store takes as long as reading some MiB from it.
+_READ_AHEAD_BYTES: Final = 4 << 20
+
+
+class FileTree:
+    """Everything below a path or URL.
+
+    Args:
+        where: A local path, or a URL of a file system that pyarrow reaches.
+
+    Attributes:
+        where: As given; a local path is made absolute.
+        is_local: Whether it is on this machine's own file system.
+
+    Raises:
+        UnreadableError: pyarrow knows no such file system, or cannot reach it.
+    """
+
+    def __init__(self, where: str) -> None:
+        scheme, separator, rest = where.partition(":")
+        self.is_local = not separator or "/" in scheme or scheme == "file"
+        if self.is_local:
+            local = "/" + rest.lstrip("/") if separator and scheme == "file" else where
+            self.where = self._root = posixpath.abspath(local)
+            self._files: Any = fs.LocalFileSystem()
+            return
+        self.where = where.rstrip("/")
+        try:
+            self._files, self._root = fs.FileSystem.from_uri(f"{_SPARK_SCHEMES.get(scheme, scheme)}:{rest.rstrip('/')}")
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableError(
+                f"cannot reach {where}: {error}. The data source reads what pyarrow reaches (local paths, s3://, "
+                f"gs://, abfss://, hdfs://); for other file systems that Spark has use spark_export.read_sealed"
+            ) from error
+
+    def names(self, directory: str = "") -> list[str]:
+        """What lies in a directory below; nothing if it is not there.
+
+        Raises:
+            UnreadableError: It cannot be listed.
+        """
+        return [posixpath.basename(path) for path, _ in self._list(directory, recursive=False)]
+
+    def files(self) -> list[tuple[str, int]]:
+        """Path (below the root) and size of everything in the tree; directories have no size, -1.
+
+        Raises:
+            UnreadableError: It is not there, or cannot be listed.
+        """
+        return [(path.removeprefix(f"{self._root}/"), size) for path, size in self._list("", recursive=True)]
+
+    def read(self, path: str) -> bytes:
+        """The whole of a small file.
+
+        Raises:
+            OSError: It is not there, or cannot be read.
+        """
+        with self._files.open_input_stream(self._below(path)) as stream:
+            return bytes(stream.read())
+
+    def shown(self, path: str) -> str:
+        """A file below the root as users know it."""
+        return f"{self.where}/{path}" if path else self.where
+
+    @property
+    def file_system(self) -> FileSystem:
+        """What `shards.parquet` opens files of this tree with, by their paths as `shown`; for reading only."""
+        return OsFileSystem() if self.is_local else cast("FileSystem", _RemoteFiles(self))
+
+    def open_remote(self, shown: str) -> File:
+        """Open a file, given by its path as `shown`, of a tree that is not local.
+
+        Raises:
+            OSError: It is not there, or cannot be read.
+        """
+        path = self._below(shown.removeprefix(f"{self.where}/"))
+        return cast("File", _RemoteFile(self._files.open_input_file(path)))
+
+    def _below(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def _list(self, directory: str, *, recursive: bool) -> Sequence[tuple[str, int]]:
+        selector = fs.FileSelector(self._below(directory), recursive=recursive, allow_not_found=bool(directory))
+        try:
+            found = self._files.get_file_info(selector)
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableError(
+                f"cannot list {self.shown(directory)}: {error}; check the path and that it can be read"
+            ) from error
+        return [(info.path, info.size if info.is_file else -1) for info in found]
+
+
+class _RemoteFiles:
+    """As much of `FileSystem` as readers of sealed segments use."""
+
+    def __init__(self, tree: FileTree) -> None:
+        self._tree = tree
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+        assert not create  # sealed segments are read here, and nothing else
+        assert not write
+        return self._tree.open_remote(path)
+
+
+class _RemoteFile:
+    """As much of `File` as readers of sealed segments use, in few requests: they read on from where they were."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._ahead = b""
+        self._ahead_at = 0
+
+    def size(self) -> int:
+        size: int = self._file.size()
+        return size
+
+    def pread(self, size: int, position: int) -> bytes:
+        at = position - self._ahead_at
+        if at < 0 or at + size > len(self._ahead):
+            wanted = max(size, min(_READ_AHEAD_BYTES, self.size() - position))
+            self._file.seek(position)
+            self._ahead, self._ahead_at, at = bytes(self._file.read(wanted)), position, 0
+        return self._ahead[at : at + size]
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,217 @@
+"""All of a journal as one data frame: sealed segments by Spark's own Parquet reader, the rest by the data source `journal`.
+
+One snapshot decides where one ends and the other begins in each shard, so that nothing is missing and nothing comes
+twice, whatever is sealed while the query runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from shards.model import SegmentKind
+from shards.names import directory_name
+from spark_export.errors import DataLossError
+from spark_export.options import parse_options
+from spark_export.sealed_files import SealedName
+from spark_export.sealed_scan import COLUMNS, SealedTree, list_tree, scan
+from spark_export.snapshot import ShardSnapshot, Snapshot, take_snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MOST_NAMES: Final = 500
+"""Up to so many shards are named to the data source; it is asked for all, and the others dropped, otherwise."""
+
+
+@attrs.frozen(slots=True)
+class Origin:
+    """Where to read and what of it.
+
+    Attributes:
+        path: A data directory or a tree of sealed segments; empty if there is only a server.
+        server: URL of a server; empty if there is only a path.
+        topics: Filters; records of topics that match one of them are read.
+        shards: Filters; only shards that match one of them are looked into.
+        fail_on_data_loss: Whether records that are gone are an error; else they are passed over.
+    """
+
+    path: str = ""
+    server: str = ""
+    topics: tuple[str, ...] = ("#",)
+    shards: tuple[str, ...] = ("#",)
+    fail_on_data_loss: bool = True
+
+    def options(self) -> dict[str, str]:
+        """These as options of the data source."""
+        given = {"path": self.path, "server": self.server}
+        return {
+            **{name: value for name, value in given.items() if value},
+            "topics": json.dumps(self.topics),
+            "shards": json.dumps(self.shards),
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+        }
+
+
+@attrs.frozen(slots=True)
+class Reached:
+    """How far a shard was read.
+
+    Attributes:
+        shard_id: The shard's id: one that was deleted and made anew begins at the beginning.
+        next_offset: Offset after the last one that was read.
+    """
+
+    shard_id: int
+    next_offset: int
+
+
+@attrs.frozen(slots=True)
+class ShardRange:
+    """What is read of one shard.
+
+    Attributes:
+        first_offset: Where to begin.
+        sealed_end: Up to here sealed segments are scanned, from here on the data source reads.
+        next_offset: Where to end.
+        files: The sealed segments.
+    """
+
+    shard: str
+    shard_id: int
+    first_offset: int
+    sealed_end: int
+    next_offset: int
+    files: tuple[SealedName, ...]
+
+
+@attrs.frozen
+class History:
+    """A range of every shard.
+
+    Attributes:
+        tree: The sealed segments, as they were listed after the snapshot; None without a path.
+        ranges: The shards that have something to read.
+        reached: By shard: where the range ends; those with nothing to read too.
+    """
+
+    origin: Origin
+    tree: SealedTree | None
+    ranges: tuple[ShardRange, ...]
+    reached: dict[str, Reached]
+
+    def read(self, spark: SparkSession, columns: Sequence[str] = COLUMNS) -> DataFrame:
+        """The records of all ranges."""
+        frames = []
+        if self.tree is not None:
+            frames.append(_scan_files(spark, self.tree, self.ranges, self.origin, columns))
+        rest = [one for one in self.ranges if one.sealed_end < one.next_offset]
+        if rest or not frames:
+            frames.append(_read_rest(spark, self.origin, rest).select(*columns))
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.unionByName(other)
+        return frame
+
+
+def take_history(spark: SparkSession, origin: Origin, since: Mapping[str, Reached] | None = None) -> History:
+    """Decide what is to be read now.
+
+    Args:
+        spark: Session for listing the sealed segments.
+        since: By shard: how far it was read already.
+
+    Raises:
+        DataLossError: Records after those are gone.
+        OptionError: The origin is not a possible one.
+        UnreadableError: The path holds nothing of ours, or the server cannot be reached.
+    """
+    snapshot = take_snapshot(parse_options(origin.options(), "batch"))
+    # Only now: what was sealed at the time of the snapshot is in this listing, unless it was trimmed since.
+    tree = list_tree(spark, origin.path) if origin.path else None
+    return plan_history(snapshot, tree, origin, since or {})
+
+
+def plan_history(
+    snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Mapping[str, Reached]
+) -> History:
+    """Decide what is to be read of a snapshot; see `take_history`."""
+    listed: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
+    for file in tree.files if tree else ():
+        listed[file.directory, file.shard_id][file.base_offset] = file
+    ranges = []
+    reached = {}
+    for shard in snapshot.shards:
+        first = _first_offset(shard, since.get(shard.name), fails=origin.fail_on_data_loss)
+        end = max(first, shard.next_offset)
+        reached[shard.name] = Reached(shard.shard_id, end)
+        if first == end:
+            continue
+        files = _leading_files(shard, listed[directory_name(shard.name), shard.shard_id])
+        sealed_end = max(first, files[-1].next_offset) if files else first
+        wanted = tuple(file for file in files if file.next_offset > first)
+        ranges.append(ShardRange(shard.name, shard.shard_id, first, sealed_end, end, wanted))
+    return History(origin, tree, tuple(ranges), reached)
+
+
+def _first_offset(shard: ShardSnapshot, reached: Reached | None, *, fails: bool) -> int:
+    if reached is None or reached.shard_id != shard.shard_id:
+        return shard.start_offset
+    if reached.next_offset < shard.start_offset and fails:
+        raise DataLossError(
+            f"shard {shard.name!r}: records from offset {reached.next_offset} up to {shard.start_offset} were trimmed "
+            "before they were read; to go on without them, turn failing on data loss off"
+        )
+    if reached.next_offset > shard.next_offset and fails:
+        raise DataLossError(
+            f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {reached.next_offset}: the store "
+            "was set back to an earlier state; to go on from there, turn failing on data loss off"
+        )
+    return max(reached.next_offset, shard.start_offset)
+
+
+def _leading_files(shard: ShardSnapshot, listed: Mapping[int, SealedName]) -> list[SealedName]:
+    """The sealed segments that a shard begins with; what comes after another kind of segment is left to the source."""
+    files = []
+    for segment in shard.segments:
+        file = listed.get(segment.base_offset)
+        if segment.kind is not SegmentKind.PARQUET or file is None or file.next_offset != segment.next_offset:
+            break
+        files.append(file)
+    return files
+
+
+def _scan_files(
+    spark: SparkSession, tree: SealedTree, ranges: Iterable[ShardRange], origin: Origin, columns: Sequence[str]
+) -> DataFrame:
+    files = tuple(file for one in ranges for file in one.files)
+    starts = {
+        one.files[0].directory: one.first_offset
+        for one in ranges
+        if one.files and one.first_offset > one.files[0].base_offset
+    }
+    others = {file.file for file in tree.files}.difference(file.file for file in files).union(tree.other_files)
+    chosen = attrs.evolve(tree, files=files, starts=starts, other_files=tuple(others))
+    return scan(spark, chosen, topics=origin.topics, shards=origin.shards, columns=columns)
+
+
+def _read_rest(spark: SparkSession, origin: Origin, ranges: Sequence[ShardRange]) -> DataFrame:
+    from pyspark.sql import functions
+
+    options = origin.options()
+    names = [one.shard for one in ranges]
+    if len(names) <= _MOST_NAMES:
+        options["shards"] = json.dumps(names)
+    if names:
+        options["startingOffsets"] = json.dumps({one.shard: one.sealed_end for one in ranges})
+        options["endingOffsets"] = json.dumps({one.shard: one.next_offset for one in ranges})
+    frame = spark.read.format("journal").options(**options).load()
+    if len(names) <= _MOST_NAMES:
+        return frame
+    # Shards that have no rest, and those made since the snapshot.
+    wanted = spark.createDataFrame([(name,) for name in names], "shard string")
+    return frame.join(functions.broadcast(wanted), "shard", "left_semi")

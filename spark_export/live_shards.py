@@ -1,0 +1,183 @@
+"""Snapshots through the storage adapter: of a running server, or of a data directory, in use or at rest.
+
+A directory at rest is opened like a server would, which recovers what lies in its journal and, when it is closed,
+leaves every record in a file. One that is in use is its server's: that one is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from urllib.parse import quote
+
+import attrs
+import trio
+
+from broker_adapter import StorageAdapter, open_adapter
+from shards.batch import iterate, timestamps
+from shards.errors import DataDirectoryError, ShardNotFoundError, StorageError
+from shards.file_system import FileSystem, OsFileSystem
+from shards.model import SegmentKind, ShardInfo
+from shards.position import Start
+from spark_export.errors import UnreadableError
+from spark_export.options import SourceOptions
+from spark_export.server_connection import connected
+from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
+
+_DESCRIBED_AT_ONCE: Final = 64
+_SERVER_FILE: Final = "SERVER"
+_SERVER_FILE_BYTES: Final = 4096
+DIRECTORY_PATIENCE_S: Final = 30.0
+"""How long a directory may be in use by a process that tells no address: a server that starts, or another reader."""
+_LOOK_AGAIN_S: Final = 0.05
+
+
+def server_snapshot(store: Store, options: SourceOptions) -> Snapshot:
+    """What a running server has.
+
+    Raises:
+        UnreadableError: It cannot be reached.
+    """
+    return trio.run(_of_server, store, options)
+
+
+def directory_snapshot(store: Store, directory: str, options: SourceOptions) -> Snapshot:
+    """What a data directory has; see the module.
+
+    Args:
+        store: Where its files lie.
+        directory: The data directory.
+        options: Which shards.
+
+    Raises:
+        UnreadableError: Another process uses it and does not tell its address.
+        DataDirectoryError: It cannot be opened.
+    """
+    return trio.run(_of_directory, store, directory, options)
+
+
+async def _of_server(store: Store, options: SourceOptions) -> Snapshot:
+    async with connected(store.server) as adapter:
+        return Snapshot(store, await _shards(adapter, options, with_segments=bool(store.sealed)))
+
+
+async def _of_directory(store: Store, directory: str, options: SourceOptions) -> Snapshot:
+    deadline = trio.current_time() + DIRECTORY_PATIENCE_S
+    files = OsFileSystem()
+    while True:
+        try:
+            async with open_adapter(f"embedded:{quote(directory)}") as adapter:
+                found = await _shards(adapter, options, with_segments=True)
+            return Snapshot(store, found)
+        except DataDirectoryError:
+            if not _is_in_use(files, directory):
+                raise
+        address = _server_of(files, directory)
+        if address:
+            return await _of_server(attrs.evolve(store, server=f"journal://{address}"), options)
+        if trio.current_time() > deadline:
+            raise UnreadableError(
+                f"{directory} is in use by a process that has not written its address to "
+                f"{directory}/{_SERVER_FILE} for {DIRECTORY_PATIENCE_S:g} s; give the option 'server' with the address "
+                f"of the server that uses it"
+            )
+        # Neither a lock nor a file can be waited for; both change within moments of a start or a read.
+        await trio.sleep(_LOOK_AGAIN_S)
+
+
+def _is_in_use(files: FileSystem, directory: str) -> bool:
+    try:
+        files.lock(directory).release()
+    except DataDirectoryError:
+        return True
+    return False
+
+
+def _server_of(files: FileSystem, directory: str) -> str:
+    """The address that the server of a directory has left there; empty if there is none."""
+    try:
+        file = files.open(f"{directory}/{_SERVER_FILE}", write=False)
+    except FileNotFoundError:
+        return ""
+    try:
+        return str(json.loads(file.pread(_SERVER_FILE_BYTES, 0))["tcp"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+    finally:
+        file.close()
+
+
+async def _shards(adapter: StorageAdapter, options: SourceOptions, *, with_segments: bool) -> tuple[ShardSnapshot, ...]:
+    infos: dict[str, ShardInfo] = {}
+    for topic_filter in options.shards:
+        for info in await adapter.list_shards(topic_filter):
+            infos[info.name] = info
+    names = sorted(infos)
+
+    async def snapshot(name: str) -> ShardSnapshot | None:
+        info = infos[name]
+        if with_segments:
+            info = await adapter.describe_shard(name)
+        time_offset = None
+        if options.starting_us is not None:
+            time_offset = await _first_not_older(adapter, info, options.starting_us)
+        return _snapshot(info, with_segments, time_offset)
+
+    found = await _each(names, snapshot)
+    return tuple(one for one in found if one is not None)
+
+
+def _snapshot(info: ShardInfo, with_segments: bool, time_offset: int | None) -> ShardSnapshot:
+    if with_segments:
+        segments = tuple(
+            SegmentRange(one.kind, one.base_offset, one.next_offset, one.size_bytes)
+            for one in info.segments
+            if one.next_offset > max(one.base_offset, info.start_offset)
+        )
+    elif info.next_offset > info.start_offset:
+        segments = (SegmentRange(SegmentKind.MEMORY, info.start_offset, info.next_offset, info.size_bytes),)
+    else:
+        segments = ()
+    return ShardSnapshot(info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset)
+
+
+async def _first_not_older(adapter: StorageAdapter, info: ShardInfo, time_us: int) -> int:
+    """Offset of the first record of a shard that is not older than a time; its end if there is none."""
+    offset = await adapter.find_offset(info.name, Start.time(time_us))
+    while offset < info.next_offset:
+        found = await adapter.read_batches(info.name, offset, max_bytes=1)
+        for at, header in iterate(found.batches):
+            times_us = () if header.is_gap else timestamps(found.batches, at)
+            for number, timestamp_us in enumerate(times_us, header.base_offset):
+                if number >= offset and timestamp_us >= time_us:
+                    return number
+        offset = found.next_offset
+    return info.next_offset
+
+
+async def _each(
+    names: Sequence[str], call: Callable[[str], Awaitable[ShardSnapshot | None]]
+) -> list[ShardSnapshot | None]:
+    """Call for every name, some at a time; a shard that was deleted meanwhile gives nothing."""
+    found: list[ShardSnapshot | None] = [None] * len(names)
+    waiting = iter(enumerate(names))
+
+    failures: list[StorageError] = []
+
+    async def work() -> None:
+        for at, name in waiting:
+            try:
+                found[at] = await call(name)
+            except ShardNotFoundError:
+                continue
+            except StorageError as error:
+                failures.append(error)
+                workers.cancel_scope.cancel()
+
+    async with trio.open_nursery() as workers:
+        for _ in range(min(_DESCRIBED_AT_ONCE, len(names))):
+            workers.start_soon(work)
+    if failures:
+        raise failures[0]
+    return found

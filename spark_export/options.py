@@ -1,0 +1,258 @@
+"""The options of the data source `journal`, in the manner of Spark's Kafka source: their names, values and defaults.
+
+Spark hands options over as texts, with names in lower case. Nothing is looked up here: whether a shard or a path exists
+is found out by `spark_export.snapshot`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeVar
+
+import attrs
+
+from shards.errors import InvalidNameError
+from shards.names import validate_shard_name
+from shards.topic_filters import matches, validate_filter
+from spark_export.errors import OptionError
+
+Use = Literal["batch", "stream"]
+_Value = TypeVar("_Value")
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SERVER_SCHEMES = ("journal://", "journal+ws://")
+
+# As users write them; Spark does not mind the case.
+_NAMES: Final = (
+    "path",
+    "server",
+    "topics",
+    "shards",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "minPartitions",
+    "maxRecordsPerTrigger",
+    "failOnDataLoss",
+    "filterPushdown",
+)
+_LOWER_NAMES: Final = {name.lower(): name for name in _NAMES}
+_ONLY_IN: Final[dict[str, Use]] = {"endingOffsets": "batch", "maxRecordsPerTrigger": "stream"}
+
+
+@attrs.frozen(slots=True)
+class Positions:
+    """Where to begin or to end in each shard.
+
+    Attributes:
+        default: ``earliest`` or ``latest``, for every shard that is not named.
+        offsets: By shard name: an offset, ``earliest`` or ``latest``.
+    """
+
+    default: str
+    offsets: dict[str, int | str] = attrs.field(factory=dict, hash=False)
+
+    def of(self, shard: str, *, earliest: int, latest: int) -> int:
+        """The offset that is meant in a shard which holds offsets from ``earliest`` up to ``latest``."""
+        position = self.offsets.get(shard, self.default)
+        if isinstance(position, int):
+            return position
+        return earliest if position == EARLIEST else latest
+
+
+@attrs.frozen(slots=True)
+class SourceOptions:
+    """What the options of one query say.
+
+    Attributes:
+        path: A data directory, or a tree of sealed segments on any file system that pyarrow knows; empty if not given.
+        server: URL of a journal server, as ``journal://host:port``; empty if not given.
+        topics: Filters; records of topics that match one of them are read.
+        shards: Filters; only shards that match one of them are looked into.
+        starting: Where to begin.
+        starting_us: Begin at the first record that is not older than this, in each shard; None if not given.
+        ending: Where to end (batch).
+        min_partitions: Cut the work into at least so many partitions, if there is so much; 0 leaves it to us.
+        max_records_per_trigger: Bound of one micro-batch (stream); 0 for none.
+        fail_on_data_loss: Whether records that are gone end the query; else they are passed over.
+        filter_pushdown: Whether to take filters from Spark; None: if Spark has been told to hand them over.
+    """
+
+    path: str
+    server: str
+    topics: tuple[str, ...]
+    shards: tuple[str, ...]
+    starting: Positions
+    starting_us: int | None
+    ending: Positions
+    min_partitions: int
+    max_records_per_trigger: int
+    fail_on_data_loss: bool
+    filter_pushdown: bool | None
+
+    def wants_shard(self, name: str) -> bool:
+        """Whether a shard is to be looked into."""
+        return any(matches(wanted, name) for wanted in self.shards)
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether the records of a topic are to be shown."""
+        return any(matches(wanted, topic) for wanted in self.topics)
+
+
+def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceOptions:
+    """Read the options of a query.
+
+    Args:
+        options: Names, in any case, and texts.
+        use: What the query is; None if that is not known yet: then what only one of the two takes is let through.
+
+    Raises:
+        OptionError: It names the option, the value found and the values allowed.
+    """
+    given = _known(options, use)
+    path, server = given.get("path", ""), _read(given, "server", _server, "")
+    if not path and not server:
+        raise OptionError(
+            "the data source needs one of the options 'path' (a data directory or a tree of sealed segments) and "
+            "'server' (journal://host:port), and neither is given"
+        )
+    everything: tuple[str, ...] = ("#",)
+    topics = _read(given, "topics", _filters, everything)
+    if "startingTimestamp" in given and "startingOffsets" in given:
+        raise OptionError(
+            f"options 'startingTimestamp' ({given['startingTimestamp']!r}) and 'startingOffsets' "
+            f"({given['startingOffsets']!r}) both say where to begin: give one of them"
+        )
+    starting = _read(given, "startingOffsets", _positions, Positions(LATEST if use == "stream" else EARLIEST))
+    if use == "batch" and starting.default == LATEST and not starting.offsets:
+        raise _bad("startingOffsets", LATEST, "'earliest' or JSON in a batch query, which reads what is there already")
+    if "startingTimestamp" in given:
+        starting = Positions(EARLIEST)
+    ending = _read(given, "endingOffsets", _positions, Positions(LATEST))
+    if ending.default == EARLIEST and not ending.offsets:
+        raise _bad("endingOffsets", EARLIEST, "'latest' or JSON")
+    return SourceOptions(
+        path=path,
+        server=server,
+        topics=topics,
+        shards=_read(given, "shards", _filters, topics),
+        starting=starting,
+        starting_us=_read(given, "startingTimestamp", _time, None),
+        ending=attrs.evolve(ending, default=LATEST),
+        min_partitions=_read(given, "minPartitions", _count, 0),
+        max_records_per_trigger=_read(given, "maxRecordsPerTrigger", _count, 0),
+        fail_on_data_loss=_read(given, "failOnDataLoss", _switch, default=True),
+        filter_pushdown=_read(given, "filterPushdown", _switch, None),
+    )
+
+
+def _known(options: Mapping[str, str], use: Use | None) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for found, value in options.items():
+        if found.lower() == "paths":
+            raise OptionError(f"the data source reads one path at a time, load() was given several: {value}")
+        name = _LOWER_NAMES.get(found.lower())
+        if name is None:
+            raise OptionError(f"unknown option {found!r} (value {value!r}); there are: {', '.join(_NAMES)}")
+        only_in = _ONLY_IN.get(name, use)
+        if use is not None and only_in != use:
+            raise OptionError(
+                f"option {name!r} (value {value!r}) is for a {only_in} query, this is a {use} query: leave it out"
+            )
+        given[name] = value
+    return given
+
+
+def _read(given: Mapping[str, str], name: str, read: Callable[[str, str], _Value], default: _Value) -> _Value:
+    return read(name, given[name].strip()) if name in given else default
+
+
+def _bad(name: str, value: str, allowed: str) -> OptionError:
+    return OptionError(f"option {name!r} is {value!r}, it must be {allowed}")
+
+
+def _server(name: str, value: str) -> str:
+    url = value if "://" in value else f"journal://{value}"
+    scheme = next((one for one in _SERVER_SCHEMES if url.startswith(one)), None)
+    host, _, port = url.removeprefix(scheme or "").rstrip("/").rpartition(":")
+    if scheme is None or not host or not port.isdigit():
+        raise _bad(name, value, "host:port, journal://host:port or journal+ws://host:port")
+    return url
+
+
+def _filters(name: str, value: str) -> tuple[str, ...]:
+    """Filters with commas between them; or a JSON list, for those that have a comma themselves."""
+    allowed = "MQTT topic filters with commas between them, as 'sensors/+/temperature,alarms/#', or a JSON list of them"
+    if value.startswith("["):
+        found = _json(name, value, allowed)
+        if not all(isinstance(one, str) for one in found):
+            raise _bad(name, value, allowed)
+    else:
+        found = [one.strip() for one in value.split(",")]
+    if not found:
+        raise _bad(name, value, f"at least one; {allowed}")
+    try:
+        return tuple(dict.fromkeys(map(validate_filter, found)))
+    except InvalidNameError as error:
+        raise _bad(name, value, f"{allowed}: {error}") from error
+
+
+def _positions(name: str, value: str) -> Positions:
+    allowed = (
+        f'\'{EARLIEST}\', \'{LATEST}\' or JSON of offsets by shard, as {{"sensors/1": 42, "sensors/2": "{EARLIEST}"}}'
+    )
+    if value in (EARLIEST, LATEST):
+        return Positions(value)
+    found = _json(name, value, allowed)
+    if not isinstance(found, dict):
+        raise _bad(name, value, allowed)
+    for shard, offset in found.items():
+        try:
+            validate_shard_name(shard)
+        except InvalidNameError as error:
+            raise _bad(name, value, f"{allowed}: {error}") from error
+        is_offset = isinstance(offset, int) and not isinstance(offset, bool) and 0 <= offset < 1 << 63
+        if not is_offset and offset not in (EARLIEST, LATEST):
+            raise _bad(name, value, f"{allowed}; that of shard {shard!r} is {offset!r}")
+    return Positions(LATEST if name == "endingOffsets" else EARLIEST, found)
+
+
+def _json(name: str, value: str, allowed: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise _bad(name, value, allowed) from error
+
+
+def _time(name: str, value: str) -> int | None:
+    """Microseconds since the epoch."""
+    allowed = (
+        "milliseconds since the epoch, or a time in ISO 8601 as 2026-03-01T12:00:00Z (UTC if it names no zone), "
+        "not before 1970"
+    )
+    if value.isdecimal():
+        return int(value) * 1000
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise _bad(name, value, allowed) from error
+    time_us = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
+    if time_us < timedelta(0):
+        raise _bad(name, value, allowed)
+    return time_us // timedelta(microseconds=1)
+
+
+def _count(name: str, value: str) -> int:
+    if not value.isdecimal() or not 0 < int(value) < 1 << 63:
+        raise _bad(name, value, "a whole number from 1 on")
+    return int(value)
+
+
+def _switch(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise _bad(name, value, "'true' or 'false'")
+    return value.lower() == "true"

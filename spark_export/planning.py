@@ -1,0 +1,180 @@
+"""Cutting what there is to read into partitions: enough to keep a cluster busy, each worth a task of its own.
+
+Pure: a snapshot and wishes in, parts of files out. Nothing is opened, so of what lies compressed the size is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from shards.model import SegmentKind
+from spark_export.conditions import Condition, may_hold
+from spark_export.errors import DataLossError, OptionError
+from spark_export.options import SourceOptions
+from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot
+
+_MIB: Final = 1 << 20
+LARGEST_BYTES: Final = 64 * _MIB
+"""About so many bytes of records are one partition at most, unless one record is larger."""
+_SMALLEST_BYTES: Final = 4 * _MIB
+_USUAL_PARTITIONS: Final = 16
+# Opening a file costs about as much as reading so many bytes; it bounds the parts of a partition too.
+_OPENING_BYTES: Final = 64 << 10
+# How much larger records are than the file they lie in.
+_GROWTH: Final = {SegmentKind.MEMORY: 1, SegmentKind.LOG: 1, SegmentKind.PARQUET: 6}
+
+
+@attrs.frozen(slots=True)
+class ShardRange:
+    """Records of a shard that a query wants: from ``first_offset`` up to but not including ``next_offset``."""
+
+    shard: ShardSnapshot
+    first_offset: int
+    next_offset: int
+
+
+@attrs.frozen(slots=True)
+class Part:
+    """Records that one task reads from one place.
+
+    Attributes:
+        shard: Name of the shard.
+        shard_id: Its id.
+        segment: Where they lay at the time of the snapshot.
+        first_offset: First offset wanted.
+        next_offset: Offset after the last one wanted.
+    """
+
+    shard: str
+    shard_id: int
+    segment: SegmentRange
+    first_offset: int
+    next_offset: int
+
+
+def batch_ranges(snapshot: Snapshot, options: SourceOptions) -> list[ShardRange]:
+    """What a batch query with these options wants of each shard.
+
+    Raises:
+        OptionError: An option names a shard that is not there, or an offset past its end.
+        DataLossError: Records that an option asks for were trimmed, and that is to be an error.
+    """
+    positions = {"startingOffsets": options.starting, "endingOffsets": options.ending}
+    known = {shard.name for shard in snapshot.shards}
+    for option, position in positions.items():
+        for name in position.offsets:
+            if name not in known and options.fail_on_data_loss:
+                raise OptionError(
+                    f"option {option!r} names shard {name!r}, which is not among the {len(known)} shards that 'topics' "
+                    f"and 'shards' choose here; leave it out, or set failOnDataLoss to false to pass over it"
+                )
+    return [_batch_range(shard, options) for shard in snapshot.shards]
+
+
+def _batch_range(shard: ShardSnapshot, options: SourceOptions) -> ShardRange:
+    held = f"it holds offsets from {shard.start_offset} up to but not including {shard.next_offset}"
+    first = options.starting.of(shard.name, earliest=shard.start_offset, latest=shard.next_offset)
+    end = options.ending.of(shard.name, earliest=shard.start_offset, latest=shard.next_offset)
+    if options.starting_us is not None:
+        first = shard.start_offset if shard.time_offset is None else shard.time_offset
+    for option, offset in (("startingOffsets", first), ("endingOffsets", end)):
+        if offset > shard.next_offset and options.fail_on_data_loss:
+            raise OptionError(f"option {option!r} names offset {offset} of shard {shard.name!r}, but {held}")
+    if first < shard.start_offset and options.fail_on_data_loss:
+        raise DataLossError(
+            f"option 'startingOffsets' names offset {first} of shard {shard.name!r}, but {held}: the records below "
+            f"were trimmed; start at 'earliest', or set failOnDataLoss to false to begin with what is there"
+        )
+    if first > end and options.fail_on_data_loss and options.ending.offsets:
+        raise OptionError(
+            f"shard {shard.name!r}: the query would begin at offset {first} and end before offset {end}: "
+            f"give 'endingOffsets' a later one"
+        )
+    first = max(first, shard.start_offset)
+    return ShardRange(shard, first, max(first, min(end, shard.next_offset)))
+
+
+def plan_partitions(
+    ranges: Iterable[ShardRange], conditions: Sequence[Condition] = (), *, min_partitions: int = 0
+) -> list[tuple[Part, ...]]:
+    """Cut ranges into partitions: every wanted offset that lies in a segment is in exactly one part.
+
+    Parts follow each other in the order of the ranges and of their offsets.
+
+    Args:
+        ranges: What to read.
+        conditions: Shards and offsets that they rule out are left out.
+        min_partitions: Cut into at least so many, if there are so many records.
+    """
+    parts = [part for one in ranges for part in _parts(one, conditions)]
+    total = sum(map(_weight, parts))
+    target = min(LARGEST_BYTES, max(_SMALLEST_BYTES, total // _USUAL_PARTITIONS))
+    if min_partitions:
+        target = max(1, min(target, total // min_partitions))
+    partitions: list[tuple[Part, ...]] = []
+    open_parts: list[Part] = []
+    open_weight = 0
+    for part in (piece for whole in parts for piece in _cut(whole, target)):
+        weight = _weight(part)
+        if open_parts and open_weight + weight > target:
+            partitions.append(tuple(open_parts))
+            open_parts, open_weight = [], 0
+        open_parts.append(part)
+        open_weight += weight
+    if open_parts:
+        partitions.append(tuple(open_parts))
+    return partitions
+
+
+def _parts(wanted: ShardRange, conditions: Sequence[Condition]) -> Iterator[Part]:
+    shard = wanted.shard
+    if not may_hold(conditions, "shard", shard.name, shard.name):
+        return
+    for segment in shard.segments:
+        first = max(wanted.first_offset, segment.base_offset)
+        end = min(wanted.next_offset, segment.next_offset)
+        for low, high in _narrowed(first, end, conditions):
+            yield Part(shard.name, shard.shard_id, segment, low, high)
+
+
+def _narrowed(first: int, end: int, conditions: Sequence[Condition]) -> Iterator[tuple[int, int]]:
+    """The offsets from ``first`` up to ``end`` that conditions may let through, as one range, or none."""
+    for one in conditions:
+        if one.column != "offset" or first >= end:
+            continue
+        if isinstance(one.value, int):
+            if one.operator in ("=", ">", ">="):
+                first = max(first, one.value + (one.operator == ">"))
+            if one.operator in ("=", "<", "<="):
+                end = min(end, one.value + (one.operator != "<"))
+        else:
+            there = [value for value in one.value if isinstance(value, int) and first <= value < end]
+            first, end = (min(there), max(there) + 1) if there else (end, end)
+    if first < end:
+        yield first, end
+
+
+def _weight(part: Part) -> int:
+    """What reading a part costs, in bytes of records."""
+    segment = part.segment
+    share = (part.next_offset - part.first_offset) / (segment.next_offset - segment.base_offset)
+    return _OPENING_BYTES + int(segment.size_bytes * _GROWTH[segment.kind] * share)
+
+
+def _cut(part: Part, target: int) -> Iterator[Part]:
+    """A part as pieces of about equal size that are not over the target."""
+    count = part.next_offset - part.first_offset
+    weight = _weight(part)
+    if target >= 2 * _OPENING_BYTES:
+        # Every piece is opened anew.
+        weight, target = weight - _OPENING_BYTES, target - _OPENING_BYTES
+    pieces = max(1, min(count, -(-weight // target)))
+    for number in range(pieces):
+        yield attrs.evolve(
+            part,
+            first_offset=part.first_offset + count * number // pieces,
+            next_offset=part.first_offset + count * (number + 1) // pieces,
+        )

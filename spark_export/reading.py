@@ -1,0 +1,185 @@
+"""What a task does: read the parts of its partition, each from wherever its records lie now, and give rows to Spark.
+
+A part is a range of offsets. Between planning and reading its log may have been sealed: then the Parquet file of that
+range has the records. A file may have been trimmed away: then they are lost. What lies in no file, or not yet, is asked
+of the server. Whatever goes wrong is told with shard, file and offsets, for text is all that reaches the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from typing import Final
+
+import attrs
+import pyarrow as pa
+
+from shards.errors import CorruptionError, OffsetOutOfRangeError, ShardNotFoundError, StorageError
+from shards.file_system import OsFileSystem
+from shards.model import SegmentKind
+from shards.names import directory_name
+from shards.parquet.arrow_batches import read_table
+from shards.parquet.reading import SealedReader
+from shards.segment_paths import log_path, sealed_path
+from spark_export.errors import DataLossError, UnreadableError
+from spark_export.file_access import FileTree
+from spark_export.planning import Part
+from spark_export.record_columns import Wanted
+from spark_export.segment_files import LogEndsError, clipped, read_log, read_sealed, sealed_files_of
+from spark_export.server_connection import ServerConnection
+from spark_export.snapshot import Store
+
+_ROWS_AT_ONCE: Final = 64 << 10
+_BYTES_AT_ONCE: Final = 8 << 20
+
+
+def read_parts(store: Store, parts: Iterable[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Rows of the parts, in their order.
+
+    Raises:
+        DataLossError: Records are gone and the query does not let that pass.
+        UnreadableError: A file is damaged, or the server is out of reach.
+    """
+    with ServerConnection(store.server) as connection:
+        reader = _PartReader(store, connection, wanted)
+        yield from joined(reader.rows(parts), wanted)
+
+
+def joined(batches: Iterable[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer, larger batches: each costs the way to Java once."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if waiting and (rows + batch.num_rows > _ROWS_AT_ONCE or size_bytes + batch.nbytes > _BYTES_AT_ONCE):
+            yield _one(waiting, wanted)
+            waiting, rows, size_bytes = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+    if waiting:
+        yield _one(waiting, wanted)
+
+
+def _one(batches: list[pa.RecordBatch], wanted: Wanted) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class _PartReader:
+    """Reads parts one after the other.
+
+    Args:
+        store: Where to look.
+        connection: To the server of the store, if it has one.
+        wanted: What the query wants.
+    """
+
+    def __init__(self, store: Store, connection: ServerConnection, wanted: Wanted) -> None:
+        self._store = store
+        self._connection = connection
+        self._wanted = wanted
+        self._sealed = FileTree(store.sealed) if store.sealed else None
+
+    def rows(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            try:
+                for records in self._records(part):
+                    yield self._wanted.rows(records, part.shard)
+            except DataLossError as error:
+                if self._wanted.options.fail_on_data_loss:
+                    raise DataLossError(
+                        f"{error}. To pass over what is gone set failOnDataLoss to false, or start at 'earliest'"
+                    ) from error
+            except (StorageError, OSError, pa.ArrowException) as error:
+                raise UnreadableError(f"shard {part.shard!r}, {_range(part)}: {error}") from error
+
+    def _records(self, part: Part) -> Iterator[pa.RecordBatch]:
+        if part.segment.kind is SegmentKind.LOG and self._store.log:
+            rest = yield from self._from_log(part)
+            if rest is None:
+                return
+            part = rest
+        if part.segment.kind is not SegmentKind.MEMORY and self._sealed is not None:
+            rest = yield from self._from_sealed(self._sealed, part)
+            if rest is None:
+                return
+            part = rest
+        if not self._store.server:
+            raise DataLossError(
+                f"shard {part.shard!r}: the records of {_range(part)} are in no file any more: they were trimmed, or "
+                f"the shard was deleted, after the query was planned"
+            )
+        yield from self._from_server(part)
+
+    def _from_log(self, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
+        """Read what the log has; return what is left of the part, None if nothing is."""
+        path = log_path(self._store.log, part.shard_id, part.segment.base_offset)
+        try:
+            yield from read_log(OsFileSystem(), path, part.shard_id, part.first_offset, part.next_offset, self._wanted)
+        except FileNotFoundError:
+            return part
+        except LogEndsError as ends:
+            if not self._store.server:
+                raise ends.error from ends
+            # What is appended just now reaches the file a little later than its readers.
+            return attrs.evolve(part, first_offset=ends.offset)
+        return None
+
+    def _from_sealed(self, tree: FileTree, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
+        """Read what sealed segments have; return what is left of the part, None if nothing is.
+
+        A trim takes segments from the front, so what is missing in front of a part is gone; what is missing behind has
+        not been sealed yet.
+        """
+        directory = directory_name(part.shard)
+        offset = part.first_offset
+        for base, end, name in self._sealed_files(tree, directory, part):
+            if end <= offset:
+                continue
+            if base > offset or offset >= part.next_offset:
+                break
+            stop = min(end, part.next_offset)
+            try:
+                with SealedReader(tree.file_system, tree.shown(f"{directory}/{name}")) as reader:
+                    self._check(reader, part)
+                    yield from read_sealed(reader, offset, stop, self._wanted)
+            except FileNotFoundError:
+                break
+            offset = stop
+        return None if offset >= part.next_offset else attrs.evolve(part, first_offset=offset)
+
+    def _sealed_files(self, tree: FileTree, directory: str, part: Part) -> list[tuple[int, int, str]]:
+        segment = part.segment
+        if segment.kind is SegmentKind.PARQUET:
+            # Its name is known, so nothing need be listed; it may be gone, but never be another.
+            name = sealed_path("", part.shard, part.shard_id, segment.base_offset, segment.next_offset)
+            return [(segment.base_offset, segment.next_offset, name.rpartition("/")[2])]
+        return sealed_files_of(tree.names(directory), part.shard_id)
+
+    @staticmethod
+    def _check(reader: SealedReader, part: Part) -> None:
+        if (reader.shard, reader.shard_id) != (part.shard, part.shard_id):
+            raise CorruptionError(
+                reader.path,
+                0,
+                f"expected records of shard {part.shard!r} with id {part.shard_id}, found those of {reader.shard!r} "
+                f"with id {reader.shard_id}: the file belongs into another directory",
+            )
+
+    def _from_server(self, part: Part) -> Iterator[pa.RecordBatch]:
+        offset = part.first_offset
+        while offset < part.next_offset:
+            try:
+                for found in self._connection.read(part.shard, part.shard_id, offset, part.next_offset):
+                    yield clipped(read_table(found.batches), offset, part.next_offset)
+                    offset = found.next_offset
+            except (OffsetOutOfRangeError, ShardNotFoundError) as error:
+                there = error.start_offset if isinstance(error, OffsetOutOfRangeError) else part.next_offset
+                if self._wanted.options.fail_on_data_loss or there <= offset:
+                    gone = _range(attrs.evolve(part, first_offset=offset))
+                    raise DataLossError(f"shard {part.shard!r}: the records of {gone} are gone: {error}") from error
+                offset = there
+
+
+def _range(part: Part) -> str:
+    return f"offsets {part.first_offset} up to but not including {part.next_offset}"

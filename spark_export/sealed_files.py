@@ -1,0 +1,93 @@
+"""What the names of sealed segments tell: whose they are, what range they hold, and which of them count.
+
+Nothing is read here. Where there is no more than the tree of sealed segments (a copy, an object store), these names
+are all that says what belongs together; layout and names are those of `shards.segment_paths`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote_to_bytes
+
+import attrs
+
+from shards.names import shard_name
+from spark_export.errors import UnreadableError
+
+_FILE = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{16})\.parquet")
+_MARK = re.compile(r"_start-([0-9a-f]{16})")
+
+
+@attrs.frozen(slots=True, order=True)
+class SealedName:
+    """One Parquet segment, as its path tells.
+
+    Attributes:
+        directory: Name of its directory, ``shard=...``.
+        base_offset: First offset.
+        next_offset: Offset after the last one.
+        shard_id: The shard's id, which a later shard of the same name does not share.
+        file: Name of the file.
+    """
+
+    directory: str
+    base_offset: int
+    next_offset: int
+    shard_id: int
+    file: str
+
+    @property
+    def shard(self) -> str | None:
+        """Name of the shard; None if the directory's name is hashed, then the file's metadata has it."""
+        return shard_name(self.directory)
+
+
+def parse_file(path: str) -> SealedName | None:
+    """What a path says of a Parquet segment; None for a file that is none."""
+    directory, _, file = path.rpartition("/")
+    found = _FILE.fullmatch(file)
+    if found is None:
+        return None
+    return SealedName(directory.rpartition("/")[2], int(found[1]), int(found[2]), int(found[3], 16), file)
+
+
+def parse_mark(path: str) -> tuple[str, int] | None:
+    """Directory and shard id of a file that tells where a trimmed shard starts; None for another file."""
+    directory, _, file = path.rpartition("/")
+    found = _MARK.fullmatch(file)
+    return None if found is None else (directory.rpartition("/")[2], int(found[1], 16))
+
+
+def partition_value(directory: str) -> str:
+    """What Spark takes for the partition value of a directory: it decodes each ``%XX`` to a character of its own."""
+    return unquote_to_bytes(directory.partition("=")[2]).decode("latin-1")
+
+
+def counted(files: Iterable[SealedName], starts: dict[tuple[str, int], int]) -> list[SealedName]:
+    """Those files that hold the history of the shards there are.
+
+    Of several shards that had the same name only the newest counts (ids grow), and a file that lies wholly below its
+    shard's start, or within the range of another, does not.
+
+    Args:
+        files: All that were found.
+        starts: By directory and shard id: first offset that was not trimmed.
+
+    Raises:
+        UnreadableError: Two files of a shard overlap otherwise.
+    """
+    kept: list[SealedName] = []
+    # Within a directory the newest shard's files come first, the wider of two with the same base before the other.
+    for file in sorted(files, key=lambda one: (one.directory, -one.shard_id, one.base_offset, -one.next_offset)):
+        last = kept[-1] if kept and kept[-1].directory == file.directory else None
+        if last is not None:
+            if file.shard_id != last.shard_id or file.next_offset <= last.next_offset:
+                continue
+            if file.base_offset < last.next_offset:
+                raise UnreadableError(
+                    f"sealed segments {last.file} and {file.file} in {file.directory} overlap, which those of one "
+                    "shard never do; `journal check` on the data directory tells which of them belongs there"
+                )
+        kept.append(file)
+    return [file for file in kept if file.next_offset > starts.get((file.directory, file.shard_id), 0)]

@@ -1,0 +1,211 @@
+"""Sealed segments as an ordinary Spark table: which files there are, and a data frame over them.
+
+Spark's own Parquet reader scans the files, in the JVM: no Python between them and the query, partitions pruned by shard,
+row groups by their statistics. What is added here are the names of shards and topics as users know them, and that only
+files which count are read. Columns are those of the data source `journal`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from shards.names import shard_name
+from shards.topic_filters import is_filter, literal_prefix, pattern
+from spark_export.errors import UnreadableError
+from spark_export.hadoop_files import HadoopFiles, glob_literal
+from spark_export.sealed_files import SealedName, counted, parse_file, parse_mark, partition_value
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+COLUMNS: Final = ("topic", "shard", "offset", "timestamp", "append_time", "key", "value", "headers", "tags")
+
+_STORED: Final = (
+    "offset long, lsn long, timestamp timestamp, append_time timestamp, topic string, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>, tags array<string>, expires_at timestamp, shard string"
+)
+_DIRECTORY: Final = "__directory"
+_FROM: Final = "__from"
+_MOST_PATHS: Final = 1000
+"""Up to so many files are named to Spark one by one; it lists the whole tree otherwise and drops what does not count."""
+
+
+@attrs.frozen
+class SealedTree:
+    """The sealed segments that count, as they lay there when they were listed.
+
+    Attributes:
+        root: The directory with the ``shard=...`` directories.
+        files: The segments, by directory and offset.
+        starts: By directory: first offset that was not trimmed, where that is not the first one there is.
+        names: By directory: name of the shard.
+        other_files: Names of the files that Spark would find there and that do not count.
+    """
+
+    root: str
+    files: tuple[SealedName, ...]
+    starts: Mapping[str, int]
+    names: Mapping[str, str]
+    other_files: tuple[str, ...] = ()
+
+
+def list_tree(spark: SparkSession, path: str) -> SealedTree:
+    """Find the sealed segments at a path.
+
+    Raises:
+        UnreadableError: There is nothing to read at that path.
+    """
+    files = HadoopFiles(spark, path)
+    root = _root(files, path)
+    if root is None:
+        return SealedTree(path, (), {}, {})
+    frame = _frame(spark, [root], root)
+    found = [name for name in map(parse_file, files.input_files(frame)) if name is not None]
+    starts = {
+        mark: _start(files, path)
+        for path in files.glob(f"{glob_literal(root)}/shard=*/_start-*")
+        if (mark := parse_mark(path)) is not None
+    }
+    kept = counted(found, starts)
+    names = {}
+    for file in kept:
+        if file.directory not in names:
+            name = shard_name(file.directory)
+            names[file.directory] = _name_in(files, f"{root}/{file.directory}/{file.file}") if name is None else name
+    return SealedTree(
+        root,
+        tuple(kept),
+        {file.directory: start for file in kept if (start := starts.get((file.directory, file.shard_id), 0)) > file.base_offset},
+        names,
+        tuple({file.file for file in found}.difference(file.file for file in kept)),
+    )
+
+
+def scan(
+    spark: SparkSession,
+    tree: SealedTree,
+    *,
+    topics: Sequence[str] = ("#",),
+    shards: Sequence[str] = ("#",),
+    columns: Sequence[str] = COLUMNS,
+) -> DataFrame:
+    """Return the records of a tree whose shard and topic match; see `spark_export.sealed_table`.
+
+    Args:
+        columns: Of `COLUMNS`, ``lsn`` and ``expires_at``.
+    """
+    from pyspark.sql import functions
+
+    if not tree.files:
+        return spark.createDataFrame([], f"{_STORED}").select(*columns)
+    frame = _chosen(spark, tree)
+    if tree.starts:
+        marks = spark.createDataFrame(
+            [(partition_value(directory), start) for directory, start in tree.starts.items()],
+            f"{_DIRECTORY} string, {_FROM} long",
+        )
+        frame = frame.join(functions.broadcast(marks), frame["shard"] == marks[_DIRECTORY], "left")
+        frame = frame.where(f"offset >= coalesce({_FROM}, 0)").drop(_DIRECTORY, _FROM)
+    frame = frame.withColumn("shard", _shown_name(tree)).where(matching("shard", shards))
+    # Two scans rather than one with a condition on both columns: so a filter on the topic prunes directories where the
+    # topic is the shard's name, and row groups where records have topics of their own. Each is skipped by the other.
+    plain = frame.where("topic = ''").withColumn("topic", functions.col("shard"))
+    own = frame.where("topic <> ''")
+    return plain.unionByName(own).where(matching("topic", topics)).select(*columns)
+
+
+def matching(column: str, filters: Sequence[str]) -> Column:
+    """A condition: the column's text matches one of some valid filters."""
+    return reduce(or_, (_matching(column, one) for one in dict.fromkeys(filters)))
+
+
+def _matching(column: str, topic_filter: str) -> Column:
+    from pyspark.sql import functions
+
+    text = functions.col(column)
+    if not is_filter(topic_filter):
+        return text == topic_filter
+    if topic_filter == "#":
+        return ~text.startswith("$")
+    matches = text.rlike(rf"(?s)\A{pattern(topic_filter).pattern}\z")
+    # Spark compares a beginning with the statistics, a pattern with each row. `a/#` matches `a` too.
+    prefix = literal_prefix(topic_filter).removesuffix("/")
+    return text.startswith(prefix) & matches if prefix else matches
+
+
+def _root(files: HadoopFiles, path: str) -> str | None:
+    """The directory with the shards' directories, or None: a data directory without any."""
+    path = path.rstrip("/") or "/"
+    if not files.exists(path):
+        raise UnreadableError(
+            f"there is nothing at {path}: give the data directory of a journal server, or its directory `sealed`"
+        )
+    if files.exists(f"{path}/sealed"):
+        return f"{path}/sealed"
+    if files.exists(f"{path}/FORMAT"):
+        return None
+    if not files.glob(f"{glob_literal(path)}/shard=*") and files.names(path):
+        raise UnreadableError(
+            f"{path} is neither a data directory (it has no FORMAT) nor one of sealed segments (it has no shard=...)"
+        )
+    return path
+
+
+def _frame(spark: SparkSession, paths: list[str], root: str) -> DataFrame:
+    reader = spark.read.schema(_STORED).option("basePath", root).option("pathGlobFilter", "*.parquet")
+    return reader.parquet(*map(glob_literal, paths))
+
+
+def _chosen(spark: SparkSession, tree: SealedTree) -> DataFrame:
+    from pyspark.sql import functions
+
+    if not tree.other_files:
+        return _frame(spark, [tree.root], tree.root)
+    if len(tree.files) <= _MOST_PATHS:
+        return _frame(spark, [f"{tree.root}/{file.directory}/{file.file}" for file in tree.files], tree.root)
+    name = functions.col("_metadata.file_name")
+    if len(tree.files) < len(tree.other_files):
+        counts = name.isin(*(file.file for file in tree.files))
+    else:
+        counts = ~name.isin(*tree.other_files)
+    return _frame(spark, [tree.root], tree.root).where(counts)
+
+
+def _shown_name(tree: SealedTree) -> Column:
+    """The shard's name, from what Spark reads out of the directory's."""
+    from pyspark.sql import functions
+
+    value = functions.col("shard")
+    hashed = {partition_value(directory): name for directory, name in tree.names.items() if shard_name(directory) is None}
+    name = value
+    if not all(name.isascii() for name in tree.names.values()):
+        name = functions.decode(functions.encode(value, "ISO-8859-1"), "UTF-8")
+    if hashed:
+        known = functions.create_map(*(functions.lit(text) for pair in hashed.items() for text in pair))
+        name = functions.when(value.isin(*hashed), functions.try_element_at(known, value)).otherwise(name)
+    return name
+
+
+def _start(files: HadoopFiles, path: str) -> int:
+    text = files.read_text(path)
+    try:
+        start = json.loads(text)["start_offset"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableError(
+            f'{path} should be JSON as {{"start_offset": 42}} and is {text[:80]!r}; '
+            "`journal check` on the data directory tells what is wrong with it"
+        ) from error
+    return int(start)
+
+
+def _name_in(files: HadoopFiles, path: str) -> str:
+    name = files.parquet_metadata(path, "journal.shard")
+    if name is None:
+        raise UnreadableError(f"{path} has no journal.shard in its metadata, so it is no sealed segment")
+    return name

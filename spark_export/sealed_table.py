@@ -1,0 +1,52 @@
+"""`read_sealed`: the history of a journal as an ordinary Spark table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from shards.topic_filters import validate_filter
+from spark_export.history import Origin, take_history
+from spark_export.sealed_scan import list_tree, scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_sealed(
+    spark: SparkSession,
+    path: str,
+    *,
+    topics: str | Sequence[str] = "#",
+    shards: str | Sequence[str] | None = None,
+    with_unsealed: bool = False,
+    server: str | None = None,
+) -> DataFrame:
+    """Return the records of sealed segments, with the columns of the data source `journal`.
+
+    The files are those that are there now; what is sealed later is not seen by the data frame. A filter on ``shard``
+    chooses directories, one on ``offset``, ``timestamp``, ``append_time``, ``topic`` or ``key`` row groups. Records that
+    have expired are history and shown, trimmed ones never.
+
+    Args:
+        spark: A session whose driver runs in this process.
+        path: A data directory or a tree of sealed segments, on any file system that Spark reads.
+        topics: MQTT topic filters; records of topics that match one are shown.
+        shards: MQTT topic filters; only shards that match one are looked into. By default those in ``topics``: name the
+            shards that topics are folded into, if a mapping rule does that.
+        with_unsealed: Add what is not sealed yet, through the data source `journal`: every record there is now, once.
+        server: URL of the server to ask for that; by default the one that uses the data directory, if one does.
+
+    Raises:
+        UnreadableError: There is nothing to read at that path, or the server cannot be reached.
+        InvalidNameError: A filter is not valid.
+    """
+    wanted_topics = _filters(topics)
+    wanted_shards = wanted_topics if shards is None else _filters(shards)
+    if with_unsealed:
+        return take_history(spark, Origin(path, server or "", wanted_topics, wanted_shards)).read(spark)
+    return scan(spark, list_tree(spark, path), topics=wanted_topics, shards=wanted_shards)
+
+
+def _filters(given: str | Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(validate_filter, [given] if isinstance(given, str) else given))

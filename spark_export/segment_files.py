@@ -1,0 +1,256 @@
+"""Reading segments from their files: log segments, which may still grow, and sealed ones, which never change.
+
+Both give records as `pyarrow.RecordBatch` of the columns of `shards.parquet.schema`. What a query does not want is left
+out as early as can be: whole row groups and batches by the times that their headers tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shards.batch import HEADER_SIZE, BatchHeader, verify
+from shards.errors import BatchError, CorruptionError
+from shards.extents import LostBatchError, check_stamp
+from shards.file_system import File, FileSystem
+from shards.log_segment import LogHeader
+from shards.parquet.arrow_batches import read_table
+from shards.parquet.reading import RowGroup, SealedReader
+from shards.parquet.schema import SCHEMA as STORED
+from shards.sparse_index import STORED_SIZE, SparseIndex
+from spark_export.conditions import Condition, may_hold
+from spark_export.record_columns import Wanted
+from spark_export.sealed_files import parse_file
+
+_WINDOW_BYTES: Final = 4 << 20
+_LOG_HEADER_BYTES: Final = 2048
+_TIMES: Final = ("timestamp", "append_time")
+
+
+class LogEndsError(Exception):
+    """A log file does not hold what a reader wants of it, or not any more as it was written.
+
+    Attributes:
+        offset: First offset that was not read.
+        error: What was found there instead.
+    """
+
+    def __init__(self, offset: int, error: CorruptionError) -> None:
+        super().__init__(str(error))
+        self.offset = offset
+        self.error = error
+
+
+def read_sealed(reader: SealedReader, first: int, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Records of a sealed segment from offset ``first`` up to ``end``.
+
+    Raises:
+        CorruptionError: The file is damaged.
+        OSError: It cannot be read.
+    """
+    columns = wanted.stored_columns
+    shows_plain = wanted.shows_shard_topic(reader.shard)
+    for group in reader.row_groups:
+        low, high = max(first, group.first_offset), min(end, group.next_offset)
+        if low >= high:
+            continue
+        statistics = _Statistics(reader.footer.row_group(group.index))
+        plain = statistics.has_no_topics
+        if (plain and not shows_plain) or not statistics.may_hold(wanted.conditions):
+            continue
+        yield _rows_of(reader, group, [*columns, *(() if plain else ("topic",))])[
+            low - group.first_offset : high - group.first_offset
+        ]
+
+
+def _rows_of(reader: SealedReader, group: RowGroup, columns: Sequence[str]) -> pa.RecordBatch:
+    """Rows of a row group with an empty topic where none is read; at least one column is, which counts the rows."""
+    records = reader.table(group.index, columns or ["offset"])
+    if "topic" in columns:
+        return records
+    return records.append_column("topic", pa.repeat(pa.scalar("", pa.string()), records.num_rows))
+
+
+class _Statistics:
+    """What the footer tells of a row group's values."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    @property
+    def has_no_topics(self) -> bool:
+        """Whether no record of it has a topic of its own."""
+        found = self._of("topic")
+        return found is not None and found.max == ""
+
+    def may_hold(self, conditions: Sequence[Condition]) -> bool:
+        """Whether conditions on times may hold for any of its records."""
+        for column in _TIMES:
+            if any(one.column == column for one in conditions):
+                found = self._of(column)
+                if found is not None and not may_hold(conditions, column, found.min_raw, found.max_raw):
+                    return False
+        return True
+
+    def _of(self, column: str) -> Any:
+        found = self._group.column(STORED.get_field_index(column)).statistics
+        return found if found is not None and found.has_min_max else None
+
+
+def first_not_older(reader: SealedReader, time_us: int, start: int) -> int | None:
+    """Offset of the first record from ``start`` on that is not older than a time; None if the segment has none.
+
+    Raises:
+        CorruptionError: The file is damaged.
+        OSError: It cannot be read.
+    """
+    for group in reader.row_groups:
+        if group.next_offset <= start or group.newest_us < time_us:
+            continue
+        skipped = max(0, start - group.first_offset)
+        times_us = reader.table(group.index, ["timestamp"]).column("timestamp").cast(pa.int64())[skipped:]
+        found = pc.index(pc.greater_equal(times_us, time_us), True).as_py()
+        if found >= 0:
+            return group.first_offset + skipped + int(found)
+    return None
+
+
+def read_log(
+    files: FileSystem, path: str, shard_id: int, first: int, end: int, wanted: Wanted
+) -> Iterator[pa.RecordBatch]:
+    """Records of a log segment from offset ``first`` up to ``end``; its server may be writing behind them.
+
+    Raises:
+        FileNotFoundError: There is no such file (any more, or yet).
+        LogEndsError: It holds less, or something else; what comes before is given.
+    """
+    file = files.open(path, write=False)
+    try:
+        position, offset = _begin(files, file, path, shard_id, first)
+        while offset < end:
+            data, following, given = _whole_batches(file, path, position, offset, (first, end), wanted.conditions)
+            for piece in given:
+                try:
+                    records = read_table(memoryview(data)[piece])
+                except BatchError as error:
+                    raise LogEndsError(max(first, offset), CorruptionError(path, position, str(error))) from error
+                yield clipped(records, first, end)
+            position, offset = position + following[0], following[1]
+    finally:
+        file.close()
+
+
+def clipped(records: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:
+    """Those of the records, which are in offset order, from ``first`` up to ``end``."""
+    if not records.num_rows:
+        return records
+    offsets = records.column("offset").to_numpy()
+    low, high = offsets.searchsorted(first), offsets.searchsorted(end)
+    return records if high - low == len(offsets) else records.slice(low, high - low)
+
+
+def _begin(files: FileSystem, file: File, path: str, shard_id: int, first: int) -> tuple[int, int]:
+    """Position and offset of a batch at or before the one that holds an offset."""
+    try:
+        header, position = LogHeader.decode(path, file.pread(_LOG_HEADER_BYTES, 0))
+    except CorruptionError as error:
+        # Not flushed yet: the file is there before its first bytes are.
+        raise LogEndsError(first, error) from error
+    if header.shard_id != shard_id:
+        problem = f"expected a log of the shard with id {shard_id}, found one of {header.name!r}, id {header.shard_id}"
+        raise LogEndsError(first, CorruptionError(path, 0, problem))
+    indexed = _indexed_position(files, f"{path.removesuffix('.log')}.index", first, position)
+    return indexed or (position, header.base_offset)
+
+
+def _indexed_position(files: FileSystem, path: str, offset: int, start: int) -> tuple[int, int] | None:
+    """What the sparse index beside a log says; None if it says nothing of use. It only spares walking."""
+    if not files.exists(path):
+        return None
+    file = files.open(path, write=False)
+    try:
+        size = file.size()
+        index = SparseIndex.decode(file.pread(size, 0), size // STORED_SIZE)
+    finally:
+        file.close()
+    if index is None:
+        return None
+    position = index.position_before_offset(offset, start)
+    return None if position == start else (position, index.offset_at(position))
+
+
+def _whole_batches(
+    file: File,
+    path: str,
+    position: int,
+    offset: int,
+    bounds: tuple[int, int],
+    conditions: Sequence[Condition],
+) -> tuple[bytes, tuple[int, int], list[slice]]:
+    """A window of a log from a batch on.
+
+    Returns:
+        Its bytes, how many of them were walked and the offset behind these, and the runs of batches that are wanted.
+    """
+    first, end = bounds
+    data = file.pread(_WINDOW_BYTES, position)
+    runs: list[slice] = []
+    at = 0
+    while offset < end:
+        header = _header_at(data, at, offset)
+        if isinstance(header, str):
+            if at:
+                break
+            raise LogEndsError(max(first, offset), CorruptionError(path, position, header))
+        stop = at + header.size_bytes
+        if stop > len(data):
+            if at:
+                break
+            data = file.pread(stop, position)
+            if stop > len(data):
+                problem = f"the batch has {stop} bytes, the file only {len(data)} from here on"
+                raise LogEndsError(max(first, offset), CorruptionError(path, position, problem))
+        if header.next_offset > first and not _rules_out(data, at, header, conditions):
+            if runs and runs[-1].stop == at:
+                runs[-1] = slice(runs[-1].start, stop)
+            else:
+                runs.append(slice(at, stop))
+        at, offset = stop, header.next_offset
+    return data, (at, offset), runs
+
+
+def _header_at(data: bytes, at: int, offset: int) -> BatchHeader | str:
+    """The header of the batch that is to begin here with this offset, or what is wrong with it."""
+    if len(data) - at < HEADER_SIZE:
+        return f"expected the batch of offset {offset}, the file ends after {len(data) - at} bytes"
+    try:
+        check_stamp(data, at)
+    except LostBatchError as error:
+        return str(error)
+    header = BatchHeader.unpack(data, at)
+    if header.base_offset != offset:
+        return f"expected the batch of offset {offset}, found that of {header.base_offset}"
+    return header
+
+
+def _rules_out(data: bytes, at: int, header: BatchHeader, conditions: Sequence[Condition]) -> bool:
+    """Whether conditions on times let no record of a batch through, which its header tells if it is whole."""
+    if may_hold(conditions, "timestamp", header.min_timestamp_us, header.max_timestamp_us) and may_hold(
+        conditions, "append_time", header.append_time_us, header.append_time_us
+    ):
+        return False
+    try:
+        verify(data, at)
+    except BatchError:
+        # Whoever reads it says what is wrong.
+        return False
+    return True
+
+
+def sealed_files_of(names: Sequence[str], shard_id: int) -> list[tuple[int, int, str]]:
+    """First offset, next offset and name of those of a directory's files that are sealed segments of a shard."""
+    parsed = [parse_file(f"shard=/{name}") for name in names]
+    return sorted((one.base_offset, one.next_offset, one.file) for one in parsed if one and one.shard_id == shard_id)

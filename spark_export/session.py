@@ -1,0 +1,140 @@
+"""Spark sessions for the command line and the tests: local, quiet, started with a Java that was found.
+
+A program that has a session of its own needs nothing from here: the data source works in any session.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_export.java import find_java
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from py4j.java_gateway import JavaGateway
+    from pyspark.sql import SparkSession
+
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_SETTINGS: Final[dict[str, str]] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # The data source takes filters on shard, topic, offset and time, if Spark hands them over.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class SparkStartError(Exception):
+    """Spark did not start; the message holds what its Java said last."""
+
+
+def make_session(
+    app_name: str,
+    *,
+    cores: int | str = "*",
+    memory: str = "2g",
+    extra: Mapping[str, str] | None = None,
+    debug: bool = False,
+) -> SparkSession:
+    """Start Spark in this process's own Java, on this machine alone; `end_session` ends both.
+
+    Args:
+        app_name: Name that Spark shows for it.
+        cores: Tasks at a time; `*` for one for each processor.
+        memory: Heap of the Java process (driver and tasks), as `512m` or `4g`.
+        extra: Settings of Spark's to add or override.
+        debug: Let everything that Java says come out on stderr; otherwise that is only shown if Spark does not start,
+            and refused queries are raised alone, not logged.
+
+    Raises:
+        JavaNotFoundError: There is no Java that Spark runs on.
+        SparkStartError: Spark did not start.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    settings = {
+        **_SETTINGS,
+        "spark.app.name": app_name,
+        "spark.master": f"local[{cores}]",
+        "spark.driver.memory": memory,
+        # Named for the case that something asks for tables; without it a directory appears where the user stands.
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"journal-spark-warehouse-{os.getuid()}"),
+        **({} if debug else {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}),
+        **(extra or {}),
+    }
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    # Ours must be found by the Python processes that Spark starts, however this one found it.
+    own_path = str(Path(__file__).parent.parent)
+    environment = {
+        "JAVA_HOME": str(find_java().home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, [own_path, os.environ.get("PYTHONPATH", "")])),
+    }
+    with _environment(environment), tempfile.TemporaryFile() as said:
+        try:
+            gateway = launch_gateway(conf, None if debug else {"stderr": said})  # type: ignore[no-untyped-call]
+        except PySparkException as error:
+            raise SparkStartError(f"Spark did not start: {_last_words(said) or error}") from error
+        if not debug:
+            _silence_query_logs()
+        SparkContext(conf=conf, gateway=gateway)
+        return SparkSession.builder.getOrCreate()
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop Spark and its Java process, and wait until both are gone."""
+    from pyspark import SparkContext
+
+    gateway: JavaGateway = SparkContext._gateway  # noqa: SLF001 - no public name leads to the Java process
+    session.stop()
+    gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        # Its stdin is what keeps it alive.
+        process.stdin.close()
+        process.wait()
+    SparkContext._gateway = None  # noqa: SLF001 - or the next session would talk to the process that is gone
+    SparkContext._jvm = None  # noqa: SLF001
+
+
+def _silence_query_logs() -> None:
+    """PySpark logs each refused query with its stack trace to stderr, and raises it as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _last_words(said: IO[bytes]) -> str:
+    """The last lines of what Java wrote, as one."""
+    said.seek(0)
+    lines = said.read().decode(errors="replace").split("\n")
+    return " ".join(line.strip() for line in lines[-6:] if line.strip())

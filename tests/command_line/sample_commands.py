@@ -1,0 +1,15 @@
+"""Commands of a program that exists in the tests alone."""
+
+from __future__ import annotations
+
+from command_line.boundary import CommandError
+
+
+def one(*, status: int = 0) -> int:
+    """Do one thing."""
+    return status
+
+
+def fail() -> None:
+    """Fail."""
+    raise CommandError("it failed")

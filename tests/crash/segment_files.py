@@ -1,0 +1,57 @@
+"""What files an engine may have once it has settled: for every segment its file, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+
+import trio
+
+from journal.engine import Engine
+from shards.file_system import FileSystem
+from shards.log_segment import LogSegment
+from shards.parquet_segment import ParquetSegment
+from shards.segment_paths import start_mark_path
+from tests.crash.ledger import require
+
+
+async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
+    """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over."""
+    while True:
+        await engine.maintenance.checkpoint()
+        if engine.segment_files.settled and not files.listdir(f"{data}/sealing"):
+            break
+        # A segment is being sealed.
+        await trio.sleep(0.01)
+    wanted: set[str] = set()
+    possible: set[str] = set()
+    marks: dict[str, int] = {}
+    for name in engine.table.catalogue.matching("#"):
+        shard = engine.table.by_name(name)
+        for segment in shard.segments:
+            if isinstance(segment, LogSegment):
+                (wanted if segment.flushed_offset > segment.base_offset else possible).add(segment.path)
+                possible.add(segment.index_path)
+            elif isinstance(segment, ParquetSegment):
+                wanted.add(segment.path)
+                mark = start_mark_path(posixpath.dirname(segment.path), shard.shard_id)
+                possible.add(mark)
+                if segment is shard.segments[0] and shard.start_offset > segment.base_offset:
+                    wanted.add(mark)
+                    marks[mark] = shard.start_offset
+    found = set(_files_below(files, f"{data}/log")) | set(_files_below(files, f"{data}/sealed"))
+    require(wanted <= found, "files are missing", sorted(wanted - found))
+    require(found <= wanted | possible, "files are left over", sorted(found - wanted - possible))
+    for mark, start_offset in marks.items():
+        stored = json.loads(files.open(mark, write=False).pread(100, 0))
+        require(stored == {"start_offset": start_offset}, "a mark says something else", mark, stored, start_offset)
+
+
+def _files_below(files: FileSystem, directory: str) -> list[str]:
+    found = []
+    for name in files.listdir(directory):
+        path = f"{directory}/{name}"
+        inner = [f"{path}/{file}" for file in files.listdir(path)]
+        require(bool(inner) or "/log" in directory, "an empty directory of a shard", path)
+        found += inner
+    return found

@@ -1,0 +1,80 @@
+"""Shards whose log segments are sealed for real, and a file system that meddles while a reader waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shards.file_system import FileSystem
+from shards.log_segment import LogSegment
+from shards.parquet.sealing import SealPlan, seal_log
+from shards.parquet_segment import ParquetSegment
+from tests.shards.shard_workload import SEALED, ShardWorkload, parquet_segment
+
+
+def seal(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
+    """Write the Parquet file of a log segment; the log stays."""
+    return seal_segment(workload.files, segment, SEALED)
+
+
+def seal_segment(files: FileSystem, segment: LogSegment, sealed_root: str) -> ParquetSegment:
+    """The same for a segment in any directory."""
+    described = parquet_segment(segment, 0, bytes(32), sealed_root)
+    files.mkdir(described.path.rpartition("/")[0])
+    plan = SealPlan(
+        log_path=segment.path,
+        out_path=described.path,
+        name=segment.name,
+        shard_id=segment.shard_id,
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        start_position=segment.start_position,
+        end_position=segment.end,
+        created_us=segment.created_us,
+    )
+    made = seal_log(files, plan)
+    return parquet_segment(segment, made.size_bytes, made.digest, sealed_root)
+
+
+def swap(workload: ShardWorkload, sealed: list[ParquetSegment]) -> None:
+    """Put the sealed segments in place of their logs, and remove those."""
+    for segment in sealed:
+        old = workload.shard.put_sealed(segment)
+        if isinstance(old, LogSegment):
+            old.chunks.release()
+            for path in (old.path, old.index_path):
+                if workload.files.exists(path):
+                    workload.files.remove(path)
+
+
+class HookedFiles:
+    """A file system that calls ``hook`` with the path before and after each operation of a reader, in its thread."""
+
+    def __init__(self, files: object, hook: Callable[[str], None]) -> None:
+        self._files = files
+        self._hook = hook
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._files, name)
+
+    def exists(self, path: str) -> bool:
+        self._hook(path)
+        return self._files.exists(path)
+
+    def open(self, path: str, **options: bool) -> object:
+        self._hook(path)
+        return _HookedFile(self._files.open(path, **options), lambda: self._hook(path))
+
+
+class _HookedFile:
+    def __init__(self, file: object, hook: Callable[[], None]) -> None:
+        self._file = file
+        self._hook = hook
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._hook()
+        data = self._file.pread(size, position)
+        self._hook()
+        return data

@@ -1,0 +1,134 @@
+"""`journal-spark sql` over the session that runs already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_export.cli.main import run
+from spark_export.cli.task_progress import count_tasks
+from tests.spark.sealed_tree import write_segment
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_segment(tmp_path, "plant/1", 1, 0, [b"20", b"21", b"\xff"])
+    write_segment(tmp_path, "plant/1", 1, 3, [b"24"])
+    write_segment(tmp_path, "plant/2", 2, 0, [b"two\nlines"])
+    return tmp_path
+
+
+@pytest.fixture
+def ask(spark: SparkSession, capfd: pytest.CaptureFixture[str]):
+    def ask(*arguments: str, status: int = 0) -> tuple[str, str]:
+        assert run(["sql", *arguments]) == status
+        told = capfd.readouterr()
+        return told.out, told.err
+
+    return ask
+
+
+def test_a_table_shows_values_as_text(ask, directory: Path) -> None:
+    out, err = ask(str(directory), "select topic, offset, value from sealed order by topic, offset")
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["topic", "offset", "value"]
+    assert rows[2:] == [
+        ["plant/1", "0", "20"],
+        ["plant/1", "1", "21"],
+        ["plant/1", "2", "\\xff"],
+        ["plant/1", "3", "24"],
+        ["plant/2", "0", "two\\nlines"],
+    ]
+    assert err == ""
+
+
+def test_json_is_an_object_a_row(ask, directory: Path) -> None:
+    query = (
+        "select offset, timestamp, value, headers from sealed where topic = 'plant/1' and offset > 1 order by offset"
+    )
+    out, _ = ask(str(directory), query, "--json")
+    headers = [{"key": "unit", "value": "C"}]
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"offset": 2, "timestamp": "2026-01-31T12:00:02Z", "value_base64": "/w==", "headers": headers},
+        {"offset": 3, "timestamp": "2026-01-31T12:00:03Z", "value": "24", "headers": headers},
+    ]
+
+
+def test_csv_has_a_line_of_names_and_quotes_what_needs_it(ask, directory: Path) -> None:
+    out, _ = ask(str(directory), "select offset, value from sealed where shard = 'plant/2'", "--csv")
+    assert out == 'offset,value\n0,"two\nlines"\n'
+
+
+def test_only_the_topics_asked_for_are_there(ask, directory: Path) -> None:
+    out, _ = ask(str(directory), "select count(*) as n from sealed", "--topics", "plant/2", "--json")
+    assert json.loads(out) == {"n": 1}
+
+
+def test_a_limit_is_told_when_there_is_more(ask, directory: Path) -> None:
+    query = "select offset from sealed where topic = 'plant/1'"
+    out, err = ask(str(directory), query, "--limit", "3", "--csv")
+    assert len(out.splitlines()) == 1 + 3
+    assert err == "journal-spark: only the first 3 rows are shown; --limit N shows more\n"
+    _, err = ask(str(directory), query, "--limit", "4", "--csv")
+    assert err == ""
+
+
+def test_a_table_has_a_limit_of_its_own_and_json_has_none(ask, directory: Path) -> None:
+    out, err = ask(str(directory), "select id from range(150)")
+    assert len(out.splitlines()) == 2 + 100
+    assert "first 100 rows" in err
+    out, err = ask(str(directory), "select id from range(150)", "--json")
+    assert len(out.splitlines()) == 150
+    assert err == ""
+
+
+def test_no_row_is_no_error(ask, directory: Path) -> None:
+    assert ask(str(directory), "select offset from sealed where offset > 9", "--json") == ("", "")
+    assert ask(str(directory), "select offset from sealed where offset > 9", "--csv") == ("offset\n", "")
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("selec 1", "line 1, column 1: Syntax error at or near 'selec'"),
+        ("select topci from sealed", "line 1, column 8: A column"),
+        ("select * from nowhere", "line 1, column 15: The table or view `nowhere` cannot be found"),
+        ("select 1/0", "line 1, column 8: Division by zero"),
+        ("select 1 where 1 = (select offset from sealed)", "line 1, column 20: More than one row"),
+    ],
+)
+def test_an_error_in_the_query_is_one_line_with_the_place(ask, directory: Path, query: str, told: str) -> None:
+    out, err = ask(str(directory), query, status=1)
+    assert out == ""
+    assert err.startswith(f"journal-spark: {told}")
+    assert err.count("\n") == 1
+
+
+def test_a_directory_that_is_not_there_is_one_line(ask, tmp_path: Path) -> None:
+    _, err = ask(str(tmp_path / "nowhere"), "select * from sealed", status=1)
+    assert err.count("\n") == 1
+    assert "nowhere" in err
+
+
+def test_the_views_are_gone_afterwards(ask, spark: SparkSession, directory: Path) -> None:
+    ask(str(directory), "select count(*) from sealed")
+    assert not spark.catalog.listTables()
+
+
+def test_sealed_segments_need_a_directory(ask) -> None:
+    _, err = ask("select * from sealed", "--server", "127.0.0.1:1", status=2)
+    assert "name the data directory" in err
+
+
+def test_the_tasks_of_a_command_are_counted(spark: SparkSession) -> None:
+    spark.sparkContext.setJobGroup("counted", "a test")
+    try:
+        spark.range(0, 100, 1, 3).selectExpr("sum(id)").collect()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    done, total = count_tasks(spark.sparkContext.statusTracker(), "counted")
+    assert done == total >= 3
+    assert count_tasks(spark.sparkContext.statusTracker(), "unknown") == (0, 0)

@@ -1,0 +1,280 @@
+"""Sealed segments as a Spark table: which records it has, and that Spark reads no more of the files than it must."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from pathlib import Path
+
+import duckdb
+import polars
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from shards.errors import InvalidNameError
+from shards.names import directory_name
+from shards.record import Record
+from shards.topic_filters import matches
+from spark_export.errors import UnreadableError
+from spark_export.hadoop_files import HadoopFiles
+from spark_export.sealed_scan import COLUMNS
+from spark_export.sealed_table import read_sealed
+from tests.spark.sealed_trees import NOW_US, SealedTree, values
+
+ODD_NAMES = (
+    "007",
+    "2026-03-01",
+    "__HIVE_DEFAULT_PARTITION__",
+    "a b/c=d,e;f'g\"h",
+    "plant/température/ü~x",
+    "x~y",
+    "日本/センサー",
+    "é" * 500,
+    "a/" + "long" * 60,
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SealedTree:
+    return SealedTree(tmp_path)
+
+
+def plan_of(frame: DataFrame) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        frame.explain("formatted")
+    return printed.getvalue()
+
+
+def offsets(frame: DataFrame, shard: str) -> list[int]:
+    return sorted(row.offset for row in frame.where(frame.shard == shard).select("offset").collect())
+
+
+def scanned(spark: SparkSession, frame: DataFrame, metric: str) -> int:
+    """What the scans of a query counted, once it ran."""
+    query = frame._jdf.queryExecution()
+    frame._jdf.collectToPython()
+    plan = query.executedPlan()
+    total = 0
+    leaves = plan.collectLeaves()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.metrics().contains(metric):
+            total += leaf.metrics().apply(metric).value()
+    return int(total)
+
+
+def test_every_field_of_a_record_comes_back(spark: SparkSession, tree: SealedTree) -> None:
+    record = Record(
+        value=b"\x00\xff" * 3,
+        key=b"\xfekey",
+        timestamp_us=NOW_US + 123_456,
+        headers=(("trace", b"\x00\x01"), ("trace", b""), ("ü", "ü".encode())),
+        tags=("red", "grün"),
+        expires_at_us=1,
+    )
+    tree.seal("plant/a", [record, Record()])
+    frame = read_sealed(spark, str(tree.root))
+    assert tuple(frame.columns) == COLUMNS
+    first, empty = frame.orderBy("offset").collect()
+    assert (first.topic, first.shard, first.offset) == ("plant/a", "plant/a", 0)
+    assert (bytes(first.key), bytes(first.value)) == (record.key, record.value)
+    assert [(header.key, bytes(header.value)) for header in first.headers] == list(record.headers)
+    assert tuple(first.tags) == record.tags
+    assert frame.selectExpr("unix_micros(timestamp)").first()[0] == record.timestamp_us
+    assert (bytes(empty.key), bytes(empty.value), empty.headers, empty.tags) == (b"", b"", [], [])
+    assert empty.append_time == first.append_time
+
+
+def test_any_shard_name_comes_back_as_it_is(spark: SparkSession, tree: SealedTree) -> None:
+    for number, name in enumerate(ODD_NAMES, 1):
+        tree.seal(name, values(number))
+    frame = read_sealed(spark, str(tree.root))
+    assert dict(frame.groupBy("shard").count().collect()) == {name: n for n, name in enumerate(ODD_NAMES, 1)}
+    assert frame.where("topic <> shard").count() == 0
+    for number, name in enumerate(ODD_NAMES, 1):
+        chosen = frame.where(frame.shard == name)
+        assert chosen.count() == number
+        assert read_sealed(spark, str(tree.root), topics=name).count() == number
+
+
+def test_a_filter_on_the_shard_opens_only_its_files(spark: SparkSession, tree: SealedTree) -> None:
+    for name in ODD_NAMES:
+        tree.seal(name, values(2))
+    frame = read_sealed(spark, str(tree.root))
+    # One file, looked at for records with and without a topic of their own.
+    for name in ODD_NAMES:
+        assert scanned(spark, frame.where(frame.shard == name), "numFiles") == 2
+    assert scanned(spark, read_sealed(spark, str(tree.root), topics="日本/+"), "numFiles") == 2
+    assert scanned(spark, read_sealed(spark, str(tree.root), topics="no/such"), "numFiles") == 0
+
+
+def test_a_filter_on_the_topic_opens_only_files_of_the_shard_of_that_name(spark: SparkSession, tree: SealedTree) -> None:
+    for name in ("plant/a", "plant/b", "plant/c"):
+        tree.seal(name, values(5))
+    frame = read_sealed(spark, str(tree.root)).where("topic = 'plant/b'")
+    assert frame.count() == 5
+    plain, own = plan_of(frame).split("Batched")[1:3]
+    assert "PartitionFilters: [" in plain
+    assert "(shard#" in plain.split("PartitionFilters")[1].split("PushedFilters")[0]
+    assert "EqualTo(topic,plant/b)" in own
+
+
+def test_filters_on_offset_and_time_reach_the_row_groups(spark: SparkSession, tree: SealedTree) -> None:
+    # 1 KiB a value: about a thousand records a row group.
+    records = [
+        Record(value=b"%08d" % n + bytes(1016), timestamp_us=NOW_US + n * 1_000_000) for n in range(5000)
+    ]
+    tree.seal("plant/a", records)
+    frame = read_sealed(spark, str(tree.root)).select("offset")
+    for condition in ("offset = 4321", "timestamp = timestamp_micros({})".format(NOW_US + 4321 * 1_000_000)):
+        chosen = read_sealed(spark, str(tree.root)).where(condition).select("offset")
+        assert [row.offset for row in chosen.collect()] == [4321]
+        assert "PushedFilters: [" in plan_of(chosen)
+        assert scanned(spark, chosen, "numOutputRows") < 3000
+    assert scanned(spark, frame, "numOutputRows") == 5000
+
+
+def test_columns_that_are_not_asked_for_are_not_read(spark: SparkSession, tree: SealedTree) -> None:
+    tree.seal("plant/a", values(5))
+    plan = plan_of(read_sealed(spark, str(tree.root)).select("offset"))
+    assert "ReadSchema: struct<offset:bigint,topic:string>" in plan
+
+
+def test_topic_filters_choose_as_brokers_do(spark: SparkSession, tree: SealedTree) -> None:
+    names = ("plant/a", "plant/a/b", "plant", "plants", "$internal/x", "a.b/c", "axb/c")
+    for name in names:
+        tree.seal(name, values(1))
+    for topics in ("#", "+", "plant/#", "plant/+", "+/+", "$internal/#", "a.b/+", "plant/a", "+/a/#"):
+        found = {row.topic for row in read_sealed(spark, str(tree.root), topics=topics).collect()}
+        assert found == {name for name in names if matches(topics, name)}, topics
+    both = read_sealed(spark, str(tree.root), topics=["plants", "plant/+"])
+    assert {row.topic for row in both.collect()} == {"plants", "plant/a"}
+    with pytest.raises(InvalidNameError, match=r"plant/\+x"):
+        read_sealed(spark, str(tree.root), topics="plant/+x")
+
+
+def test_topics_folded_into_a_shard_are_found_by_topic(spark: SparkSession, tree: SealedTree) -> None:
+    tree.seal("folded/0", [*values(3, topic="plant/a"), *values(2, topic="plant/b"), *values(1)])
+    tree.seal("plant/a", values(4))
+    frame = read_sealed(spark, str(tree.root))
+    assert dict(frame.groupBy("topic").count().collect()) == {"plant/a": 7, "plant/b": 2, "folded/0": 1}
+    assert frame.where("topic = 'plant/b'").count() == 2
+    # By default the topics say which shards are looked into, as in the data source.
+    assert read_sealed(spark, str(tree.root), topics="plant/+").count() == 4
+    assert read_sealed(spark, str(tree.root), topics="plant/+", shards=["plant/+", "folded/+"]).count() == 9
+
+
+def test_records_below_a_start_mark_are_not_shown(spark: SparkSession, tree: SealedTree) -> None:
+    for name in ("plant/a", "plant/ü"):
+        tree.seal(name, values(10))
+        tree.seal(name, values(10, first=10))
+    tree.trim("plant/ü", 13)
+    frame = read_sealed(spark, str(tree.root))
+    assert offsets(frame, "plant/ü") == list(range(13, 20))
+    assert offsets(frame, "plant/a") == list(range(20))
+    assert frame.where("offset < 15").count() == 15 + 2
+
+
+def test_files_of_a_shard_that_was_deleted_and_made_anew_do_not_count(spark: SparkSession, tree: SealedTree) -> None:
+    tree.seal("plant/a", values(10))
+    tree.trim("plant/a", 5)
+    tree.seal("plant/a", values(3, first=100), shard_id=99)
+    frame = read_sealed(spark, str(tree.root))
+    assert offsets(frame, "plant/a") == [0, 1, 2]
+    assert frame.agg({"value": "max"}).first()[0] == b'{"n": 102}'
+
+
+def test_a_file_within_the_range_of_another_does_not_count(spark: SparkSession, tree: SealedTree) -> None:
+    whole = tree.seal("plant/a", values(10))
+    shutil.copy(whole, whole.with_name(whole.name.replace("-00000000000000000010-", "-00000000000000000006-")))
+    tree.seal("plant/b", values(2))
+    frame = read_sealed(spark, str(tree.root))
+    assert offsets(frame, "plant/a") == list(range(10))
+    shutil.copy(whole, whole.with_name(whole.name.replace("00000000000000000000-", "00000000000000000006-").replace("010-", "015-")))
+    with pytest.raises(UnreadableError, match=r"overlap.*journal check"):
+        read_sealed(spark, str(tree.root))
+
+
+def test_without_sealed_segments_the_table_is_empty(spark: SparkSession, tmp_path: Path) -> None:
+    for path in (tmp_path / "tree", tmp_path / "data"):
+        path.mkdir()
+    (tmp_path / "data" / "FORMAT").write_text("{}")
+    for path in (tmp_path / "tree", tmp_path / "data"):
+        frame = read_sealed(spark, str(path))
+        assert frame.collect() == []
+        assert tuple(frame.columns) == COLUMNS
+
+
+def test_a_path_with_nothing_of_ours_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="nothing at"):
+        read_sealed(spark, str(tmp_path / "missing"))
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(UnreadableError, match="neither a data directory"):
+        read_sealed(spark, str(tmp_path))
+
+
+def test_a_path_may_be_the_data_directory_or_a_url_and_look_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    directory = tmp_path / "a{b}[c]*d é"
+    directory.mkdir()
+    tree = SealedTree(directory)
+    tree.seal("plant/a", values(3))
+    tree.trim("plant/a", 1)
+    for path in (str(directory), f"{directory}/", str(tree.root), f"file:{tree.root}"):
+        assert read_sealed(spark, path).count() == 2
+
+
+def test_a_damaged_start_mark_is_an_error_that_names_it(spark: SparkSession, tree: SealedTree) -> None:
+    path = tree.seal("plant/a", values(3))
+    (path.parent / f"_start-{tree.id_of('plant/a'):016x}").write_text("12")
+    with pytest.raises(UnreadableError, match=r"_start-0+1 should be JSON"):
+        read_sealed(spark, str(tree.root))
+
+
+def test_duckdb_and_polars_read_the_same_directory_and_agree(spark: SparkSession, tree: SealedTree) -> None:
+    for name in ("plant/a", "plant/ü", "x=y z"):
+        tree.seal(name, values(250))
+        tree.seal(name, values(50, first=250))
+    pattern = f"{tree.root}/shard=*/*.parquet"
+    ours = read_sealed(spark, str(tree.root))
+    rows = sorted((row.shard, row.offset, bytes(row.key), bytes(row.value)) for row in ours.collect())
+    found = duckdb.sql(
+        f"select shard, \"offset\", key, value from read_parquet('{pattern}', hive_partitioning = true, "
+        "hive_types = {'shard': varchar}) order by all"
+    ).fetchall()
+    assert [(shard, offset, bytes(key), bytes(value)) for shard, offset, key, value in found] == rows
+    table = polars.scan_parquet(pattern, hive_partitioning=True, hive_schema={"shard": polars.String})
+    picked = table.select("shard", "offset", "key", "value").collect().rows()
+    assert sorted(picked) == rows
+
+
+def test_a_hundred_files_that_do_not_count_are_left_out(spark: SparkSession, tree: SealedTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Over this many files the whole tree is listed and what does not count is dropped by name.
+    monkeypatch.setattr("spark_export.sealed_scan._MOST_PATHS", 2)
+    tree.seal("plant/a", values(7))
+    for _ in range(4):
+        tree.seal("plant/a", values(5), shard_id=50)
+    frame = read_sealed(spark, str(tree.root))
+    assert offsets(frame, "plant/a") == list(range(20))
+    assert scanned(spark, frame, "numFiles") == 8
+
+
+def test_publishing_a_directory_never_replaces_one(spark: SparkSession, tmp_path: Path) -> None:
+    files = HadoopFiles(spark, str(tmp_path))
+    for name in ("first", "second"):
+        files.make_directory(f"{tmp_path}/{name}")
+        files.write_text(f"{tmp_path}/{name}/state", name)
+    assert files.publish(f"{tmp_path}/first", f"{tmp_path}/run")
+    assert not files.publish(f"{tmp_path}/second", f"{tmp_path}/run")
+    # As on a file system that is not the driver's own.
+    assert not files._rename(f"{tmp_path}/second", f"{tmp_path}/run")
+    assert files._rename(f"{tmp_path}/second", f"{tmp_path}/other")
+    assert files.read_text(f"{tmp_path}/run/state") == "first"
+    assert files.names(f"{tmp_path}/run") == ["state"] or ".state.crc" in files.names(f"{tmp_path}/run")
+
+
+def test_names_of_directories_hold_what_spark_needs(tree: SealedTree) -> None:
+    for name in ODD_NAMES:
+        assert directory_name(name).isascii()
+        assert json.dumps(name)
