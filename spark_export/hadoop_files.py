@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _GLOB_CHARACTERS: Final = re.compile(r"([\\\[\]{}*?,])")
 
-ATOMIC_RENAME_SCHEMES: Final = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs", "ofs", "o3fs", "abfs", "abfss"})
+ATOMIC_RENAME_SCHEMES: Final = frozenset(
+    {"file", "hdfs", "viewfs", "webhdfs", "swebhdfs", "ofs", "o3fs", "abfs", "abfss"}
+)
 """File systems that rename a directory in one step. Object stores copy file by file instead."""
 
 
@@ -104,7 +106,10 @@ class HadoopFiles:
         One call whatever their number: a call for each would take longer than the listing itself.
         """
         found = frame._jdf.inputFiles()  # noqa: SLF001
-        return [unquote(url) for url in json.loads(self._jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(found))]
+        return [
+            unquote(url)
+            for url in json.loads(self._jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(found))
+        ]
 
     def write_text(self, path: str, text: str) -> None:
         """Write a small file that is not there yet."""

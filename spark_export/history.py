@@ -136,9 +136,7 @@ def take_history(spark: SparkSession, origin: Origin, since: Mapping[str, Reache
     return plan_history(snapshot, tree, origin, since or {})
 
 
-def plan_history(
-    snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Mapping[str, Reached]
-) -> History:
+def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Mapping[str, Reached]) -> History:
     """Decide what is to be read of a snapshot; see `take_history`."""
     listed: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
     for file in tree.files if tree else ():

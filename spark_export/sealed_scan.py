@@ -81,7 +81,11 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
     return SealedTree(
         root,
         tuple(kept),
-        {file.directory: start for file in kept if (start := starts.get((file.directory, file.shard_id), 0)) > file.base_offset},
+        {
+            file.directory: start
+            for file in kept
+            if (start := starts.get((file.directory, file.shard_id), 0)) > file.base_offset
+        },
         names,
         tuple({file.file for file in found}.difference(file.file for file in kept)),
     )
@@ -182,7 +186,9 @@ def _shown_name(tree: SealedTree) -> Column:
     from pyspark.sql import functions
 
     value = functions.col("shard")
-    hashed = {partition_value(directory): name for directory, name in tree.names.items() if shard_name(directory) is None}
+    hashed = {
+        partition_value(directory): name for directory, name in tree.names.items() if shard_name(directory) is None
+    }
     name = value
     if not all(name.isascii() for name in tree.names.values()):
         name = functions.decode(functions.encode(value, "ISO-8859-1"), "UTF-8")

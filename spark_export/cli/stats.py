@@ -86,7 +86,11 @@ def _row(each: ShardStatistics) -> list[str]:
         each.shard,
         f"{each.records:,}",
         format_size(each.size_bytes),
-        "" if each.per_second is None else f"{each.per_second:,.3g}" if each.per_second < 100 else f"{each.per_second:,.0f}",
+        ""
+        if each.per_second is None
+        else f"{each.per_second:,.3g}"
+        if each.per_second < 100
+        else f"{each.per_second:,.0f}",
         _time(each.first_us),
         _time(each.last_us),
         f"{each.lost:,}" if each.lost else "",

@@ -110,7 +110,9 @@ def test_a_filter_on_the_shard_opens_only_its_files(spark: SparkSession, tree: S
     assert scanned(spark, read_sealed(spark, str(tree.root), topics="no/such"), "numFiles") == 0
 
 
-def test_a_filter_on_the_topic_opens_only_files_of_the_shard_of_that_name(spark: SparkSession, tree: SealedTree) -> None:
+def test_a_filter_on_the_topic_opens_only_files_of_the_shard_of_that_name(
+    spark: SparkSession, tree: SealedTree
+) -> None:
     for name in ("plant/a", "plant/b", "plant/c"):
         tree.seal(name, values(5))
     frame = read_sealed(spark, str(tree.root)).where("topic = 'plant/b'")
@@ -123,9 +125,7 @@ def test_a_filter_on_the_topic_opens_only_files_of_the_shard_of_that_name(spark:
 
 def test_filters_on_offset_and_time_reach_the_row_groups(spark: SparkSession, tree: SealedTree) -> None:
     # 1 KiB a value: about a thousand records a row group.
-    records = [
-        Record(value=b"%08d" % n + bytes(1016), timestamp_us=NOW_US + n * 1_000_000) for n in range(5000)
-    ]
+    records = [Record(value=b"%08d" % n + bytes(1016), timestamp_us=NOW_US + n * 1_000_000) for n in range(5000)]
     tree.seal("plant/a", records)
     frame = read_sealed(spark, str(tree.root)).select("offset")
     for condition in ("offset = 4321", "timestamp = timestamp_micros({})".format(NOW_US + 4321 * 1_000_000)):
@@ -192,7 +192,10 @@ def test_a_file_within_the_range_of_another_does_not_count(spark: SparkSession, 
     tree.seal("plant/b", values(2))
     frame = read_sealed(spark, str(tree.root))
     assert offsets(frame, "plant/a") == list(range(10))
-    shutil.copy(whole, whole.with_name(whole.name.replace("00000000000000000000-", "00000000000000000006-").replace("010-", "015-")))
+    shutil.copy(
+        whole,
+        whole.with_name(whole.name.replace("00000000000000000000-", "00000000000000000006-").replace("010-", "015-")),
+    )
     with pytest.raises(UnreadableError, match=r"overlap.*journal check"):
         read_sealed(spark, str(tree.root))
 
@@ -249,7 +252,9 @@ def test_duckdb_and_polars_read_the_same_directory_and_agree(spark: SparkSession
     assert sorted(picked) == rows
 
 
-def test_a_hundred_files_that_do_not_count_are_left_out(spark: SparkSession, tree: SealedTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_files_that_do_not_count_are_left_out(
+    spark: SparkSession, tree: SealedTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Over this many files the whole tree is listed and what does not count is dropped by name.
     monkeypatch.setattr("spark_export.sealed_scan._MOST_PATHS", 2)
     tree.seal("plant/a", values(7))
