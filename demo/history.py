@@ -118,7 +118,7 @@ def query_sealed(data: Path) -> tuple[list[Figures], float, float]:
     Returns:
         The figures, seconds for the start of Spark, seconds for the query.
     """
-    from spark_export import read_sealed
+    from spark_export.sealed_table import read_sealed
     from spark_export.session import make_session
 
     logging.getLogger("py4j").setLevel(logging.WARNING)

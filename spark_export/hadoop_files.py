@@ -51,7 +51,7 @@ class HadoopFiles:
                 "use a session whose driver runs in this process"
             )
         self._jvm: Any = jvm
-        self._settings: Any = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]  # noqa: SLF001
+        self._settings: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._system: Any = self._guarded("open", path, lambda: self._path(path).getFileSystem(self._settings))
         self.scheme: str = self._system.getUri().getScheme()
 
@@ -133,7 +133,8 @@ class HadoopFiles:
     def publish(self, directory: str, target: str) -> bool:
         """Give a directory its final name in one step; return False if there is something of that name already.
 
-        On the driver's own disk everything in it is synced first: who sees the name finds the content after a power cut.
+        On the driver's own disk everything in it is synced first: whoever sees the name finds all of it, after a power
+        cut too.
         """
         if self.scheme == "file":
             return _publish_local(self._local(directory), self._local(target))

@@ -65,8 +65,9 @@ class ExportState:
         for setting, before in self.settings.items():
             if self.run and settings.get(setting) != before:
                 raise OptionError(
-                    f"export {name!r} has {self.run} runs with {setting} {before!r}, now it is {settings.get(setting)!r}: "
-                    "runs of one export are one table, so give the export another name, or another target"
+                    f"export {name!r} has {self.run} runs with {setting} {before!r}, now it is "
+                    f"{settings.get(setting)!r}: runs of one export are one table, so give the export another name, or "
+                    "another target"
                 )
 
 

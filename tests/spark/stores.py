@@ -1,0 +1,114 @@
+"""Real stores for the tests of the data source, and its parts called one after the other without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from broker_adapter import StorageAdapter
+from broker_adapter.engines.embedded import open_embedded
+from journal.config import MIB, LimitsConfig, SealingConfig, ServerConfig, StorageConfig
+from shards.record import Record
+from spark_export.conditions import Condition
+from spark_export.options import parse_options
+from spark_export.planning import Part, batch_ranges, plan_partitions
+from spark_export.reading import read_parts
+from spark_export.record_columns import SPARK_SCHEMA, Wanted
+from spark_export.snapshot import Store, take_snapshot
+
+_CONFIG = ServerConfig(
+    storage=StorageConfig(
+        journal_file_bytes=16 * MIB, journal_budget_bytes=64 * MIB, segment_bytes=1 * MIB, disk_reserve_bytes=0
+    ),
+    limits=LimitsConfig(max_batch_bytes=8 * MIB),
+    sealing=SealingConfig(enabled=False),
+)
+
+
+@asynccontextmanager
+async def opened(directory: Path, *, sealing: bool = False) -> AsyncIterator[StorageAdapter]:
+    """The store in a directory; with the process that seals, if that is wanted."""
+    config = attrs.evolve(_CONFIG, sealing=attrs.evolve(_CONFIG.sealing, enabled=sealing))
+    async with open_embedded(f"embedded:{directory}", config) as adapter:
+        yield adapter
+
+
+def within(directory: Path, work: Callable[[StorageAdapter], Awaitable[None]], *, sealing: bool = False) -> None:
+    """Do something with the store in a directory, which is at rest afterwards."""
+
+    async def run() -> None:
+        async with opened(directory, sealing=sealing) as adapter:
+            await work(adapter)
+
+    trio.run(run)
+
+
+def append(directory: Path, shard: str, *batches: Sequence[Record] | Sequence[bytes]) -> None:
+    """Append batches to a shard, which is made if it is not there."""
+
+    async def work(adapter: StorageAdapter) -> None:
+        await adapter.create_shard(shard, exist_ok=True)
+        for batch in batches:
+            await adapter.append(shard, batch)
+
+    within(directory, work)
+
+
+def seal(directory: Path, *shards: str) -> None:
+    """Seal all that the shards hold now."""
+
+    async def work(adapter: StorageAdapter) -> None:
+        for shard in shards:
+            await adapter.seal(shard, wait=True)
+
+    within(directory, work, sealing=True)
+
+
+def trim(directory: Path, shard: str, before_offset: int) -> None:
+    async def work(adapter: StorageAdapter) -> None:
+        await adapter.trim(shard, before_offset)
+
+    within(directory, work)
+
+
+def numbered(first: int, count: int) -> list[Record]:
+    """Records whose value is their number, one in each millisecond from the first on."""
+    return [Record(b"%d" % number, timestamp_us=(number + 1) * 1000) for number in range(first, first + count)]
+
+
+@attrs.frozen
+class Planned:
+    """A query that is planned; reading it may come later."""
+
+    store: Store
+    partitions: list[tuple[Part, ...]]
+    wanted: Wanted
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            row
+            for parts in self.partitions
+            for batch in read_parts(self.store, parts, self.wanted)
+            for row in batch.to_pylist()
+        ]
+
+    def places(self) -> list[tuple[str, int]]:
+        """Shard and offset of every row."""
+        return [(row["shard"], row["offset"]) for row in self.rows()]
+
+
+def planned(options: Mapping[str, object], *conditions: Condition) -> Planned:
+    """Plan what Spark would plan for these options."""
+    parsed = parse_options({name: str(value) for name, value in options.items()}, "batch")
+    snapshot = take_snapshot(parsed)
+    partitions = plan_partitions(batch_ranges(snapshot, parsed), conditions, min_partitions=parsed.min_partitions)
+    return Planned(snapshot.store, partitions, Wanted.of(SPARK_SCHEMA, conditions, parsed))
+
+
+def places(shard: str, *offsets: range) -> list[tuple[str, int]]:
+    return [(shard, offset) for some in offsets for offset in some]
