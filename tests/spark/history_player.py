@@ -7,7 +7,9 @@ just before one of its file operations, while all others are held back.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import shutil
 import threading
 from abc import ABC, abstractmethod
@@ -31,22 +33,10 @@ from tests.crash.simulation import QUIET
 from tests.spark.history_model import Kept, ShardModel
 
 _CONFIG = attrs.evolve(QUIET, shards=attrs.evolve(QUIET.shards, memory_max_bytes=1 << 30))
-_CHANGES = frozenset(
-    [
-        "open",
-        "pwritev",
-        "fdatasync",
-        "fsync",
-        "truncate",
-        "mkdir",
-        "rename",
-        "remove",
-        "remove_directory",
-        "sync_directory",
-        "sync_all",
-        "flush",
-    ]
-)
+_CHANGES = {
+    *("open", "mkdir", "rename", "remove", "remove_directory", "sync_directory", "sync_all"),
+    *("pwritev", "truncate", "fdatasync", "fsync", "flush"),
+}
 
 
 class _Watch:
@@ -60,6 +50,12 @@ class _Watch:
     def before(self, operations: int, then: Callable[[], None]) -> None:
         """Call ``then`` before operation number ``operations`` from now on, counted from 1."""
         self._left, self._then = operations, then
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """Do something with all these operations held back, and nothing any more before a later one."""
+        with self._lock:
+            self._left = 0
+            work()
 
     def watched(self, target: Any) -> Any:
         """The same file system, file or store, its operations counted."""
@@ -196,15 +192,18 @@ class Player:
 
         def copy() -> None:
             self._floor = {name: shard.copy() for name, shard in self.shards.items()}
-            shutil.copytree(self.directory, target)
+            _copy(self.directory, target)
+
+        def copy_at_last() -> None:
+            if not target.exists():
+                copy()
+                # Nothing is under way any more.
+                self._floor = None
 
         if crash.during is not None:
             watch.before(crash.operation, copy)
             await crash.during.take(self)
-            watch.before(0, copy)
-        if not target.exists():
-            copy()
-            self._floor = None
+        watch.meanwhile(copy_at_last)
         self.directory = target
 
     def _lose_memory(self) -> None:
@@ -244,6 +243,23 @@ class Player:
             end=info.next_offset,
             kept={offset: kept for offset, kept in upper.kept.items() if offset < info.next_offset},
         )
+
+
+def _copy(directory: Path, target: Path) -> None:
+    """Copy a data directory; of the views' store, which merges its files when it likes, a moment without change."""
+    shutil.copytree(directory, target, ignore=lambda _, names: {"state"}.intersection(names))
+    while True:
+        before = _sizes(directory / "state")
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(directory / "state", target / "state")
+            if _sizes(directory / "state") == before:
+                return
+        shutil.rmtree(target / "state")
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    with os.scandir(directory) as found:
+        return {entry.name: entry.stat().st_size for entry in found}
 
 
 # What clients do
