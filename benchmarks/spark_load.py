@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_export.sealed_table import read_sealed
+from spark_export import read_sealed
 from spark_export.session import end_session, make_session
 
 RUNS = 3

@@ -117,7 +117,7 @@ def query_sealed(data: Path) -> tuple[list[Figures], float, float]:
     Returns:
         The figures, seconds for the start of Spark, seconds for the query.
     """
-    from spark_export.sealed_table import read_sealed
+    from spark_export import read_sealed
     from spark_export.session import end_session, make_session
 
     begun_at = time.perf_counter()
