@@ -204,7 +204,11 @@ class SegmentFiles:
         await self._off_loop(lambda: self._place(path, segment, start_offset))
 
     def _place(self, path: str, segment: ParquetSegment, start_offset: int) -> None:
-        self._settle()
+        # A file of this path that waits to be removed is replaced now. Nothing else is settled here: only between two
+        # flushes is it sure that a log file will not be written once more.
+        for waiting in list(self._to_remove):
+            if waiting.path == segment.path:
+                self._to_remove.remove(waiting)
         self._write(
             f"{path}{_NOTE}", {"shard_id": segment.shard_id, "path": segment.path.removeprefix(f"{self._sealed}/")}
         )

@@ -1,8 +1,8 @@
 """Sealed segments as an ordinary Spark table: which files there are, and a data frame over them.
 
-Spark's own Parquet reader scans the files, in the JVM: no Python between them and the query, partitions pruned by shard,
-row groups by their statistics. What is added here are the names of shards and topics as users know them, and that only
-files which count are read. Columns are those of the data source `journal`.
+Spark's own Parquet reader scans the files, in the JVM: no Python between them and the query, partitions pruned by
+shard, row groups by their statistics. What is added here are the names of shards and topics as users know them, and
+that only files which count are read. Columns are those of the data source `journal`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STORED: Final = (
 _DIRECTORY: Final = "__directory"
 _FROM: Final = "__from"
 _MOST_PATHS: Final = 1000
-"""Up to so many files are named to Spark one by one; it lists the whole tree otherwise and drops what does not count."""
+"""Up to so many files are named to Spark one by one; otherwise it lists the tree and drops what does not count."""
 
 
 @attrs.frozen
@@ -81,7 +81,11 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
     return SealedTree(
         root,
         tuple(kept),
-        {file.directory: start for file in kept if (start := starts.get((file.directory, file.shard_id), 0)) > file.base_offset},
+        {
+            file.directory: start
+            for file in kept
+            if (start := starts.get((file.directory, file.shard_id), 0)) > file.base_offset
+        },
         names,
         tuple({file.file for file in found}.difference(file.file for file in kept)),
     )
@@ -159,7 +163,7 @@ def _root(files: HadoopFiles, path: str) -> str | None:
 
 def _frame(spark: SparkSession, paths: list[str], root: str) -> DataFrame:
     reader = spark.read.schema(_STORED).option("basePath", root).option("pathGlobFilter", "*.parquet")
-    return reader.parquet(*map(glob_literal, paths))
+    return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*map(glob_literal, paths))
 
 
 def _chosen(spark: SparkSession, tree: SealedTree) -> DataFrame:
@@ -182,7 +186,9 @@ def _shown_name(tree: SealedTree) -> Column:
     from pyspark.sql import functions
 
     value = functions.col("shard")
-    hashed = {partition_value(directory): name for directory, name in tree.names.items() if shard_name(directory) is None}
+    hashed = {
+        partition_value(directory): name for directory, name in tree.names.items() if shard_name(directory) is None
+    }
     name = value
     if not all(name.isascii() for name in tree.names.values()):
         name = functions.decode(functions.encode(value, "ISO-8859-1"), "UTF-8")

@@ -48,8 +48,8 @@ class FileTarget:
         self._files = HadoopFiles(spark, self._root)
         if not self._files.renames_atomically:
             raise ExportError(
-                f"{self._root} is on a file system ({self._files.scheme}) that does not rename directories in one step, so "
-                "readers would see runs half: export to a database, or to one of "
+                f"{self._root} is on a file system ({self._files.scheme}) that does not rename directories in one "
+                "step, so readers would see runs half: export to a database, or to one of "
                 f"{', '.join(sorted(ATOMIC_RENAME_SCHEMES))} and copy from there"
             )
         self._written = ""
@@ -90,8 +90,8 @@ class FileTarget:
     def conflict(self, run: int) -> ExportConflictError:
         """What to raise when another process published the run first."""
         return ExportConflictError(
-            f"run {run} of export {self._options.name!r} to {self._root} was published by another process while this one "
-            "was writing it: nothing of this one was added; run it again for what is new since then"
+            f"run {run} of export {self._options.name!r} to {self._root} was published by another process while this "
+            "one was writing it: nothing of this one was added; run it again for what is new since then"
         )
 
     def abandon(self) -> None:

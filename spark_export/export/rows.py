@@ -63,10 +63,9 @@ def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
     from pyspark.sql import functions
 
     if "date" in options.partition_by:
-        # In whole days since the epoch, and rounding down: neither the session's zone nor a time before 1970 matters.
-        micros = "unix_micros(timestamp)"
-        day = f"cast(({micros} - pmod({micros}, {_DAY_US})) div {_DAY_US} as int)"
-        rows = rows.withColumn("date", functions.expr(f"date_from_unix_date({day})"))
+        # In whole days since the epoch, whatever zone the session is in.
+        day = functions.expr(f"date_from_unix_date(cast(unix_micros(timestamp) div {_DAY_US} as int))")
+        rows = rows.withColumn("date", day)
     if "topic" in options.partition_by:
         rows = rows.withColumn("topic_dir", _directory_of(functions.col("topic")))
     return rows

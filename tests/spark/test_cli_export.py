@@ -8,24 +8,34 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from shards.record import Record
 from spark_export.cli.main import run
-from tests.spark.sealed_tree import write_segment
+from tests.spark.sealed_trees import SealedTree
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    write_segment(tmp_path / "data", "plant/1", 1, 0, [b"20", b"21"])
-    write_segment(tmp_path / "data", "plant/2", 2, 0, [b"30"])
-    return tmp_path
+def tree(tmp_path: Path) -> SealedTree:
+    (tmp_path / "data").mkdir()
+    tree = SealedTree(tmp_path / "data")
+    tree.seal("plant/1", [Record(value=b"20"), Record(value=b"21")])
+    tree.seal("plant/2", [Record(value=b"30")])
+    return tree
 
 
-def test_each_run_adds_what_is_new(spark: SparkSession, directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def directory(tree: SealedTree) -> Path:
+    return tree.root.parent.parent
+
+
+def test_each_run_adds_what_is_new(
+    spark: SparkSession, tree: SealedTree, directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     export = ["export", str(directory / "data"), str(directory / "out"), "--format", "csv", "--partition-by", "date"]
     assert run(export) == 0
     assert capfd.readouterr() == (f"{directory}/out: run 1 added 3 records of 2 shards\n", "")
     assert run(export) == 0
     assert capfd.readouterr().out == f"{directory}/out: nothing new\n"
-    write_segment(directory / "data", "plant/2", 2, 1, [b"31", b"32"])
+    tree.seal("plant/2", [Record(value=b"31"), Record(value=b"32")])
     assert run([*export, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["records"] == 2
     exported = spark.read.option("header", "true").csv(f"{directory}/out/*/*")

@@ -10,17 +10,23 @@ import trio
 from pyspark.sql import SparkSession
 
 from broker_adapter import open_adapter
+from shards.record import Record
 from spark_export.cli.main import run
 from spark_export.cli.task_progress import count_tasks
-from tests.spark.sealed_tree import write_segment
+from tests.spark.sealed_trees import NOW_US, SealedTree
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    write_segment(tmp_path, "plant/1", 1, 0, [b"20", b"21", b"\xff"])
-    write_segment(tmp_path, "plant/1", 1, 3, [b"24"])
-    write_segment(tmp_path, "plant/2", 2, 0, [b"two\nlines"])
+    tree = SealedTree(tmp_path)
+    tree.seal("plant/1", [record(b"20"), record(b"21"), record(b"\xff")])
+    tree.seal("plant/1", [record(b"24")])
+    tree.seal("plant/2", [record(b"two\nlines")])
     return tmp_path
+
+
+def record(value: bytes) -> Record:
+    return Record(value=value, headers=(("unit", b"C"),), timestamp_us=NOW_US + 1)
 
 
 @pytest.fixture
@@ -54,8 +60,8 @@ def test_json_is_an_object_a_row(ask, directory: Path) -> None:
     out, _ = ask(str(directory), query, "--json")
     headers = [{"key": "unit", "value": "C"}]
     assert [json.loads(line) for line in out.splitlines()] == [
-        {"offset": 2, "timestamp": "2026-01-31T12:00:02Z", "value_base64": "/w==", "headers": headers},
-        {"offset": 3, "timestamp": "2026-01-31T12:00:03Z", "value": "24", "headers": headers},
+        {"offset": 2, "timestamp": "2026-03-01T12:00:00.000001Z", "value_base64": "/w==", "headers": headers},
+        {"offset": 3, "timestamp": "2026-03-01T12:00:00.000001Z", "value": "24", "headers": headers},
     ]
 
 
