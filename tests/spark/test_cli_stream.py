@@ -109,8 +109,14 @@ def test_a_micro_batch_that_was_planned_before_a_restart_does_not_say_what_is_le
     source = {"description": "", "startOffset": "null", "endOffset": '{"version": 1, "shards": {}}', "numInputRows": 2}
     found = StreamingQueryProgress.fromJson(
         {
-            "id": str(UUID(int=1)), "runId": str(UUID(int=2)), "name": None, "timestamp": "", "batchId": 7,
-            "batchDuration": 300, "stateOperators": [], "numInputRows": 2,
+            "id": str(UUID(int=1)),
+            "runId": str(UUID(int=2)),
+            "name": None,
+            "timestamp": "",
+            "batchId": 7,
+            "batchDuration": 300,
+            "stateOperators": [],
+            "numInputRows": 2,
             "sources": [source | {"latestOffset": "null", "inputRowsPerSecond": 1, "processedRowsPerSecond": 1}],
             "sink": {"description": "", "numOutputRows": 2},
             "observedMetrics": {},
