@@ -272,10 +272,13 @@ class SegmentFiles:
             if note is None:
                 continue
             shard_id, path = note
-            if self._files.exists(path) and not is_recorded(shard_id, path):
-                self._files.remove(path)
-                self._files.sync_directory(posixpath.dirname(path))
-                self._tidy(posixpath.dirname(path), {shard_id})
+            if not is_recorded(shard_id, path):
+                directory = posixpath.dirname(path)
+                if self._files.exists(path):
+                    self._files.remove(path)
+                    self._files.sync_directory(directory)
+                # It may have been made for this file alone.
+                self._tidy(directory, {shard_id})
         for name in names:
             self._files.remove(f"{self._sealing}/{name}")
 

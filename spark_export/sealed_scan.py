@@ -46,6 +46,7 @@ class SealedTree:
         starts: By directory: first offset that was not trimmed, where that is not the first one there is.
         names: By directory: name of the shard.
         other_files: Names of the files that Spark would find there and that do not count.
+        listed: Spark's table of all files there, which is what takes long to make of very many directories.
     """
 
     root: str
@@ -53,6 +54,7 @@ class SealedTree:
     starts: Mapping[str, int]
     names: Mapping[str, str]
     other_files: tuple[str, ...] = ()
+    listed: DataFrame | None = attrs.field(default=None, eq=False, repr=False)
 
 
 def list_tree(spark: SparkSession, path: str) -> SealedTree:
@@ -88,6 +90,7 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
         },
         names,
         tuple({file.file for file in found}.difference(file.file for file in kept)),
+        frame,
     )
 
 
@@ -169,16 +172,17 @@ def _frame(spark: SparkSession, paths: list[str], root: str) -> DataFrame:
 def _chosen(spark: SparkSession, tree: SealedTree) -> DataFrame:
     from pyspark.sql import functions
 
-    if not tree.other_files:
-        return _frame(spark, [tree.root], tree.root)
-    if len(tree.files) <= _MOST_PATHS:
+    if tree.other_files and len(tree.files) <= _MOST_PATHS:
         return _frame(spark, [f"{tree.root}/{file.directory}/{file.file}" for file in tree.files], tree.root)
+    frame = tree.listed if tree.listed is not None else _frame(spark, [tree.root], tree.root)
+    if not tree.other_files:
+        return frame
     name = functions.col("_metadata.file_name")
     if len(tree.files) < len(tree.other_files):
         counts = name.isin(*(file.file for file in tree.files))
     else:
         counts = ~name.isin(*tree.other_files)
-    return _frame(spark, [tree.root], tree.root).where(counts)
+    return frame.where(counts)
 
 
 def _shown_name(tree: SealedTree) -> Column:
