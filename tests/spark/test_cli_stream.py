@@ -40,11 +40,7 @@ def test_each_run_takes_what_is_there(
     told = capfd.readouterr().out
     assert told.startswith("batch 2: 1 records in ")
     assert told.endswith("up to date\n")
-<<<<<<< HEAD
-    rows = spark.read.csv(str(tmp_path / "out"), header=True, escape='"').collect()
-=======
     rows = spark.read.option("header", "true").option("escape", '"').csv(str(tmp_path / "out")).collect()
->>>>>>> main
     assert sorted((row.topic_dir, row.value) for row in rows) == [
         *(("plant/a", f'{{"n": {n}}}') for n in range(4)),
         *(("plant/b", f'{{"n": {n}}}') for n in range(3)),
