@@ -111,7 +111,11 @@ class Maintenance:
         """
         return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
-            and self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
+            and (
+                self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
+                # The one that is being written cannot be recycled. It may be larger than the budget: settings change.
+                or self._writer.used_count < 2
+            )
         )
 
     async def wait_for_room(self) -> None:
