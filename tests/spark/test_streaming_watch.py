@@ -15,7 +15,6 @@ from tests.faults.processes import running
 from tests.spark.streams import append
 
 ROOT = Path(__file__).parents[2]
-DEFAULT_JOURNAL = ("storage.journal_file_bytes=128 MiB", "storage.journal_budget_bytes=512 MiB")
 APPEND = "from pathlib import Path; from tests.spark.streams import append; append(Path({path!r}), a=[b'x'])"
 
 
@@ -39,8 +38,7 @@ def test_a_directory_at_rest_is_opened_again_only_when_another_process_has_used_
 def test_a_server_is_asked_for_the_segments_of_the_shards_that_are_read_alone(tmp_path: Path) -> None:
     append(tmp_path / "data", a=[b"x"], b=[b"x"])
     watch = ShardWatch(parse_options({"path": str(tmp_path / "data")}, "stream"))
-    # Journal files as large as the embedded engine has made them.
-    with running(tmp_path / "data", *DEFAULT_JOURNAL) as server:
+    with running(tmp_path / "data") as server:
         found = watch.look()
         assert found.store.server == f"journal://127.0.0.1:{server.ports['tcp']}"
         assert ends(found) == {"a": 1, "b": 1}
