@@ -11,6 +11,7 @@ COPY command_line/ command_line/
 COPY journal/ journal/
 COPY broker_adapter/ broker_adapter/
 COPY spark_export/ spark_export/
+COPY pyspark_journal.py ./
 RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
     && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl
 

@@ -1,6 +1,6 @@
 """``python -m benchmarks``: make the runs, show the table.
 
-Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load` and `idle_shards`.
+Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load`, `idle_shards` and `history`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import adapter_load, client_load, contenders, idle_shards, ours, runs, table
+from benchmarks import adapter_load, client_load, contenders, history, idle_shards, ours, runs, table
 from benchmarks.load import LoadError, Timing
 from benchmarks.processes import ProcessError
 from benchmarks.rows import rows
@@ -37,6 +37,8 @@ QUICK_BUDGET_S = 48.0
 FULL_BUDGET_S = 330.0
 QUICK_SHARDS = 10_000
 FULL_SHARDS = 100_000
+QUICK_RECORDS = 1_000_000
+FULL_RECORDS = 5_000_000
 TABLE_WIDTH = 165
 EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup, trio.TooSlowError)
 
@@ -48,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     quick: bool = arguments.quick
     shards = QUICK_SHARDS if quick else FULL_SHARDS
-    wanted = runs.select(rows(shards=shards, many=ours.MANY_SHARDS), arguments.rows)
+    records = QUICK_RECORDS if quick else FULL_RECORDS
+    wanted = runs.select(rows(shards=shards, many=ours.MANY_SHARDS, history=records), arguments.rows)
     if not wanted:
         Console(stderr=True).print(f"no row matches {arguments.rows!r}; try --list")
         return 2
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     timing = QUICK if quick else FULL
     rounds: int = arguments.runs or (QUICK_RUNS if quick else FULL_RUNS)
     with Stage(Path(tempfile.mkdtemp(prefix="run-", dir=directory)), keep=arguments.keep) as stage:
-        samples = _measure(stage, wanted, shards, timing, rounds, quick)
+        samples = _measure(stage, wanted, shards, records, timing, rounds, quick)
     lines = runs.evaluate(wanted, samples)
     machine = _machine(directory)
     form = "quick" if quick else "full"
@@ -72,7 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     caption = (
         f"{shown}. Median of up to {rounds} interleaved runs of "
         f"{timing.measured_s} s; ratios compare runs of the same round. "
-        + (f"Quick form: idle rows use {shards:,} shards, their goals are for {FULL_SHARDS:,}. " if quick else "")
+        + (
+            f"Quick form: idle rows use {shards:,} shards, their goals are for {FULL_SHARDS:,}; "
+            f"sealed rows use {records:,} records, their goals are for {FULL_RECORDS:,}. "
+            if quick
+            else ""
+        )
         + f"Took {time.monotonic() - begun_at:.0f} s."
     )
     console.print(table.render(lines, title=f"Benchmark, {form} form", caption=caption))
@@ -84,7 +92,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(
-    stage: Stage, wanted: Sequence[runs.Row], shards: int, timing: Timing, rounds: int, quick: bool
+    stage: Stage,
+    wanted: Sequence[runs.Row],
+    shards: int,
+    records: int,
+    timing: Timing,
+    rounds: int,
+    quick: bool,
 ) -> dict[str, runs.Samples]:
     """Make all runs, with a progress bar on stderr."""
     bar = Progress(
@@ -99,12 +113,18 @@ def _measure(
     with bar:
         task = bar.add_task("starting")
         creating = bar.add_task("creating shards", visible=False)
+        writing = bar.add_task("writing history", visible=False)
         measurements = [
             *_interleaved(stage),
             idle_shards.measurement(
                 stage,
                 shards,
                 lambda done, total: bar.update(creating, completed=done, total=total, visible=done < total),
+            ),
+            history.measurement(
+                stage,
+                records,
+                lambda done, total: bar.update(writing, completed=done, total=total, visible=done < total),
             ),
         ]
         plan = runs.schedule(measurements, {row.key for row in wanted}, rounds)

@@ -20,14 +20,15 @@ SINGLE_STORED_MB = (HEADER_BYTES + 8 + 104 + 40) / 1e6
 BATCHED_STORED_MB = (SMALL_BATCH_BYTES + 40) / BATCH_RECORDS / 1e6
 
 
-def rows(*, shards: int, many: int) -> list[Row]:
+def rows(*, shards: int, many: int, history: int) -> list[Row]:
     """All rows.
 
     Args:
+        history: Records of the section about sealed segments; its goals are for 5,000,000.
         shards: Idle shards of the last section; its goals are for 100,000.
         many: Shards that the spread row appends to.
     """
-    return [*_limits(), *_peers(), *_appends(many), *_latency(), *_reading(), *_idle(shards)]
+    return [*_limits(), *_peers(), *_appends(many), *_latency(), *_reading(), *_idle(shards), *_history(history)]
 
 
 def _limits() -> list[Row]:
@@ -184,5 +185,24 @@ def _idle(shards: int) -> list[Row]:
             "B",
             "RSS",
             goal=Goal(2048.0, at_most=True),
+        ),
+    ]
+
+
+def _history(records: int) -> list[Row]:
+    sealed = f"{records / 1e6:g} M records"
+    return [
+        Row("seal.rate", "JSON values of about 150 B sealed by one core", "MB/s", SYNCED, goal=Goal(250.0)),
+        Row("seal.ratio", "log bytes over Parquet bytes", "x", sealed, goal=Goal(5.0)),
+        Row("seal.appends", "16 KiB batches while the worker seals, over without", "x", SYNCED, goal=Goal(0.75)),
+        Row("sealed.read", "sealed values read back through the socket", "MB/s", sealed, goal=Goal(400.0)),
+        Row("spark.sealed", "read_sealed: count, sum, min, max by topic", "records/s", sealed, goal=Goal(5e6)),
+        Row("spark.source", "the same by the data source `journal`", "records/s", sealed, goal=Goal(1e6)),
+        Row(
+            "spark.differences",
+            "rows that differ between the two on random filters",
+            "rows",
+            sealed,
+            goal=Goal(0.0, at_most=True),
         ),
     ]

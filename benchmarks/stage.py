@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -29,13 +29,14 @@ memory_budget_bytes = "4 GiB"
 """
 
 
-def start_journal(directory: Path, log_path: Path) -> processes.Server:
+def start_journal(directory: Path, log_path: Path, *, settings: Mapping[str, str] | None = None) -> processes.Server:
     """Start the product's server on a data directory, as a user would; its log also holds its ``ready`` line."""
     config_path = log_path.with_name("journal.toml")
     config_path.parent.mkdir(parents=True, exist_ok=True)
     config_path.write_text(JOURNAL_CONFIG)
     argv = processes.python_module("journal.cli.main", "serve", "--data", str(directory.resolve()))
     argv += ["--config", str(config_path.resolve()), "--listen", "127.0.0.1:0"]
+    argv += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
     return processes.start_announcing(argv, log_path, cwd=REPOSITORY)
 
 

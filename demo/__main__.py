@@ -15,7 +15,7 @@ from rich.console import Console
 
 from demo.display import Display
 from demo.processes import DemoError
-from demo.report import NOTE, Outcome, document, render, summary, verdict
+from demo.report import NOTE, Outcome, document, render, render_history, summary, verdict
 from demo.scenario import run_scenario
 from shards.errors import StorageError
 
@@ -56,6 +56,8 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
     console = Console(width=max(Console().width, _TABLE_WIDTH))
     console.print()
     console.print(render(outcome))
+    console.print()
+    console.print(render_history(outcome.history))
     console.print()
     for line in (NOTE, *summary(outcome), *outcome.broken):
         console.print(line, highlight=False, soft_wrap=True)

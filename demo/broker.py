@@ -114,7 +114,7 @@ class Broker:
             queues: dict[Source, trio.MemorySendChannel[Reading]] = {}
             for source in sources:
                 queues[source], readings = trio.open_memory_channel[Reading](_QUEUED_READINGS)
-                nursery.start_soon(self._publish_topic, self._shard(source), readings)
+                nursery.start_soon(self._publish_topic, self._shard(source), source.metric, readings)
             with sampling:
                 while True:
                     next_at = trio.current_time() + interval_s
@@ -127,7 +127,7 @@ class Broker:
         say(self._news())
         say(Stopped(time.monotonic() - begun_at))
 
-    async def _publish_topic(self, shard: str, readings: trio.MemoryReceiveChannel[Reading]) -> None:
+    async def _publish_topic(self, shard: str, metric: str, readings: trio.MemoryReceiveChannel[Reading]) -> None:
         """Append the readings of one topic in their order, as many at a time as have come together."""
         sequence = 0
         async for reading in readings:
@@ -137,10 +137,10 @@ class Broker:
                     together.append(readings.receive_nowait())
                 except (trio.WouldBlock, trio.EndOfChannel):
                     break
-            await self._append(shard, sequence, together)
+            await self._append(shard, metric, sequence, together)
             sequence += len(together)
 
-    async def _append(self, shard: str, sequence: int, readings: list[Reading]) -> None:
+    async def _append(self, shard: str, metric: str, sequence: int, readings: list[Reading]) -> None:
         """Append records and enter them in the ledger, before and after."""
         values = [
             msgspec.json.encode({"broker": self._name, "sequence": at, **reading})
@@ -148,8 +148,8 @@ class Broker:
         ]
         digests = [digest_of(value) for value in values]
         self._ledger.write(
-            Published(shard, at, digest, len(value))
-            for at, (digest, value) in enumerate(zip(digests, values, strict=True), sequence)
+            Published(shard, at, digest, len(value), number_of(reading.get(metric)))
+            for at, (digest, value, reading) in enumerate(zip(digests, values, readings, strict=True), sequence)
         )
         self._published += len(values)
         begun_at = time.perf_counter()
@@ -244,6 +244,11 @@ def main() -> None:
     parser.add_argument("--rate", required=True, type=float, help="records a second to sample")
     given = parser.parse_args()
     trio.run(run_broker, given.name, given.url, given.ledger, given.rate)
+
+
+def number_of(value: str | float | None) -> float | None:
+    """What a reading says of a metric, if that is a number."""
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _now_us() -> int:

@@ -20,13 +20,14 @@ _DIGEST_BYTES = 8
 class Published(msgspec.Struct, frozen=True, array_like=True, tag="published"):
     """A record is about to be appended: from now on it may be stored.
 
-    ``sequence`` counts the topic's records from 0.
+    ``sequence`` counts the topic's records from 0, ``metric`` is what the record says of its source's metric.
     """
 
     shard: str
     sequence: int
     digest: str
     size_bytes: int
+    metric: float | None = None
 
 
 class Acknowledged(msgspec.Struct, frozen=True, array_like=True, tag="acknowledged"):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.check import ShardEvidence, ShardResult
+from demo.history import History
 from demo.read_back import ReadBack
 from shards.model import AckLevel
 
@@ -47,6 +48,7 @@ class Outcome:
         acknowledged_again_s: From the kill to the first acknowledgement by the new server.
         read_back: What the checker read and how fast.
         damages: What the offline check of the data directory found.
+        history: What Spark made of the sealed segments.
     """
 
     shards: Sequence[ShardResult]
@@ -58,12 +60,14 @@ class Outcome:
     acknowledged_again_s: float
     read_back: ReadBack
     damages: Sequence[str]
+    history: History
 
     @property
     def broken(self) -> list[str]:
         """Promises that did not hold, a line each."""
         lines = [line for shard in self.shards for line in shard.broken]
         lines += [f"offline check: {damage}" for damage in self.damages]
+        lines += self.history.broken
         if not self.shards:
             lines.append("nothing was published: there is no telemetry to read on this machine")
         return lines
@@ -119,8 +123,29 @@ def render(outcome: Outcome) -> Table:
             "\n".join(str(gap) for gap in shard.gaps),
             _must_be_zero(counts[5]),
             _must_be_zero(counts[6]),
-            Text("yes", "green") if shard.order_kept else Text("NO", "bold red"),
+            _yes_or_no(shard.order_kept),
             f"{counts[7]:,}+{counts[8]:,}",
+        )
+    return table
+
+
+def render_history(history: History) -> Table:
+    """The table of Spark's figures, each marked when it is what the brokers were promised."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    for heading in ("sealed segments, by Spark SQL", "metric"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("count", "mean", "p95"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("as acknowledged", no_wrap=True)
+    expected = {figures.topic: figures for figures in history.expected}
+    for figures in history.found:
+        agrees = figures.topic in expected and figures.agrees_with(expected[figures.topic])
+        table.add_row(
+            figures.topic,
+            figures.metric,
+            f"{figures.records:,}",
+            *(_number(number) for number in (figures.mean, figures.p95)),
+            _yes_or_no(agrees),
         )
     return table
 
@@ -147,6 +172,11 @@ def summary(outcome: Outcome) -> list[str]:
             f"{read.records:,} records in {read.seconds:.2f} s: {read.records / read_s:,.0f} records/s, "
             f"{read.size_bytes / read_s / 1e6:.1f} MB/s"
         ),
+        "sealed": (
+            f"{outcome.history.sealed_files} Parquet files, {outcome.history.sealed_bytes / 1e3:,.0f} kB, in "
+            f"{outcome.history.sealing_s:.2f} s; Spark started in {outcome.history.session_s:.1f} s, "
+            f"its query took {outcome.history.query_s:.1f} s"
+        ),
     }
     return [f"{what:<16}{text}" for what, text in figures.items()]
 
@@ -159,7 +189,7 @@ def verdict(outcome: Outcome) -> Text:
     lost = sum(shard.lost_memory for shard in outcome.shards)
     return Text(
         f"HELD: all {durable:,} records acknowledged as durable are there, once and in order; "
-        f"the {lost:,} lost from memory are shown as gaps",
+        f"the {lost:,} lost from memory are shown as gaps; Spark finds the same in the sealed segments",
         "bold green",
     )
 
@@ -179,6 +209,14 @@ def _counts(shard: ShardResult) -> tuple[int, ...]:
         *(shard.published, shard.durable, shard.memory, shard.read_back, shard.lost_memory),
         *(shard.missing_durable, shard.twice, shard.received_live, shard.received_late),
     )
+
+
+def _yes_or_no(holds: bool) -> Text:
+    return Text("yes", "green") if holds else Text("NO", "bold red")
+
+
+def _number(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.2f}"
 
 
 def _must_be_zero(count: int) -> Text:

@@ -1,6 +1,7 @@
-"""What happens, in order: a server, two brokers, a mode switch under load, a SIGKILL and a restart, then the check.
+"""What happens, in order: two brokers, a mode switch under load, a SIGKILL and a restart, the check, the history.
 
-Nothing but the server is started again: the brokers find their way back on their own.
+For the history everything is sealed, and Spark counts what the brokers were promised.
+Nothing but the server is started again on the way: the brokers find their way back on their own.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Final
 import attrs
 import trio
 
-from broker_adapter import open_adapter
+from broker_adapter import StorageAdapter, open_adapter
 from demo.broker import ROOT, News
 from demo.check import ShardEvidence, check_shard
 from demo.display import Display, in_words
+from demo.history import History, expected_figures, query_sealed
 from demo.processes import BrokerProcess, DemoError, Server, broker_process, free_port
 from demo.read_back import ReadBack, gather_evidence
 from demo.report import Outcome, latencies_by_level
@@ -80,10 +82,32 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
             evidence, read_back = await gather_evidence(
                 adapter, _TOPICS, ledgers, {course.switched}, course.ready_at_us
             )
+            begun_at = trio.current_time()
+            await _seal_all(adapter)
+            sealing_s = trio.current_time() - begun_at
         await server.stop()
-    display.step("the server has stopped on SIGTERM; every checksum of its data directory is checked offline")
+    files = list((data / "sealed").glob("shard=*/*.parquet"))
+    display.step(f"what lies in files was sealed: {len(files)} Parquet files; the server has stopped on SIGTERM")
     report = await trio.to_thread.run_sync(check_directory, str(data))
-    return _outcome(course, evidence, read_back, [str(damage) for damage in report.damages])
+    display.step("every checksum of the data directory was checked offline; Spark starts and reads the sealed files")
+    found, session_s, query_s = await trio.to_thread.run_sync(query_sealed, data)
+    history = History(
+        found=found,
+        expected=expected_figures(ledgers),
+        sealed_files=len(files),
+        sealed_bytes=sum(file.stat().st_size for file in files),
+        sealing_s=sealing_s,
+        session_s=session_s,
+        query_s=query_s,
+    )
+    return _outcome(course, evidence, read_back, [str(damage) for damage in report.damages], history)
+
+
+async def _seal_all(adapter: StorageAdapter) -> None:
+    """Close every shard's segment and wait until those in files are Parquet."""
+    for info in await adapter.list_shards(_TOPICS):
+        with _deadline(f"{info.name} was not sealed"):
+            await adapter.seal(info.name, wait=True)
 
 
 async def _with_brokers(
@@ -199,7 +223,11 @@ async def _show(brokers: Sequence[BrokerProcess], show: Callable[[list[News]], N
 
 
 def _outcome(
-    course: _Course, evidence: Sequence[ShardEvidence], read_back: ReadBack, damages: Sequence[str]
+    course: _Course,
+    evidence: Sequence[ShardEvidence],
+    read_back: ReadBack,
+    damages: Sequence[str],
+    history: History,
 ) -> Outcome:
     by_new_server = [ack.at_us for each in evidence for ack in each.acknowledged if ack.at_us > course.restarted_at_us]
     return Outcome(
@@ -212,6 +240,7 @@ def _outcome(
         acknowledged_again_s=(min(by_new_server) - course.killed_at_us) / 1e6,
         read_back=read_back,
         damages=damages,
+        history=history,
     )
 
 

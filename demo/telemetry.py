@@ -119,11 +119,13 @@ class Source:
         topic: Last level of its topic.
         file: Path below ``/proc``.
         parse: From the file's text to readings.
+        metric: Field of the readings that the history's table shows.
     """
 
     topic: str
     file: str
     parse: Callable[[str], list[Reading]]
+    metric: str
 
     def sample(self, proc: Path = PROC) -> list[Reading]:
         """What the file says now; nothing if it cannot be read here."""
@@ -135,11 +137,11 @@ class Source:
 
 
 SOURCES: Final = (
-    Source("cpu", "stat", parse_cpu),
-    Source("memory", "meminfo", parse_memory),
-    Source("disk", "diskstats", parse_disk),
-    Source("network", "net/dev", parse_network),
-    Source("load", "loadavg", parse_load),
+    Source("cpu", "stat", parse_cpu, "user"),
+    Source("memory", "meminfo", parse_memory, "available_bytes"),
+    Source("disk", "diskstats", parse_disk, "busy_ms"),
+    Source("network", "net/dev", parse_network, "received_bytes"),
+    Source("load", "loadavg", parse_load, "load_1min"),
 )
 
 

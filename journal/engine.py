@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
 from journal.commit import AckSink, Committer, Group
 from journal.config import ServerConfig
@@ -23,7 +24,7 @@ from journal.data_directory import DataDirectory, open_directory
 from journal.disk import Disk, DiskThread
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
-from journal.protocol.frames import ACK, ACK_DUPLICATE, NO_OFFSET, build_append
+from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
 from journal.sealer import Sealer, open_worker_sealer
@@ -260,7 +261,7 @@ class Engine:
         else:
             self.table.open_segment(shard, mode, shard.next_offset, self.appender.append_time_us)
             if mode is Mode.MEMORY:
-                self.maintenance.retain(shard)
+                self.maintenance.retaining.retain(shard)
         return shard.segments[-1]
 
     def _with_defaults(self, config: ShardConfig) -> ShardConfig:
@@ -381,7 +382,7 @@ class Engine:
             StorageFailedError: The disk failed; whether it is stored is known after a restart.
         """
         await self.maintenance.wait_for_room()
-        waiter = _Waiter()
+        waiter = AckWaiter()
         self.append_nowait(shard, batch, waiter, 0, ack=ack, expected_offset=expected_offset)
         return await waiter.wait()
 
@@ -409,32 +410,6 @@ class Engine:
             self.appender.append_all(frame, (shard,), sink)
         finally:
             self.appender.finish()
-
-
-class _Waiter:
-    """An ack sink for one append."""
-
-    number = 0
-
-    def __init__(self) -> None:
-        self._done = trio.Event()
-        self._result: Appended | StorageFailedError | None = None
-
-    def acknowledge(self, acks: bytearray) -> None:
-        _, level, flags, _, base_offset = ACK.unpack(acks)
-        self._result = Appended(base_offset, AckLevel(level), bool(flags & ACK_DUPLICATE))
-        self._done.set()
-
-    def fail(self, error: StorageFailedError) -> None:
-        self._result = error
-        self._done.set()
-
-    async def wait(self) -> Appended:
-        await self._done.wait()
-        if isinstance(self._result, Appended):
-            return self._result
-        assert self._result is not None  # set before the event
-        raise self._result
 
 
 def _words(shard: Shard, batch: memoryview) -> Words:

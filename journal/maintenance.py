@@ -20,6 +20,7 @@ from journal.control import Control
 from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.journal_file import JournalWriter
+from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
@@ -28,8 +29,6 @@ from shards.clock import Clock
 from shards.errors import DiskFullError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
-from shards.model import Retention, SegmentKind
-from shards.retention import due
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.store import Family, Mutations
@@ -39,7 +38,6 @@ LSNS_RESERVED_KEY = b"lsns_reserved"
 LSN = struct.Struct(">Q")
 
 _SAVED_AT_ONCE = 500
-_EXPIRED_AT_ONCE = 1000
 _UNINDEXED_AT_ONCE = 2000
 
 
@@ -49,6 +47,7 @@ class Maintenance:
     Attributes:
         dirty: Shards that changed since their records were saved.
         disk_full: The error that appends get while the disk is nearly full.
+        retaining: Looks after what shards keep.
         checkpoints: Checkpoints made since the start.
         on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
@@ -74,14 +73,12 @@ class Maintenance:
         self._files = files
         self._directory = directory
         self._storage = storage
-        self._defaults = defaults
         self._disk = disk
         self._writer = writer
         self._committer = committer
         self._table = table
         self._views = views
         self._control = control
-        self._clock = clock
         self._fail = fail
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
@@ -89,7 +86,15 @@ class Maintenance:
         self._flusher = Flusher(files, directory, storage, self._progress.unpark_all)
         self._large_tails_at = storage.tail_budget_bytes // 8
         self._segment_files = segment_files
-        self._sealing = sealing
+        self.retaining = Retaining(
+            defaults=defaults,
+            sealing=sealing,
+            table=table,
+            control=control,
+            committer=committer,
+            clock=clock,
+            drop=self.drop,
+        )
         self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
         self.dirty: dict[int, Shard] = {}
@@ -106,7 +111,11 @@ class Maintenance:
         """
         return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
-            and self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
+            and (
+                self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
+                # The one that is being written cannot be recycled. It may be larger than the budget: settings change.
+                or self._writer.used_count < 2
+            )
         )
 
     async def wait_for_room(self) -> None:
@@ -140,7 +149,7 @@ class Maintenance:
         self.look_at_disk()
         next_retention = trio.current_time() + self._storage.retention_interval_s
         try:
-            await self._open_retained_shards()
+            await self.retaining.open_shards()
             while self._committer.failure is None:
                 with trio.move_on_after(self._storage.flush_interval_ms / 1000):
                     await self._wake.wait()
@@ -343,81 +352,6 @@ class Maintenance:
                 self._views.store.write(mutations)
                 await trio.lowlevel.checkpoint()
 
-    # Retention and expiry
-
-    async def _open_retained_shards(self) -> None:
-        """Shards that keep things for a time only must be looked at even if nobody uses them."""
-        for number, (shard_id, record) in enumerate(self._table.catalogue.records()):
-            if record.config.retention != Retention():
-                self._table.by_id(shard_id)
-            if number % _SAVED_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-
-    def retain(self, shard: Shard) -> None:
-        """Decide the trim that the shard's retention asks for, and keep its memory segments within their bound."""
-        if shard.deleted or shard.damage or not shard.segments:
-            return
-        retention = shard.config.retention
-        if retention != Retention():
-            # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers meet.
-            self._trim(shard, due(retention, shard.segments, self._clock.now_us()))
-        if not retention.max_bytes:
-            self._bound_memory(shard)
-
-    def _trim(self, shard: Shard, offset: int) -> None:
-        if offset > max(shard.segments[0].base_offset, shard.start_offset, shard.trim_decided):
-            shard.trim_decided = min(offset, shard.published_offset)
-            self._control.trim_nowait(shard, shard.trim_decided)
-
-    def _bound_memory(self, shard: Shard) -> None:
-        """Let the oldest memory segments go when they hold more than a shard may that names no bound of its own.
-
-        Behind log segments they leave a gap: what is in files stays until a retention says otherwise.
-        """
-        memory = [segment for segment in shard.segments if segment.kind is SegmentKind.MEMORY]
-        over = sum(segment.size_bytes for segment in memory) - self._defaults.memory_max_bytes
-        for segment in memory:
-            if over <= 0 or not segment.sealed or segment is shard.published_segment:
-                return
-            over -= segment.size_bytes
-            if segment is shard.segments[0] or segment.base_offset <= shard.trim_decided:
-                self._trim(shard, segment.next_offset)
-            else:
-                shard.segments.remove(segment)
-                self.drop([segment])
-
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""
-        now = self._clock.now_us()
-        for some in slices(self._table.open_shards(), _SAVED_AT_ONCE):
-            for shard in some:
-                active = shard.active()
-                if active is not None and (self._is_outdated(shard, active, now) or self._is_for_sealing(active, now)):
-                    self._control.roll_nowait(shard)
-                self.retain(shard)
-            self._committer.kick()
-            await trio.lowlevel.checkpoint()
-        while self._control.expire_state_nowait(_EXPIRED_AT_ONCE) == _EXPIRED_AT_ONCE:
-            await self._committer.wait(self._committer.group)
-        self._committer.kick()
-
-    def _is_outdated(self, shard: Shard, active: Segment, now_us: int) -> bool:
-        """Whether nothing young is in the active segment: closed, it can go."""
-        max_age = shard.config.retention.max_age_s
-        return (
-            max_age > 0
-            and active.next_offset > active.base_offset
-            and now_us - active.newest_append_us > max_age * 1_000_000
-        )
-
-    def _is_for_sealing(self, active: Segment, now_us: int) -> bool:
-        """Whether the active segment is old and large enough to be closed, so that it becomes a Parquet file."""
-        sealing = self._sealing
-        return (
-            sealing.enabled
-            and sealing.max_age_s > 0
-            and isinstance(active, LogSegment)
-            and active.next_offset > active.base_offset
-            and active.size_bytes >= sealing.min_bytes
-            and now_us - active.created_us > sealing.max_age_s * 1_000_000
-        )
+        await self.retaining.apply()

@@ -204,7 +204,11 @@ class SegmentFiles:
         await self._off_loop(lambda: self._place(path, segment, start_offset))
 
     def _place(self, path: str, segment: ParquetSegment, start_offset: int) -> None:
-        self._settle()
+        # A file of this path that waits to be removed is replaced now. Nothing else is settled here: only between two
+        # flushes is it sure that a log file will not be written once more.
+        for waiting in list(self._to_remove):
+            if waiting.path == segment.path:
+                self._to_remove.remove(waiting)
         self._write(
             f"{path}{_NOTE}", {"shard_id": segment.shard_id, "path": segment.path.removeprefix(f"{self._sealed}/")}
         )
@@ -268,10 +272,13 @@ class SegmentFiles:
             if note is None:
                 continue
             shard_id, path = note
-            if self._files.exists(path) and not is_recorded(shard_id, path):
-                self._files.remove(path)
-                self._files.sync_directory(posixpath.dirname(path))
-                self._tidy(posixpath.dirname(path), {shard_id})
+            if not is_recorded(shard_id, path):
+                directory = posixpath.dirname(path)
+                if self._files.exists(path):
+                    self._files.remove(path)
+                    self._files.sync_directory(directory)
+                # It may have been made for this file alone.
+                self._tidy(directory, {shard_id})
         for name in names:
             self._files.remove(f"{self._sealing}/{name}")
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _GLOB_CHARACTERS: Final = re.compile(r"([\\\[\]{}*?,])")
 
-ATOMIC_RENAME_SCHEMES: Final = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs", "ofs", "o3fs", "abfs", "abfss"})
+ATOMIC_RENAME_SCHEMES: Final = frozenset(
+    {"file", "hdfs", "viewfs", "webhdfs", "swebhdfs", "ofs", "o3fs", "abfs", "abfss"}
+)
 """File systems that rename a directory in one step. Object stores copy file by file instead."""
 
 
@@ -49,7 +51,7 @@ class HadoopFiles:
                 "use a session whose driver runs in this process"
             )
         self._jvm: Any = jvm
-        self._settings: Any = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]  # noqa: SLF001
+        self._settings: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._system: Any = self._guarded("open", path, lambda: self._path(path).getFileSystem(self._settings))
         self.scheme: str = self._system.getUri().getScheme()
 
@@ -104,7 +106,10 @@ class HadoopFiles:
         One call whatever their number: a call for each would take longer than the listing itself.
         """
         found = frame._jdf.inputFiles()  # noqa: SLF001
-        return [unquote(url) for url in json.loads(self._jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(found))]
+        return [
+            unquote(url)
+            for url in json.loads(self._jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(found))
+        ]
 
     def write_text(self, path: str, text: str) -> None:
         """Write a small file that is not there yet."""
@@ -128,7 +133,8 @@ class HadoopFiles:
     def publish(self, directory: str, target: str) -> bool:
         """Give a directory its final name in one step; return False if there is something of that name already.
 
-        On the driver's own disk everything in it is synced first: who sees the name finds the content after a power cut.
+        On the driver's own disk everything in it is synced first: whoever sees the name finds all of it, after a power
+        cut too.
         """
         if self.scheme == "file":
             return _publish_local(self._local(directory), self._local(target))

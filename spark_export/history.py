@@ -1,4 +1,4 @@
-"""All of a journal as one data frame: sealed segments by Spark's own Parquet reader, the rest by the data source `journal`.
+"""All of a journal as one data frame: sealed segments by Spark's own Parquet reader, the rest by its data source.
 
 One snapshot decides where one ends and the other begins in each shard, so that nothing is missing and nothing comes
 twice, whatever is sealed while the query runs.
@@ -136,9 +136,7 @@ def take_history(spark: SparkSession, origin: Origin, since: Mapping[str, Reache
     return plan_history(snapshot, tree, origin, since or {})
 
 
-def plan_history(
-    snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Mapping[str, Reached]
-) -> History:
+def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Mapping[str, Reached]) -> History:
     """Decide what is to be read of a snapshot; see `take_history`."""
     listed: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
     for file in tree.files if tree else ():
@@ -168,10 +166,10 @@ def _first_offset(shard: ShardSnapshot, reached: Reached | None, *, fails: bool)
         )
     if reached.next_offset > shard.next_offset and fails:
         raise DataLossError(
-            f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {reached.next_offset}: the store "
-            "was set back to an earlier state; to go on from there, turn failing on data loss off"
+            f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {reached.next_offset}: the "
+            "store was set back to an earlier state; to go on from there, turn failing on data loss off"
         )
-    return max(reached.next_offset, shard.start_offset)
+    return max(min(reached.next_offset, shard.next_offset), shard.start_offset)
 
 
 def _leading_files(shard: ShardSnapshot, listed: Mapping[int, SealedName]) -> list[SealedName]:

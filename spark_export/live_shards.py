@@ -33,36 +33,46 @@ DIRECTORY_PATIENCE_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.05
 
 
-def server_snapshot(store: Store, options: SourceOptions) -> Snapshot:
+def server_snapshot(store: Store, options: SourceOptions, *, with_segments: bool | None = None) -> Snapshot:
     """What a running server has.
+
+    Args:
+        store: Where it is, and its files if they can be reached from here.
+        options: Which shards.
+        with_segments: See `spark_export.snapshot.take_snapshot`.
 
     Raises:
         UnreadableError: It cannot be reached.
     """
-    return trio.run(_of_server, store, options)
+    return trio.run(_of_server, store, options, with_segments)
 
 
-def directory_snapshot(store: Store, directory: str, options: SourceOptions) -> Snapshot:
+def directory_snapshot(
+    store: Store, directory: str, options: SourceOptions, *, with_segments: bool | None = None
+) -> Snapshot:
     """What a data directory has; see the module.
 
     Args:
         store: Where its files lie.
         directory: The data directory.
         options: Which shards.
+        with_segments: See `spark_export.snapshot.take_snapshot`.
 
     Raises:
         UnreadableError: Another process uses it and does not tell its address.
         DataDirectoryError: It cannot be opened.
     """
-    return trio.run(_of_directory, store, directory, options)
+    return trio.run(_of_directory, store, directory, options, with_segments)
 
 
-async def _of_server(store: Store, options: SourceOptions) -> Snapshot:
+async def _of_server(store: Store, options: SourceOptions, with_segments: bool | None) -> Snapshot:
+    if with_segments is None:
+        with_segments = bool(store.sealed)
     async with connected(store.server) as adapter:
-        return Snapshot(store, await _shards(adapter, options, with_segments=bool(store.sealed)))
+        return Snapshot(store, await _shards(adapter, options, with_segments=with_segments))
 
 
-async def _of_directory(store: Store, directory: str, options: SourceOptions) -> Snapshot:
+async def _of_directory(store: Store, directory: str, options: SourceOptions, with_segments: bool | None) -> Snapshot:
     deadline = trio.current_time() + DIRECTORY_PATIENCE_S
     files = OsFileSystem()
     while True:
@@ -75,7 +85,7 @@ async def _of_directory(store: Store, directory: str, options: SourceOptions) ->
                 raise
         address = _server_of(files, directory)
         if address:
-            return await _of_server(attrs.evolve(store, server=f"journal://{address}"), options)
+            return await _of_server(attrs.evolve(store, server=f"journal://{address}"), options, with_segments)
         if trio.current_time() > deadline:
             raise UnreadableError(
                 f"{directory} is in use by a process that has not written its address to "

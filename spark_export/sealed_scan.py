@@ -1,8 +1,8 @@
 """Sealed segments as an ordinary Spark table: which files there are, and a data frame over them.
 
-Spark's own Parquet reader scans the files, in the JVM: no Python between them and the query, partitions pruned by shard,
-row groups by their statistics. What is added here are the names of shards and topics as users know them, and that only
-files which count are read. Columns are those of the data source `journal`.
+Spark's own Parquet reader scans the files, in the JVM: no Python between them and the query, partitions pruned by
+shard, row groups by their statistics. What is added here are the names of shards and topics as users know them, and
+that only files which count are read. Columns are those of the data source `journal`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STORED: Final = (
 _DIRECTORY: Final = "__directory"
 _FROM: Final = "__from"
 _MOST_PATHS: Final = 1000
-"""Up to so many files are named to Spark one by one; it lists the whole tree otherwise and drops what does not count."""
+"""Up to so many files are named to Spark one by one; otherwise it lists the tree and drops what does not count."""
 
 
 @attrs.frozen
@@ -46,6 +46,7 @@ class SealedTree:
         starts: By directory: first offset that was not trimmed, where that is not the first one there is.
         names: By directory: name of the shard.
         other_files: Names of the files that Spark would find there and that do not count.
+        listed: Spark's table of all files there, which is what takes long to make of very many directories.
     """
 
     root: str
@@ -53,6 +54,7 @@ class SealedTree:
     starts: Mapping[str, int]
     names: Mapping[str, str]
     other_files: tuple[str, ...] = ()
+    listed: DataFrame | None = attrs.field(default=None, eq=False, repr=False)
 
 
 def list_tree(spark: SparkSession, path: str) -> SealedTree:
@@ -81,9 +83,14 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
     return SealedTree(
         root,
         tuple(kept),
-        {file.directory: start for file in kept if (start := starts.get((file.directory, file.shard_id), 0)) > file.base_offset},
+        {
+            file.directory: start
+            for file in kept
+            if (start := starts.get((file.directory, file.shard_id), 0)) > file.base_offset
+        },
         names,
         tuple({file.file for file in found}.difference(file.file for file in kept)),
+        frame,
     )
 
 
@@ -159,22 +166,23 @@ def _root(files: HadoopFiles, path: str) -> str | None:
 
 def _frame(spark: SparkSession, paths: list[str], root: str) -> DataFrame:
     reader = spark.read.schema(_STORED).option("basePath", root).option("pathGlobFilter", "*.parquet")
-    return reader.parquet(*map(glob_literal, paths))
+    return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*map(glob_literal, paths))
 
 
 def _chosen(spark: SparkSession, tree: SealedTree) -> DataFrame:
     from pyspark.sql import functions
 
-    if not tree.other_files:
-        return _frame(spark, [tree.root], tree.root)
-    if len(tree.files) <= _MOST_PATHS:
+    if tree.other_files and len(tree.files) <= _MOST_PATHS:
         return _frame(spark, [f"{tree.root}/{file.directory}/{file.file}" for file in tree.files], tree.root)
+    frame = tree.listed if tree.listed is not None else _frame(spark, [tree.root], tree.root)
+    if not tree.other_files:
+        return frame
     name = functions.col("_metadata.file_name")
     if len(tree.files) < len(tree.other_files):
         counts = name.isin(*(file.file for file in tree.files))
     else:
         counts = ~name.isin(*tree.other_files)
-    return _frame(spark, [tree.root], tree.root).where(counts)
+    return frame.where(counts)
 
 
 def _shown_name(tree: SealedTree) -> Column:
@@ -182,7 +190,9 @@ def _shown_name(tree: SealedTree) -> Column:
     from pyspark.sql import functions
 
     value = functions.col("shard")
-    hashed = {partition_value(directory): name for directory, name in tree.names.items() if shard_name(directory) is None}
+    hashed = {
+        partition_value(directory): name for directory, name in tree.names.items() if shard_name(directory) is None
+    }
     name = value
     if not all(name.isascii() for name in tree.names.values()):
         name = functions.decode(functions.encode(value, "ISO-8859-1"), "UTF-8")

@@ -25,8 +25,8 @@ def read_sealed(
     """Return the records of sealed segments, with the columns of the data source `journal`.
 
     The files are those that are there now; what is sealed later is not seen by the data frame. A filter on ``shard``
-    chooses directories, one on ``offset``, ``timestamp``, ``append_time``, ``topic`` or ``key`` row groups. Records that
-    have expired are history and shown, trimmed ones never.
+    chooses directories, one on ``offset``, ``timestamp``, ``append_time``, ``topic`` or ``key`` row groups. Records
+    that have expired are history and shown, trimmed ones never.
 
     Args:
         spark: A session whose driver runs in this process.

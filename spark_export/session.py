@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SETTINGS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # The data source takes filters on shard, topic, offset and time, if Spark hands them over.
+    # Spark hands filters over to a load of the data source that asks for them by its option `filterPushdown`.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -73,9 +74,11 @@ def make_session(
         "spark.driver.memory": memory,
         # Named for the case that something asks for tables; without it a directory appears where the user stands.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"journal-spark-warehouse-{os.getuid()}"),
-        **({} if debug else {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"}),
         **(extra or {}),
     }
+    if not debug:
+        quiet = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+        settings[_JAVA_OPTIONS] = f"{quiet} {settings.get(_JAVA_OPTIONS, '')}".rstrip()
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # Ours must be found by the Python processes that Spark starts, however this one found it.
     own_path = str(Path(__file__).parent.parent)

@@ -76,8 +76,14 @@ class Snapshot:
     shards: tuple[ShardSnapshot, ...]
 
 
-def take_snapshot(options: SourceOptions) -> Snapshot:
+def take_snapshot(options: SourceOptions, *, with_segments: bool | None = None) -> Snapshot:
     """Find out what there is to read now. Not to be called inside an event loop.
+
+    Args:
+        options: Where, and which shards.
+        with_segments: Whether to ask a server for the segments of each shard, which is one question more for each;
+            otherwise one stands for all. None: if their files can be reached from here. A data directory at rest and a
+            tree of sealed segments tell them anyway.
 
     Raises:
         UnreadableError: The path holds nothing of ours, or the server cannot be reached.
@@ -89,8 +95,8 @@ def take_snapshot(options: SourceOptions) -> Snapshot:
     found = find_files(options.path) if options.path else None
     if options.server:
         sealed, log = (found.sealed, found.log) if found else ("", "")
-        return server_snapshot(Store(sealed, log, options.server), options)
+        return server_snapshot(Store(sealed, log, options.server), options, with_segments=with_segments)
     assert found is not None  # one of the two options is given
     if found.directory:
-        return directory_snapshot(Store(found.sealed, found.log), found.directory, options)
+        return directory_snapshot(Store(found.sealed, found.log), found.directory, options, with_segments=with_segments)
     return tree_snapshot(found.sealed, options)

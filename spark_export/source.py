@@ -11,18 +11,19 @@ so the option is off unless it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_export.conditions import Condition, from_filters
 from spark_export.options import SourceOptions, parse_options
-from spark_export.planning import Part, batch_ranges, plan_partitions
-from spark_export.reading import read_parts
-from spark_export.record_columns import SPARK_SCHEMA, Wanted, check_schema
-from spark_export.snapshot import Store, take_snapshot
+from spark_export.partition import PartitionOfParts, read_partition
+from spark_export.planning import batch_ranges, plan_partitions
+from spark_export.record_columns import SPARK_SCHEMA, check_schema
+from spark_export.snapshot import take_snapshot
+from spark_export.streaming import JournalStreamReader
 
 
 class JournalDataSource(DataSource):
@@ -42,13 +43,10 @@ class JournalDataSource(DataSource):
         check_schema(schema)
         return JournalFilteringReader(options, schema) if options.filter_pushdown else JournalReader(options, schema)
 
-
-class PartitionOfParts(InputPartition):
-    """What one task reads, and where."""
-
-    def __init__(self, store: Store, parts: Sequence[Part]) -> None:
-        self.store = store
-        self.parts = tuple(parts)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = parse_options(self.options, "stream")
+        check_schema(schema)
+        return JournalStreamReader(options, schema)
 
 
 class JournalReader(DataSourceReader):
@@ -67,12 +65,7 @@ class JournalReader(DataSourceReader):
         return [PartitionOfParts(snapshot.store, parts) for parts in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, PartitionOfParts):
-            # Spark makes one partition of no partitions.
-            return
-        yield from read_parts(
-            partition.store, partition.parts, Wanted.of(self._schema, self._conditions, self._options)
-        )
+        return read_partition(partition, self._schema, self._conditions, self._options)
 
 
 class JournalFilteringReader(JournalReader):

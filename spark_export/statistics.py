@@ -1,4 +1,4 @@
-"""What there is in a journal, shard by shard: how many records, from when to when, and in what they lie. Needs no Spark.
+"""What there is in a journal, shard by shard: how many records, from when to when, in what they lie. Needs no Spark.
 
 Counts and sizes come from the names of files or from the server's catalogue; for the times one record at each end of a
 shard is read. No values are scanned, so the answer takes as long for a terabyte as for a megabyte.

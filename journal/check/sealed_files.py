@@ -88,16 +88,18 @@ class SealedPass:
 
     def _check_file(self, segment: ParquetSegment) -> None:
         report, path = self._report, segment.path
+        is_there = self._files.exists(path)
+        if not is_there and self._journal.drops(segment.shard_id, segment.next_offset):
+            return
         report.counts.segments += 1
         report.counts.sealed_segments += 1
-        if not self._files.exists(path):
-            if not self._journal.drops(segment.shard_id, segment.next_offset):
-                report.damage(
-                    path,
-                    0,
-                    f"the file is missing; offsets {segment.base_offset} to {segment.next_offset - 1} of shard "
-                    f"{segment.name!r} are recorded to be in it",
-                )
+        if not is_there:
+            report.damage(
+                path,
+                0,
+                f"the file is missing; offsets {segment.base_offset} to {segment.next_offset - 1} of shard "
+                f"{segment.name!r} are recorded to be in it",
+            )
             return
         try:
             from shards.parquet.verification import verify

@@ -61,5 +61,12 @@ def overrides_of(settings: tuple[str, ...]) -> dict[str, object]:
             )
         if name in overrides:
             raise UsageError(f"--set names {name} twice, as {overrides[name]} and as {value}; leave one of them out")
-        overrides[name] = int(value) if value.removeprefix("-").isdecimal() else value
+        overrides[name] = _value(value)
     return overrides
+
+
+def _value(text: str) -> object:
+    """What a configuration file would have: no setting is a text that reads like a number or like true and false."""
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.removeprefix("-").isdecimal() else text

@@ -74,8 +74,8 @@ class LogReader:
         at = 0
         first_offset, record_count, body_bytes = plan.base_offset, 0, 0
         while self._position + at < plan.end_position:
-            size = self._size_if_whole(at)
-            if size == 0:
+            available = self._filled - at
+            if available < HEADER_SIZE or (size := stored_size(self._buffer, at)) > available:
                 self._empty_collector(at)
                 self._fill(at)
                 at = 0
@@ -105,14 +105,6 @@ class LogReader:
             )
         if record_count:
             yield self._group(at, first_offset)
-
-    def _size_if_whole(self, at: int) -> int:
-        """Return the size of the batch at ``at``, or 0 if the buffer holds only the beginning of it."""
-        available = self._filled - at
-        if available < HEADER_SIZE:
-            return 0
-        size = stored_size(self._buffer, at)
-        return size if size <= available else 0
 
     def _fill(self, at: int) -> None:
         """Move what the buffer holds from ``at`` on to its front and fill it from the log."""

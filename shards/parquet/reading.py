@@ -114,12 +114,15 @@ class SealedReader:
         """Return the rows of a row group, all columns or those named, in the order of the schema.
 
         Args:
+            columns: At least one name of a column.
             check_pages: Check the pages' own checksums too, not only the one over all of them.
 
         Raises:
             CorruptionError: The row group is damaged.
+            KeyError: There is no column of that name.
             OSError: It cannot be read.
         """
+        schema = SCHEMA if columns is None else _part_of_schema(columns)
         entry = self.metadata.row_groups[index]
         data = self._file.pread(entry.end - entry.start, entry.start)
         found = crc32c(data)
@@ -129,8 +132,6 @@ class SealedReader:
                 f"checksum over {entry.end - entry.start} bytes: expected {entry.crc:#010x}, "
                 f"found {found:#010x} over {len(data)}",
             )
-
-        schema = SCHEMA if columns is None else pa.schema([f for f in SCHEMA if f.name in columns])
         try:
             window = pa.PythonFile(_Window(data, entry.start, self.end.size_bytes), mode="r")
             file = pq.ParquetFile(
@@ -154,6 +155,12 @@ class SealedReader:
             entry.start,
             f"row group {index} (offsets {entry.first_offset} to {entry.next_offset}): {problem}",
         )
+
+
+def _part_of_schema(columns: Sequence[str]) -> Any:
+    if unknown := set(columns).difference(SCHEMA.names):
+        raise KeyError(f"a sealed segment has no column {sorted(unknown)}, only {SCHEMA.names}")
+    return pa.schema([field for field in SCHEMA if field.name in columns])
 
 
 def _one_batch(rows: pa.Table, schema: Any) -> pa.RecordBatch:

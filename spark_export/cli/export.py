@@ -15,7 +15,7 @@ from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, named_values, running_spark
 
 if TYPE_CHECKING:
-    from spark_export.export import ExportOptions, ExportProgress
+    from spark_export.export import ExportProgress
 
 
 def export(
@@ -58,7 +58,9 @@ def export(
     from spark_export.options import parse_options
 
     source = parse_options(place.options(topics))
-    chosen: dict[str, Any] = {} if value_as is None else {"value_as": value_as}
+    chosen: dict[str, Any] = {"partition_by": [each.strip() for each in partition_by.split(",") if each.strip()]}
+    if value_as is not None:
+        chosen["value_as"] = value_as
     options = ExportOptions(
         target=to,
         format=form or ("jdbc" if to.startswith("jdbc:") else "parquet"),
@@ -66,7 +68,6 @@ def export(
         server=source.server,
         topics=source.topics,
         name=name,
-        partition_by=[each.strip() for each in partition_by.split(",") if each.strip()],
         table=table,
         properties=connection,
         fail_on_data_loss=data_loss == "fail",

@@ -14,6 +14,18 @@ PROGRAM: Final = "journal-spark"
 # First lines of the functions' docstrings, told without importing them (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sql": ("spark_export.cli.sql:sql", "Ask the journal in SQL: its records are the view `records`."),
+    "stats": (
+        "spark_export.cli.stats:stats",
+        "Tell what there is, shard by shard: records, bytes, rate, times, gaps, segments. Needs no Spark.",
+    ),
+    "export": (
+        "spark_export.cli.export:export",
+        "Add what is new since the last run to files or a database; a run is there whole or not at all.",
+    ),
+    "stream": (
+        "spark_export.cli.stream:stream",
+        "Add what is appended to files as it comes, each record once; Ctrl-C ends it.",
+    ),
 }
 _PURPOSE: Final = "The journal's history in Spark: ask it in SQL, export it, follow it."
 

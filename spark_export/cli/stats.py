@@ -41,7 +41,7 @@ def stats(
 
     options = parse_options(Place.parse(directory, server).options(topics))
     with waiting("looking at the shards"):
-        snapshot = take_snapshot(options)
+        snapshot = take_snapshot(options, with_segments=True)
         found = [shard_statistics(shard) for shard in snapshot.shards]
     if times:
         with waiting("looking at the ends of the shards"):
@@ -86,13 +86,19 @@ def _row(each: ShardStatistics) -> list[str]:
         each.shard,
         f"{each.records:,}",
         format_size(each.size_bytes),
-        "" if each.per_second is None else f"{each.per_second:,.3g}" if each.per_second < 100 else f"{each.per_second:,.0f}",
+        _rate(each.per_second),
         _time(each.first_us),
         _time(each.last_us),
         f"{each.lost:,}" if each.lost else "",
         _segments(each.sealed),
         _segments(each.unsealed),
     ]
+
+
+def _rate(per_second: float | None) -> str:
+    if per_second is None:
+        return ""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 def _segments(those: SegmentTotal) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import ExportConflictError, ExportError
@@ -48,8 +48,8 @@ class FileTarget:
         self._files = HadoopFiles(spark, self._root)
         if not self._files.renames_atomically:
             raise ExportError(
-                f"{self._root} is on a file system ({self._files.scheme}) that does not rename directories in one step, so "
-                "readers would see runs half: export to a database, or to one of "
+                f"{self._root} is on a file system ({self._files.scheme}) that does not rename directories in one "
+                "step, so readers would see runs half: export to a database, or to one of "
                 f"{', '.join(sorted(ATOMIC_RENAME_SCHEMES))} and copy from there"
             )
         self._written = ""
@@ -77,7 +77,7 @@ class FileTarget:
         writer = with_directories(rows, options).write.format(options.format).mode("error")
         if options.partition_by:
             writer = writer.partitionBy(*(DIRECTORY_COLUMNS[one] for one in options.partition_by))
-        writer.options(**_WRITER_OPTIONS[options.format]).save(self._written)
+        writer.options(**WRITER_OPTIONS[options.format]).save(self._written)
 
     def publish(self, state: ExportState) -> None:
         """Rename the run's directory, with the state in it."""
@@ -90,8 +90,8 @@ class FileTarget:
     def conflict(self, run: int) -> ExportConflictError:
         """What to raise when another process published the run first."""
         return ExportConflictError(
-            f"run {run} of export {self._options.name!r} to {self._root} was published by another process while this one "
-            "was writing it: nothing of this one was added; run it again for what is new since then"
+            f"run {run} of export {self._options.name!r} to {self._root} was published by another process while this "
+            "one was writing it: nothing of this one was added; run it again for what is new since then"
         )
 
     def abandon(self) -> None:
@@ -111,7 +111,7 @@ class FileTarget:
 
 
 _TIMES = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"}
-_WRITER_OPTIONS: dict[str, dict[str, str]] = {
+WRITER_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "parquet": {"compression": "zstd"},
     "json": {**_TIMES, "ignoreNullFields": "false"},
     # A quote within a text is doubled, as in RFC 4180, and spaces stay.

@@ -1,8 +1,10 @@
 """Exports to a table of a database.
 
-Spark's tasks write a run to a table of its own, each in a transaction of its own. Then one transaction adds all of it to
-the table that people read and moves the export's state from the run before to this one. So rows and state agree, and of
-two runs with the same number the second finds the state moved and adds nothing.
+Spark's tasks write a run to a table of its own, each in a transaction of its own. Then one transaction adds all of it
+to the table that people read and moves the export's state from the run before to this one. So rows and state agree, and
+of two runs with the same number the second finds the state moved and adds nothing.
+
+Names in statements are checked by `ExportOptions` or made here; everything else is a parameter.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class JdbcTarget:
     def __init__(self, spark: SparkSession, options: ExportOptions) -> None:
         self._spark = spark
         self._options = options
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm  # noqa: SLF001 - the driver, and with it the transaction, is in Java
+        self._jvm = jvm
         schema, _, table = options.table.rpartition(".")
         self._schema = f"{schema}." if schema else ""
         # Written as one word in the database whatever its case is, as an export of this table alone.
@@ -51,7 +54,7 @@ class JdbcTarget:
         self._prefix = f"journal_run_{hashlib.sha256(self._key.encode()).hexdigest()[:8]}_"
         self._written = ""
         self._columns: tuple[str, ...] = ()
-        self._dialect: Any = self._jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options.target)
+        self._dialect: Any = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options.target)
 
     @property
     def shown(self) -> str:
@@ -97,8 +100,8 @@ class JdbcTarget:
     def conflict(self, run: int) -> ExportConflictError:
         """What to raise when another process published the run first."""
         return ExportConflictError(
-            f"run {run} of export {self._options.name!r} to {self.shown} was published by another process while this one "
-            "was writing it: nothing of this one was added; run it again for what is new since then"
+            f"run {run} of export {self._options.name!r} to {self.shown} was published by another process while this "
+            "one was writing it: nothing of this one was added; run it again for what is new since then"
         )
 
     def abandon(self) -> None:
@@ -130,8 +133,9 @@ class JdbcTarget:
         there = f"SELECT COUNT(*) FROM {table} WHERE export_name = ?"
         if connection.query_text(there, self._key) == "0":
             connection.create(
-                f"INSERT INTO {table} (export_name, run_number) VALUES ('{self._key}', 0)",
+                f"INSERT INTO {table} (export_name, run_number) VALUES (?, 0)",
                 lambda: connection.query_text(there, self._key) == "1",
+                self._key,
             )
 
     def _save(self, rows: DataFrame, table: str, mode: str) -> None:
@@ -216,10 +220,10 @@ class _Connection:
             names.append(rows.getString("TABLE_NAME"))
         return names
 
-    def create(self, sql: str, is_there: Callable[[], bool]) -> None:
+    def create(self, sql: str, is_there: Callable[[], bool], *values: str) -> None:
         """Run a statement that another process may be running too; all is well if what it makes is there then."""
         try:
-            self.execute(sql)
+            self.execute(sql, *values)
         except ExportError:
             if not is_there():
                 raise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, get_args
 
 import attrs
 
@@ -20,8 +20,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._]{1,64}")
 _TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 
 
-def _one_of(*allowed: str) -> object:
-    def check(_options: object, field: attrs.Attribute[str], value: str) -> None:
+def _one_of(*allowed: str) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    def check(_options: object, field: attrs.Attribute[Any], value: Any) -> None:
         if value not in allowed:
             raise OptionError(f"export option {field.name} is {value!r}, it must be one of {', '.join(allowed)}")
 
@@ -32,6 +32,10 @@ def _filters(given: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(map(validate_filter, [given] if isinstance(given, str) else given))
 
 
+def _parts(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(given)
+
+
 @attrs.frozen(kw_only=True)
 class ExportOptions:
     """One export: from where, what, to where, and how it is to look there.
@@ -40,29 +44,33 @@ class ExportOptions:
         target: A directory on any file system that Spark writes, or a JDBC URL.
         format: ``parquet``, ``csv`` or ``json`` (one document a line) for a directory, ``jdbc`` for a database.
         path: A data directory or a tree of sealed segments; may be empty if there is a server.
-        server: URL of a server, as ``journal://host:port``; by default the one that uses the data directory, if one does.
+        server: URL of a server, as ``journal://host:port``; by default the one that uses the data directory, if one
+            does.
         topics: MQTT topic filters.
         shards: MQTT topic filters of the shards to look into; by default ``topics``.
-        name: Name of the export: runs of one name and target go on where the last one ended. Letters, digits, ``.`` and ``_``.
-        value_as: How key and value are written. ``binary``: as they are (base64 in CSV and JSON). ``text``: as text, and
-            base64 where they are no UTF-8; a column says which. ``json``: as ``text``, and where a value is a JSON document
-            that column says so; in format ``json`` it is part of the document then. By default ``binary`` for Parquet and
-            ``text`` for the others.
-        partition_by: Directories below that of the run: ``date`` (of the timestamp, UTC), ``topic``, both or none. Files only.
+        name: Name of the export: runs of one name and target go on where the last one ended. Letters, digits, ``.``
+            and ``_``.
+        value_as: How key and value are written. ``binary``: as they are (base64 in CSV and JSON). ``text``: as text,
+            and base64 where they are no UTF-8; a column says which. ``json``: as ``text``, and where a value is a JSON
+            document that column says so; in format ``json`` it is part of the document then. By default ``binary`` for
+            Parquet and ``text`` for the others.
+        partition_by: Directories below that of the run: ``date`` (of the timestamp, UTC), ``topic``, both or none.
+            Files only.
         table: Table of the database, made if it is not there.
         properties: Properties of the database connection: ``user``, ``password``, ``driver`` and what the driver knows.
-        fail_on_data_loss: Whether records that were trimmed before they were exported are an error; else they are passed over.
+        fail_on_data_loss: Whether records that were trimmed before they were exported are an error; else they are
+            passed over.
     """
 
     target: str
-    format: Format = attrs.field(default="parquet", validator=_one_of(*get_args(Format)))  # type: ignore[arg-type]
+    format: Format = attrs.field(default="parquet", validator=_one_of(*get_args(Format)))
     path: str = ""
     server: str = ""
     topics: tuple[str, ...] = attrs.field(default=("#",), converter=_filters)
     shards: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_filters))
     name: str = "default"
-    value_as: ValueAs = attrs.field(validator=_one_of(*get_args(ValueAs)))  # type: ignore[arg-type]
-    partition_by: tuple[PartitionBy, ...] = attrs.field(default=("date", "topic"), converter=tuple)
+    value_as: ValueAs = attrs.field(validator=_one_of(*get_args(ValueAs)))
+    partition_by: tuple[str, ...] = attrs.field(default=("date", "topic"), converter=_parts)
     table: str = ""
     properties: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     fail_on_data_loss: bool = True
@@ -86,12 +94,12 @@ class ExportOptions:
         is_database = self.target.startswith("jdbc:")
         if is_database is not (self.format == "jdbc"):
             raise OptionError(
-                f"format {self.format!r} does not go with target {self.target!r}: the format 'jdbc' needs a JDBC URL as "
-                "jdbc:postgresql://host/database, every other one a directory"
+                f"format {self.format!r} does not go with target {self.target!r}: the format 'jdbc' needs a JDBC URL "
+                "as jdbc:postgresql://host/database, every other one a directory"
             )
         if is_database and not _TABLE.fullmatch(self.table):
             raise OptionError(
-                f"table is {self.table!r}, it must be a name as 'records' or 'schema.records' of letters, digits and '_'"
+                f"table is {self.table!r}, it must be 'records' or 'schema.records' of letters, digits and '_'"
             )
 
     @property

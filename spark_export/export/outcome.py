@@ -22,8 +22,8 @@ class ExportProgress:
     """How far a run is.
 
     Attributes:
-        step: ``planning`` (what is new), ``writing`` (aside, where nobody reads), ``publishing`` (the one step that makes it
-            visible) and ``published``.
+        step: ``planning`` (what is new), ``writing`` (aside, where nobody reads), ``publishing`` (the one step that
+            makes it visible) and ``published``.
         done: Tasks of Spark's that have ended, while writing.
         total: Tasks of Spark's known so far, while writing.
     """

@@ -52,16 +52,23 @@ def with_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
 
     directories = [DIRECTORY_COLUMNS[one] for one in options.partition_by]
     order = [*directories, "shard", "offset"]
-    if "date" in options.partition_by:
-        # In whole days since the epoch, and rounding down: neither the session's zone nor a time before 1970 matters.
-        micros = "unix_micros(timestamp)"
-        day = f"cast(({micros} - pmod({micros}, {_DAY_US})) div {_DAY_US} as int)"
-        rows = rows.withColumn("date", functions.expr(f"date_from_unix_date({day})"))
-    if "topic" in options.partition_by:
-        rows = rows.withColumn("topic_dir", _directory_of(functions.col("topic")))
+    rows = add_directories(rows, options)
     if directories:
         rows = rows.hint("rebalance", *(functions.col(column) for column in directories))
     return rows.sortWithinPartitions(*order)
+
+
+def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
+    """The rows with the columns that become directories."""
+    from pyspark.sql import functions
+
+    if "date" in options.partition_by:
+        # In whole days since the epoch, whatever zone the session is in.
+        day = functions.expr(f"date_from_unix_date(cast(unix_micros(timestamp) div {_DAY_US} as int))")
+        rows = rows.withColumn("date", day)
+    if "topic" in options.partition_by:
+        rows = rows.withColumn("topic_dir", _directory_of(functions.col("topic")))
+    return rows
 
 
 def _directory_of(topic: Column) -> Column:

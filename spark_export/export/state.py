@@ -52,7 +52,9 @@ class ExportState:
             reached = {shard: Reached(int(one[0], 16), int(one[1])) for shard, one in found["shards"].items()}
             return cls(int(found["run"]), dict(found["settings"]), reached)
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise UnreadableError(f"{where} does not hold the state of an export: {error!r} in {text[:80]!r}") from error
+            raise UnreadableError(
+                f"{where} does not hold the state of an export: {error!r} in {text[:80]!r}"
+            ) from error
 
     def check_settings(self, settings: Mapping[str, object], name: str) -> None:
         """Refuse to go on with other settings than those of the run before.
@@ -63,8 +65,9 @@ class ExportState:
         for setting, before in self.settings.items():
             if self.run and settings.get(setting) != before:
                 raise OptionError(
-                    f"export {name!r} has {self.run} runs with {setting} {before!r}, now it is {settings.get(setting)!r}: "
-                    "runs of one export are one table, so give the export another name, or another target"
+                    f"export {name!r} has {self.run} runs with {setting} {before!r}, now it is "
+                    f"{settings.get(setting)!r}: runs of one export are one table, so give the export another name, or "
+                    "another target"
                 )
 
 

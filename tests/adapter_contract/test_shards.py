@@ -12,7 +12,7 @@ from shards.errors import (
     ShardExistsError,
     ShardNotFoundError,
 )
-from shards.model import AckLevel, Mode, Retention, ShardConfig
+from shards.model import AckLevel, Mode, Retention, SegmentKind, ShardConfig
 from shards.record import StoredRecord
 from tests.adapter_contract.reading import PATIENCE_S, offsets_of, read_all, values_of
 
@@ -153,3 +153,14 @@ async def test_sealing_changes_nothing_that_readers_see(adapter: StorageAdapter)
     await adapter.append("s", [b"2"], ack=AckLevel.MEMORY)
     await adapter.append("s", [b"3"])
     assert values_of(await read_all(adapter, "s")) == [b"1", b"2", b"3"]
+
+
+async def test_a_seal_can_be_waited_for(adapter: StorageAdapter) -> None:
+    await adapter.create_shard("s")
+    await adapter.append("s", [b"1"])
+    info = await adapter.seal("s", wait=True)
+    assert info.next_offset == 1
+    closed = [segment for segment in (await adapter.describe_shard("s")).segments if segment.sealed]
+    assert all(segment.kind is SegmentKind.PARQUET for segment in closed)
+    await adapter.append("s", [b"2"])
+    assert values_of(await read_all(adapter, "s")) == [b"1", b"2"]

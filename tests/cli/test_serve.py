@@ -11,6 +11,7 @@ from journal.config import ConfigurationError, load_config
 
 def test_a_setting_is_its_dotted_name_and_its_value() -> None:
     given = ("storage.journal_file_bytes=64 MiB", "limits.hello_timeout_s = 3", "listen.http=", "log.level=debug")
+    switched = load_config(None, overrides_of(("sealing.enabled=false",)))
 
     config = load_config(None, overrides_of(given))
 
@@ -18,6 +19,8 @@ def test_a_setting_is_its_dotted_name_and_its_value() -> None:
     assert config.limits.hello_timeout_s == 3
     assert config.listen.http == ""
     assert config.log.level == "debug"
+    assert config.sealing.enabled
+    assert not switched.sealing.enabled
 
 
 @pytest.mark.parametrize("given", ["log.level", "level=debug", ".level=debug", "log.=debug", ""])

@@ -31,10 +31,11 @@ from shards.errors import (
     StaleEpochError,
     VersionConflictError,
 )
-from shards.model import AckLevel, Appended, Mode, ProducerIdentity, Retention, ShardConfig
+from shards.model import AckLevel, Appended, Mode, ProducerIdentity, Retention, SegmentKind, ShardConfig
 from shards.position import Start
 from shards.record import Gap
-from tests.crash.simulation import QUIET, deterministic, opened
+from tests.crash.segment_files import check_files
+from tests.crash.simulation import DATA, QUIET, deterministic, opened
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem, everything_lost, everything_survived
 
 T = TypeVar("T")
@@ -100,6 +101,11 @@ class Host:
                     raise
             except CrashNow:
                 continue
+
+    @property
+    def files(self) -> SimulatedFileSystem:
+        """The disk as it is since the last loss of power."""
+        return self._files
 
     def _lose_power(self) -> None:
         if self._crash is not None:
@@ -231,6 +237,20 @@ class EngineMachine(RuleBasedStateMachine):
     def seal(self, name: str) -> None:
         if name in self.shards:
             self.control("seal", name)
+
+    @rule(name=names)
+    def seal_and_wait(self, name: str) -> None:
+        if name in self.shards:
+
+            async def seal(engine: Engine) -> list[SegmentKind]:
+                info = await engine.seal(name, wait=True)
+                return [
+                    segment.kind
+                    for segment in info.segments
+                    if segment.sealed and segment.next_offset > max(segment.base_offset, info.start_offset)
+                ]
+
+            assert SegmentKind.LOG not in self.call(seal)
 
     @rule(name=names, fraction=fractions)
     def trim(self, name: str, fraction: float) -> None:
@@ -491,6 +511,7 @@ class EngineMachine(RuleBasedStateMachine):
         self._lose_memory()
         self.host.restart(None)
         self._check_all()
+        self._check_files()
 
     @rule(how=st.integers(0, 1000))
     def crash(self, how: int) -> None:
@@ -507,6 +528,10 @@ class EngineMachine(RuleBasedStateMachine):
             assert end == model.end or (end > model.end and model.mode is Mode.MEMORY)
             model.end = end
         self._check_all()
+        self._check_files()
+
+    def _check_files(self) -> None:
+        self.call(lambda engine: check_files(engine, self.host.files, DATA))
 
     def _check_all(self) -> None:
         for name in self.shards:

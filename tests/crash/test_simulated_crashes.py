@@ -15,8 +15,8 @@ import pytest
 from journal.engine import Engine
 from shards.clock import ManualClock
 from tests.crash.ledger import Ledger
-from tests.crash.simulated_workload import Workload, check
 from tests.crash.segment_files import check_files
+from tests.crash.simulated_workload import Workload, check
 from tests.crash.simulation import DATA, run
 from tests.simulation.file_system import Choose, SimulatedFileSystem, everything_lost, everything_survived
 

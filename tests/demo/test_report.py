@@ -10,10 +10,24 @@ import pytest
 from rich.console import Console
 
 from demo.check import Found, check_shard
+from demo.history import Figures, History
 from demo.ledger import Acknowledged, Ledger, Line, Published, Received, ReceivedGap, digest_of, read_ledger
 from demo.read_back import ReadBack
-from demo.report import Outcome, Percentiles, document, percentiles, render, summary, verdict
+from demo.report import Outcome, Percentiles, document, percentiles, render, render_history, summary, verdict
 from tests.demo.test_check import SHARD, file_shard, memory_shard
+
+
+def history(*, found: list[Figures] | None = None) -> History:
+    figures = [Figures("host/broker-a/load", "load_1min", 3, 0.5, 0.9), Figures("host/broker-b/cpu", "user", 2, 7, 8)]
+    return History(
+        found=figures if found is None else found,
+        expected=figures,
+        sealed_files=2,
+        sealed_bytes=9_000,
+        sealing_s=0.1,
+        session_s=5.0,
+        query_s=1.0,
+    )
 
 
 def outcome(*, holds: bool = True) -> Outcome:
@@ -30,6 +44,7 @@ def outcome(*, holds: bool = True) -> Outcome:
         acknowledged_again_s=0.9,
         read_back=ReadBack(4, 1_000_000, 0.5),
         damages=[],
+        history=history(),
     )
 
 
@@ -61,6 +76,26 @@ def test_the_verdict_is_that_of_every_shard() -> None:
 def test_damage_on_disk_and_an_empty_run_break_it_too() -> None:
     assert attrs.evolve(outcome(), damages=["log at byte 5: rotten"]).broken == ["offline check: log at byte 5: rotten"]
     assert "nothing was published" in attrs.evolve(outcome(), shards=[]).broken[0]
+
+
+def test_what_spark_counts_otherwise_breaks_it() -> None:
+    short = history(found=[Figures("host/broker-a/load", "load_1min", 2, 0.5, 0.9)])
+    broken = attrs.evolve(outcome(), history=short).broken
+
+    assert len(broken) == 2
+    assert broken[0].startswith("host/broker-a/load: Spark finds 2 records")
+    assert broken[1].startswith("host/broker-b/cpu: Spark finds nothing")
+
+
+def test_the_table_of_the_history_marks_what_was_not_acknowledged_so() -> None:
+    other = [*history().expected[:1], Figures("host/broker-b/cpu", "user", 2, 7.5, 8)]
+    console = Console(width=140)
+    with console.capture() as capture:
+        console.print(render_history(history(found=other)))
+    rows = [line.split() for line in capture.get().splitlines()]
+
+    assert ["host/broker-a/load", "load_1min", "3", "0.50", "0.90", "yes"] in rows
+    assert ["host/broker-b/cpu", "user", "2", "7.50", "8.00", "NO"] in rows
 
 
 def test_the_table_and_the_summary_say_the_figures() -> None:

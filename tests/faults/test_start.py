@@ -38,6 +38,20 @@ def test_a_data_directory_has_one_server(data: Path) -> None:
     OsFileSystem().lock(str(data)).release()
 
 
+def test_the_directory_tells_its_readers_where_the_server_listens(data: Path) -> None:
+    announced = data / "SERVER"
+    with running(data, "listen.tcp=0.0.0.0:0") as server:
+        expected = {"tcp": f"127.0.0.1:{server.ports['tcp']}", "pid": server.pid}
+        assert json.loads(announced.read_text()) == expected
+        server.kill()
+    assert announced.exists()
+    with running(data, "listen.tcp=") as server:
+        # That of the one that was killed would send readers astray.
+        assert json.loads(announced.read_text()) == {"tcp": "", "pid": server.pid}
+        assert server.stop() == 0
+    assert not announced.exists()
+
+
 def test_a_directory_of_a_newer_version_is_left_alone(data: Path) -> None:
     data.mkdir()
     (data / "FORMAT").write_text(json.dumps({"version": 99, "node_id": "x"}))

@@ -117,3 +117,16 @@ async def test_the_newest_record_of_a_key_is_the_newest_that_is_left(tmp_path: P
         extent = await engine.reader.read_indexed(shard, "key", b"k", 0, MIB, latest=True)
         found = read_records(b"".join(extent.buffers))
         assert [record.value for record in found if isinstance(record, StoredRecord)] == [b"in a file"]
+
+
+async def test_a_journal_file_of_larger_settings_lets_appends_in(tmp_path: Path) -> None:
+    """Guards against a server that is started with a smaller budget than it was and waits for ever for room."""
+    async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+        await fill(engine, engine.table.by_name("s"), 10)
+    smaller = attrs.evolve(CONFIG.storage, journal_file_bytes=MIB, journal_budget_bytes=2 * MIB)
+    async with open_engine(str(tmp_path / "data"), attrs.evolve(CONFIG, storage=smaller)) as engine:
+        shard = engine.table.by_name("s")
+        with trio.fail_after(30):
+            await fill(engine, shard, 8000)
+        assert len(await read_all(engine, shard)) == 8010

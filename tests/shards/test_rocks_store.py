@@ -16,9 +16,9 @@ from shards.store import Family, Mutations
 ROOT = Path(__file__).parents[2]
 
 
-def start_workload(path: Path, wal: bool) -> subprocess.Popen[str]:
+def start_workload(path: Path, wal: bool, *writes: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.shards.store_workload", str(path), "wal" if wal else "no wal"],
+        [sys.executable, "-m", "tests.shards.store_workload", str(path), "wal" if wal else "no wal", *writes],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -176,10 +176,9 @@ def test_a_damaged_or_missing_file_is_an_error_at_opening_and_nothing_is_deleted
 
 def test_a_flipped_bit_in_the_write_ahead_log_is_an_error_never_a_silent_cut(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with start_workload(path, wal=True) as workload:
+    with start_workload(path, True, "100") as workload:
         assert workload.stdout is not None
-        while int(workload.stdout.readline()) < 100:
-            pass
+        assert workload.stdout.readline() == "100\n"
         workload.kill()
     log = max(path.glob("*.log"))
     flip(log, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_export.session import end_session, make_session
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,12 +24,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two tasks at a time, few shuffle partitions, a small heap. Tests leave no view and no setting behind."""
-    session = make_session(
-        "tests",
-        cores=2,
-        memory="1g",
-        extra={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
-    )
+    """Two tasks at a time, few shuffle partitions, a small heap. Tests leave no view and no setting behind.
+
+    `JOURNAL_TEST_CLASSPATH` adds Java archives: drivers of databases that the tests are to use as well.
+    """
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        # Queries here are over before thorough compilation pays: without it they take half the processor time.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    if "JOURNAL_TEST_CLASSPATH" in os.environ:
+        settings["spark.driver.extraClassPath"] = os.environ["JOURNAL_TEST_CLASSPATH"]
+    session = make_session("tests", cores=2, memory="1g", extra=settings)
     yield session
     end_session(session)

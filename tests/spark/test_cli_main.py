@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from spark_export.cli.main import COMMANDS, run
 from spark_export.cli.place import Place
+from tests.spark.sealed_trees import SealedTree, values
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +72,40 @@ def test_wrong_usage_is_one_line_and_status_2(
 )
 def test_the_place_is_what_the_arguments_say_and_else_the_environment(path, server, environment, place) -> None:
     assert Place.parse(path, server, environment) == place
+
+
+def test_without_spark_it_says_what_brings_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    assert run(["sql", "/x", "select 1"]) == 1
+    assert capsys.readouterr().err.endswith("`pip install 'journal-engine[spark]'` brings all it takes\n")
+
+
+def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_is_told_what_is_waited_for(tmp_path: Path) -> None:
+    SealedTree(tmp_path).seal("plant/1", values(2))
+    command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "select count(*) as n from sealed"]
+    terminal, its_end = os.openpty()
+    with subprocess.Popen([*command, "--json", "--memory", "512m"], stdout=subprocess.PIPE, stderr=its_end) as process:
+        os.close(its_end)
+        shown = b"".join(iter(lambda: read_terminal(terminal), b""))
+        assert process.stdout is not None
+        out = process.stdout.read()
+    os.close(terminal)
+    assert process.returncode == 0, shown.decode()
+    assert json.loads(out) == {"n": 2}
+    assert b"starting Spark" in shown
+    for noise in (b"WARN", b"ERROR", b"log4j"):
+        assert noise not in shown
+
+
+def read_terminal(descriptor: int) -> bytes:
+    """What a terminal shows next; nothing when the last process has left it."""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError as error:
+        assert error.errno == errno.EIO
+        return b""
 
 
 def test_help_needs_neither_spark_nor_arrow() -> None:

@@ -6,19 +6,27 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 from pyspark.sql import SparkSession
 
+from broker_adapter import open_adapter
+from shards.record import Record
 from spark_export.cli.main import run
 from spark_export.cli.task_progress import count_tasks
-from tests.spark.sealed_tree import write_segment
+from tests.spark.sealed_trees import NOW_US, SealedTree
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    write_segment(tmp_path, "plant/1", 1, 0, [b"20", b"21", b"\xff"])
-    write_segment(tmp_path, "plant/1", 1, 3, [b"24"])
-    write_segment(tmp_path, "plant/2", 2, 0, [b"two\nlines"])
+    tree = SealedTree(tmp_path)
+    tree.seal("plant/1", [record(b"20"), record(b"21"), record(b"\xff")])
+    tree.seal("plant/1", [record(b"24")])
+    tree.seal("plant/2", [record(b"two\nlines")])
     return tmp_path
+
+
+def record(value: bytes) -> Record:
+    return Record(value=value, headers=(("unit", b"C"),), timestamp_us=NOW_US + 1)
 
 
 @pytest.fixture
@@ -52,14 +60,46 @@ def test_json_is_an_object_a_row(ask, directory: Path) -> None:
     out, _ = ask(str(directory), query, "--json")
     headers = [{"key": "unit", "value": "C"}]
     assert [json.loads(line) for line in out.splitlines()] == [
-        {"offset": 2, "timestamp": "2026-01-31T12:00:02Z", "value_base64": "/w==", "headers": headers},
-        {"offset": 3, "timestamp": "2026-01-31T12:00:03Z", "value": "24", "headers": headers},
+        {"offset": 2, "timestamp": "2026-03-01T12:00:00.000001Z", "value_base64": "/w==", "headers": headers},
+        {"offset": 3, "timestamp": "2026-03-01T12:00:00.000001Z", "value": "24", "headers": headers},
     ]
 
 
 def test_csv_has_a_line_of_names_and_quotes_what_needs_it(ask, directory: Path) -> None:
     out, _ = ask(str(directory), "select offset, value from sealed where shard = 'plant/2'", "--csv")
     assert out == 'offset,value\n0,"two\nlines"\n'
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """A data directory at rest with nothing sealed in it."""
+
+    async def fill() -> None:
+        async with open_adapter(f"embedded:{tmp_path}") as store:
+            for topic, values in {"plant/1": [b"20", b"21"], "plant/2": [b"30"]}.items():
+                await store.create_shard(topic)
+                await store.append(topic, values)
+
+    trio.run(fill)
+    return tmp_path
+
+
+def test_records_are_those_that_are_sealed_and_those_that_are_not(ask, live: Path) -> None:
+    out, _ = ask(str(live), "select topic, offset, value from records order by topic, offset", "--csv")
+    assert out.splitlines() == ["topic,offset,value", "plant/1,0,20", "plant/1,1,21", "plant/2,0,30"]
+    out, _ = ask(str(live), "select count(*) as n from Records", "--topics", "plant/2", "--json")
+    assert json.loads(out) == {"n": 1}
+
+
+def test_records_of_a_bare_tree_are_its_sealed_ones(ask, directory: Path) -> None:
+    out, _ = ask(str(directory / "sealed"), "select count(*) as n from records", "--json")
+    assert json.loads(out) == {"n": 5}
+
+
+def test_a_server_that_is_not_there_is_one_line(ask) -> None:
+    _, err = ask("select * from records", "--server", "127.0.0.1:1", status=1)
+    assert err.count("\n") == 1
+    assert "127.0.0.1:1" in err
 
 
 def test_only_the_topics_asked_for_are_there(ask, directory: Path) -> None:

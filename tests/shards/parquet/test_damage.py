@@ -148,7 +148,7 @@ def rewritten(change: dict[bytes, bytes], table: pa.Table | None = None) -> byte
     if table is None:
         table = pa.Table.from_batches([reader.table(group.index) for group in reader.row_groups])
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
+    with pq.ParquetWriter(sink, table.schema, store_schema=False, compression="none", use_dictionary=False) as writer:
         for group in reader.row_groups:
             writer.write_table(table.slice(group.first_offset - 1000, group.next_offset - group.first_offset))
         writer.add_key_value_metadata({**reader.footer.metadata, **change})
@@ -216,8 +216,11 @@ def test_rows_that_contradict_the_metadata_are_found_by_verify() -> None:
         assert re.search(message, problems), problems
 
 
-def problems_of_rows(table: pa.Table) -> str:
-    """Return what `verify` finds in a segment with these rows, of which all checksums are right."""
+def problems_of_rows(table: pa.Table, statistics_of: pa.Table | None = None) -> str:
+    """Return what `verify` finds in a segment with these rows, of which all checksums are right.
+
+    The statistics can be those of other rows, if these are of the same sizes.
+    """
     first = rewritten({}, table)
     footer = pq.read_metadata(pa.BufferReader(first))
     entries = msgspec.json.decode(footer.metadata[b"journal.row_groups"])
@@ -232,7 +235,20 @@ def problems_of_rows(table: pa.Table) -> str:
         b"journal.data_bytes": b"%d" % position,
         b"journal.data_sha256": hashlib.sha256(first[:position]).hexdigest().encode(),
     }
-    return "\n".join(verify(with_content(rewritten(changes, table)), SEALED.path))
+    end = rewritten(changes, statistics_of or table)[position:]
+    return "\n".join(verify(with_content(rewritten(changes, table)[:position] + end), SEALED.path))
+
+
+def test_statistics_that_are_not_those_of_the_rows_are_found_by_verify() -> None:
+    reader = SEALED.open()
+    table = pa.Table.from_batches([reader.table(group.index) for group in reader.row_groups])
+    rows = table.to_pylist()
+    rows[2]["key"] = b"sensor-0"
+    rows[5]["lsn"] = 12
+    problems = problems_of_rows(pa.Table.from_pylist(rows, SCHEMA), statistics_of=table)
+    assert "row group 1 (offsets 1002 to 1004): statistics of key: expected (b'sensor-0', b'sensor-0')" in problems
+    assert "row group 2 (offsets 1004 to 1006): last lsn: expected 11, found 12" in problems
+    assert "row group 2 (offsets 1004 to 1006): statistics of lsn: expected (11, 12), found (11, 11)" in problems
 
 
 def test_right_checksums_are_made_for_the_test_above() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.batch import (
@@ -36,10 +37,12 @@ from tests.shards.parquet.segments import (
 )
 
 Batches = list[tuple[list[Record], Codec]]
+few = settings(deadline=None, max_examples=60)  # Each example writes and reads a file.
 row_group_sizes = st.sampled_from([1, 200, 1000, 1 << 20])
 buffer_sizes = st.sampled_from([1, 100, 512, 4096, 1 << 20])
 
 
+@few
 @given(batch_lists, row_group_sizes, buffer_sizes)
 def test_batches_read_back_hold_the_same_records(batches: Batches, row_group_bytes: int, buffer_bytes: int) -> None:
     log = stamp_all(encode_all(batches))
@@ -57,6 +60,7 @@ def test_batches_read_back_hold_the_same_records(batches: Batches, row_group_byt
     assert verify(sealed.files, sealed.path, size_bytes=sealed.file.size_bytes, digest=sealed.file.digest) == []
 
 
+@few
 @given(batch_lists, row_group_sizes)
 def test_batches_without_a_producer_and_a_codec_come_back_byte_by_byte(batches: Batches, row_group_bytes: int) -> None:
     log = stamp_all(encode_all([(records, Codec.NONE) for records, _ in batches]))
@@ -65,6 +69,7 @@ def test_batches_without_a_producer_and_a_codec_come_back_byte_by_byte(batches: 
         assert b"".join(reader.batches(group.index).data for group in reader.row_groups) == log
 
 
+@few
 @given(batch_lists)
 def test_the_rows_of_a_sealed_segment_are_its_records(batches: Batches) -> None:
     log = stamp_all(encode_all(batches))
@@ -74,6 +79,7 @@ def test_the_rows_of_a_sealed_segment_are_its_records(batches: Batches) -> None:
     assert records_of(pa.Table.from_batches(tables, SCHEMA)) == decode_all(log)
 
 
+@few
 @given(batch_lists, st.integers(0, 6))
 def test_the_rows_of_stored_batches_are_their_records(batches: Batches, gap_at: int) -> None:
     pieces = encode_all(batches)
@@ -85,6 +91,7 @@ def test_the_rows_of_stored_batches_are_their_records(batches: Batches, gap_at: 
     assert records_of(table) == decode_all(log) + decode_all(rest)
 
 
+@few
 @given(batch_lists, st.integers(0, 15))
 def test_it_does_not_matter_where_in_memory_the_batches_lie(batches: Batches, shift: int) -> None:
     log = stamp_all(encode_all(batches))
@@ -109,11 +116,14 @@ def test_a_log_without_batches_becomes_a_segment_without_row_groups() -> None:
     assert verify(sealed.files, sealed.path) == []
 
 
+@few
 @given(record_lists, st.sampled_from(["value", "topic", "tags"]))
 def test_columns_are_read_alone(records: list[Record], name: str) -> None:
     log = stamp_all([encode(records, now_us=NOW_US)])
     with seal(log).open() as reader:
-        assert reader.table(0, [name]).equals(reader.table(0).select([name]))
+        assert reader.table(0, [name, "offset"]).equals(reader.table(0).select(["offset", name]))
+        with pytest.raises(KeyError, match="nothing"):
+            reader.table(0, [name, "nothing"])
 
 
 def test_row_groups_end_where_batches_end() -> None:
@@ -146,6 +156,16 @@ def test_what_a_segment_says_of_itself_is_true() -> None:
     assert sealed.file.value_bytes == 9
     assert sealed.file.row_groups == 3
     assert sealed.file.size_bytes == len(sealed.content)
+
+
+def test_threads_may_share_a_reader_of_many_row_groups() -> None:
+    log = stamp_all([encode_values([b"%d" % number], timestamp_us=NOW_US) for number in range(150)])
+    with seal(log, row_group_bytes=1).open() as reader, ThreadPoolExecutor(4) as pool:
+        assert len(reader.row_groups) == 150
+        # More than is read of the end of a file at first.
+        assert reader.end.size_bytes - reader.end.index_end > 1 << 16
+        groups = pool.map(reader.batches, range(150))
+        assert b"".join(group.data for group in groups) == log
 
 
 def test_the_operating_system_files_serve_as_well(tmp_path: Any) -> None:

@@ -1,0 +1,281 @@
+"""Sealed history: how fast closed log segments become Parquet, how small, at what cost to appends, and how they read.
+
+Made once per benchmark on a server of its own, because it writes millions of distinct records: ones that repeat would
+compress like nothing a user has. The Spark rows run in a process of their own (`benchmarks.spark_load`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from benchmarks import load, processes
+from benchmarks.load import Timing
+from benchmarks.ours import CHUNK_BYTES, FETCH_BYTES, FILE, batch_of, window_of
+from benchmarks.rows import BATCH_RECORDS
+from benchmarks.runs import Measurement
+from benchmarks.stage import REPOSITORY, Stage, start_journal
+from benchmarks.wire import AckCounter, Wire, fetch_bytes_per_s
+from journal.protocol import frames
+from journal.protocol.frames import Op
+from shards.batch import encode_values
+from shards.file_system import OsFileSystem
+from shards.log_segment import LogHeader
+from shards.parquet.sealing import SealPlan, seal_log
+from shards.segment_paths import log_path
+
+SHARDS = 4
+RECORDS_PER_BATCH = 100
+SEALING_RUNS = 3
+SPARK_TIMEOUT_S = 600.0
+FIRST_TIME_US = 1_700_000_000_000_000
+RECORD_INTERVAL_US = 200
+
+Progress = Callable[[int, int], None]
+
+KEYS = (
+    "seal.rate",
+    "seal.ratio",
+    "seal.appends",
+    "sealed.read",
+    "spark.sealed",
+    "spark.source",
+    "spark.differences",
+)
+
+
+def measurement(stage: Stage, records: int, progress: Progress) -> Measurement:
+    """The one measurement of this module; ``progress`` is told records written and records in all."""
+    return Measurement(
+        KEYS, lambda timing: _measure(stage.directory / "history", records, timing, progress), repeated=False
+    )
+
+
+def telemetry(first: int, count: int) -> list[bytes]:
+    """JSON values of about 150 bytes, as a machine would tell of itself; the same ones for the same numbers."""
+    noise = random.Random(first)
+    return [
+        b'{"host":"gateway-%03d","line":%d,"sequence":%d,"temperature":%.2f,"pressure":%.3f,'
+        b'"rpm":%d,"voltage":%.2f,"state":"%s","uptime_s":%d}'
+        % (
+            number % 40,
+            number % 7,
+            number,
+            21 + 4 * noise.random(),
+            1.013 + 0.05 * noise.random(),
+            1480 + noise.randrange(40),
+            229 + 3 * noise.random(),
+            (b"running", b"running", b"running", b"idle")[noise.randrange(4)],
+            86_400 + number // 50,
+        )
+        for number in range(first, first + count)
+    ]
+
+
+@attrs.frozen(slots=True)
+class Segment:
+    """A closed log segment of a shard that the benchmark wrote."""
+
+    name: str
+    shard_id: int
+    base_offset: int
+    next_offset: int
+
+
+def _measure(directory: Path, records: int, timing: Timing, progress: Progress) -> Mapping[str, float]:
+    data = directory / "data"
+    with _running(data, directory / "log-written", sealing=False) as server:
+        segments = _write(server.address, records, progress)
+    rate, ratio = _sealing_rate(data, segments)
+    with _running(data, directory / "log-sealing", sealing=True) as server:
+        kept = _appends_while_sealing(server.address, timing)
+    with _running(data, directory / "log-sealed", sealing=True) as server:
+        read = _read_rate(server.address, segments[0].name, timing)
+    spark = _spark(data)
+    return {
+        "seal.rate": rate,
+        "seal.ratio": ratio,
+        "seal.appends": kept,
+        "sealed.read": read,
+        "spark.sealed": spark["sealed_records_per_s"],
+        "spark.source": spark["source_records_per_s"],
+        "spark.differences": spark["differences"],
+    }
+
+
+@contextmanager
+def _running(data: Path, log_path: Path, *, sealing: bool) -> Iterator[processes.Server]:
+    """A server for the time of a block, stopped by SIGTERM."""
+    server = start_journal(data, log_path, settings={"sealing.enabled": str(sealing).lower()})
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _name(number: int) -> str:
+    return f"history/line{number}/telemetry"
+
+
+def _write(address: tuple[str, int], records: int, progress: Progress) -> list[Segment]:
+    """Append the records, spread over a few shards, close their segments and tell which there are."""
+    buffer = bytearray(1 << 20)
+    counter = AckCounter()
+    segments: list[Segment] = []
+    with Wire(address) as wire:
+        names = [_name(number) for number in range(SHARDS)]
+        handles = wire.open(names, FILE)
+        sent = acknowledged = 0
+        for first in range(0, records, RECORDS_PER_BATCH):
+            values = telemetry(first, min(RECORDS_PER_BATCH, records - first))
+            batch = encode_values(values, timestamp_us=FIRST_TIME_US + first * RECORD_INTERVAL_US)
+            wire.socket.sendall(frames.build_append(sent, handles[sent % SHARDS], batch))
+            sent += 1
+            while sent - acknowledged > window_of(len(batch)) // 2:
+                acknowledged += counter(buffer, wire.socket.recv_into(buffer))
+            if sent % 500 == 0:
+                progress(first, records)
+        while acknowledged < sent:
+            acknowledged += counter(buffer, wire.socket.recv_into(buffer))
+        progress(records, records)
+    with Wire(address) as wire:
+        for name in names:
+            info = wire.request(Op.SEAL, {"name": name})
+            segments += [
+                Segment(name, info["shard_id"], segment["base_offset"], segment["next_offset"])
+                for segment in info["segments"]
+                if segment["sealed"] and segment["next_offset"] > segment["base_offset"]
+            ]
+    return segments
+
+
+def _sealing_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float]:
+    """Megabytes of values that one core turns into Parquet in a second, and log bytes over Parquet bytes.
+
+    The best of a few passes over all segments counts: what a core can do, whatever else the machine did meanwhile.
+    """
+    files = OsFileSystem()
+    output = data.parent / "sealed-aside.parquet"
+    plans = [_plan(files, data, segment, output) for segment in segments]
+    rates, ratio = [], 0.0
+    for _ in range(SEALING_RUNS):
+        value_bytes = sealed_bytes = 0
+        begun_at = time.perf_counter()
+        for plan in plans:
+            made = seal_log(files, plan)
+            value_bytes += made.value_bytes
+            sealed_bytes += made.size_bytes
+        rates.append(value_bytes / (time.perf_counter() - begun_at) / 1e6)
+        ratio = sum(plan.end_position for plan in plans) / sealed_bytes
+    output.unlink()
+    return max(rates), ratio
+
+
+def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> SealPlan:
+    path = log_path(str(data / "log"), segment.shard_id, segment.base_offset)
+    file = files.open(path, write=False)
+    try:
+        header, start = LogHeader.decode(path, file.pread(2048, 0))
+        end = file.size()
+    finally:
+        file.close()
+    return SealPlan(
+        log_path=path,
+        out_path=str(output),
+        name=segment.name,
+        shard_id=segment.shard_id,
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        start_position=start,
+        end_position=end,
+        created_us=header.created_us,
+    )
+
+
+def _appends_while_sealing(address: tuple[str, int], timing: Timing) -> float:
+    """Append rate while the worker seals, over the rate of the same load just before and after."""
+    before = _append_rate(address, timing)
+    done = threading.Event()
+    rates: list[float] = []
+
+    def seal() -> None:
+        try:
+            with Wire(address, timeout_s=300.0) as wire:
+                for number in range(SHARDS):
+                    wire.request(Op.SEAL, {"name": _name(number), "wait": True})
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=seal, name="sealing")
+    thread.start()
+    while not done.is_set():
+        rate = _append_rate(address, Timing(0.05, 0.4))
+        # A run at whose end the worker had finished did not have it beside it all the time.
+        if not done.is_set():
+            rates.append(rate)
+    thread.join()
+    after = _append_rate(address, timing)
+    if not rates:
+        raise load.LoadError("sealing was over before an append rate could be measured beside it; write more records")
+    return sum(rates) / len(rates) / ((before + after) / 2)
+
+
+def _append_rate(address: tuple[str, int], timing: Timing) -> float:
+    """Records per second in 16 KiB batches, acknowledged after fsync, to a shard that is deleted afterwards."""
+    batch = batch_of(BATCH_RECORDS)
+    with Wire(address) as wire:
+        [handle] = wire.open(["history/beside"], FILE)
+        per_chunk = CHUNK_BYTES // len(batch)
+        data = b"".join(frames.build_append(number, handle, batch) for number in range(per_chunk))
+        chunk = load.Chunk(data, per_chunk)
+        window = window_of(len(batch))
+        rate = load.pipelined_rate(wire.socket, [chunk], AckCounter(), window=window, timing=timing)
+    with Wire(address) as wire:
+        wire.delete("history/beside")
+    return rate * BATCH_RECORDS
+
+
+def _read_rate(address: tuple[str, int], name: str, timing: Timing) -> float:
+    """Megabytes of values per second of a sealed shard read back by offset through the socket."""
+    with Wire(address) as wire:
+        info = wire.request(Op.DESCRIBE_SHARD, {"name": name})
+        end = int(info["next_offset"])
+        [handle] = wire.open([name], None)
+        share = _value_share(wire, handle)
+        rate = fetch_bytes_per_s(
+            wire.socket, handle, first_offset=0, end_offset=end, max_bytes=FETCH_BYTES, timing=timing
+        )
+    return rate * share / 1e6
+
+
+def _value_share(wire: Wire, handle: int) -> float:
+    """How much of the batch bytes are values."""
+    batch = encode_values(telemetry(0, RECORDS_PER_BATCH), timestamp_us=FIRST_TIME_US)
+    return sum(map(len, telemetry(0, RECORDS_PER_BATCH))) / len(batch)
+
+
+def _spark(data: Path) -> Mapping[str, Any]:
+    """Figures of the Spark process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.spark_load", str(data)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=SPARK_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise processes.ProcessError(f"Spark ended with status {done.returncode}: {last}")
+    figures: Mapping[str, Any] = json.loads(done.stdout)
+    return figures

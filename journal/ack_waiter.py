@@ -1,0 +1,40 @@
+"""Waiting inside the process for the acknowledgement of one append."""
+
+from __future__ import annotations
+
+import trio
+
+from journal.protocol.frames import ACK, ACK_DUPLICATE
+from shards.errors import StorageFailedError
+from shards.model import AckLevel, Appended
+
+
+class AckWaiter:
+    """An ack sink for one append."""
+
+    number = 0
+
+    def __init__(self) -> None:
+        self._done = trio.Event()
+        self._result: Appended | StorageFailedError | None = None
+
+    def acknowledge(self, acks: bytearray) -> None:
+        _, level, flags, _, base_offset = ACK.unpack(acks)
+        self._result = Appended(base_offset, AckLevel(level), bool(flags & ACK_DUPLICATE))
+        self._done.set()
+
+    def fail(self, error: StorageFailedError) -> None:
+        self._result = error
+        self._done.set()
+
+    async def wait(self) -> Appended:
+        """What was acknowledged.
+
+        Raises:
+            StorageFailedError: The engine failed; whether it is stored is known after a restart.
+        """
+        await self._done.wait()
+        if isinstance(self._result, Appended):
+            return self._result
+        assert self._result is not None  # set before the event
+        raise self._result

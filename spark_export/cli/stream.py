@@ -1,0 +1,157 @@
+"""`journal-spark stream`: what is appended to a journal, added to files as it comes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from command_line.app import JsonOption
+from command_line.boundary import UsageError
+from command_line.output import note, write_json, write_text
+from command_line.quantities import parse_duration_us
+from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
+from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_export.stream_export import MicroBatch
+
+_LOOK_EVERY_S: Any = 0.25  # PySpark says that it wants whole seconds, and takes others
+
+
+def stream(
+    directory_or_target: str | None = None,
+    target: str | None = None,
+    /,
+    *,
+    server: ServerOption = None,
+    topics: TopicsOption = ALL_TOPICS,
+    to: Literal["parquet", "csv", "json", "console"] = "parquet",
+    checkpoint: str = "",
+    available_now: Annotated[bool, Parameter(negative="")] = False,
+    interval: str | None = None,
+    max_records: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    start: str = "earliest",
+    value_as: Literal["text", "binary", "json"] | None = None,
+    partition_by: str = "date",
+    data_loss: Literal["fail", "skip"] = "fail",
+    json: JsonOption = False,
+    spark: SparkOptions = DEFAULT,
+) -> None:
+    """Add what is appended to files as it comes, each record once; Ctrl-C ends it.
+
+    Run it again to go on: a stream that was stopped or killed misses no record and repeats none.
+
+    Args:
+        directory_or_target: Data directory or tree of sealed segments; the target if --server has everything.
+        target: Directory of the files, on any file system that Spark writes; none for the console.
+        to: What to write; console shows the records.
+        checkpoint: Directory that holds how far the stream got; by default _checkpoint in the target.
+        available_now: Take what is there now, then end.
+        interval: Time from one micro-batch to the next, like 10s; by default one follows the other.
+        max_records: Most records of a micro-batch.
+        start: Where a new stream begins: earliest, latest, or JSON of offsets by shard.
+        value_as: How keys and values are written; binary for parquet, text for the others by default.
+        partition_by: Directories in the target: date, topic, both with a comma between, or nothing.
+        data_loss: What to do when records were trimmed before they were read.
+        json: Print a JSON object for each micro-batch.
+    """
+    if available_now and interval is not None:
+        raise UsageError("--available-now ends by itself and --interval goes on for ever; give one")
+    if to == "console" and target is not None:
+        raise UsageError(f"--to console needs no target, and there is {target!r}")
+    is_target = target is None and to != "console" and server is not None
+    path, written_to = (None, directory_or_target) if is_target else (directory_or_target, target)
+    if to != "console" and written_to is None:
+        raise UsageError(f"name the directory for the {to} files after that of the journal, or give --to console")
+    interval_s = None if interval is None else parse_duration_us(interval) / 1_000_000
+    options = Place.parse(path, server).options(topics) | {
+        "startingOffsets": start,
+        "failOnDataLoss": "true" if data_loss == "fail" else "false",
+    }
+    if max_records is not None:
+        options["maxRecordsPerTrigger"] = str(max_records)
+    from spark_export.options import parse_options
+    from spark_export.stream_export import StreamSink
+    from spark_export.stream_export import stream as start_stream
+
+    # Wrong options are told at once, not after Spark has started.
+    parse_options(options, "stream")
+    sink = StreamSink(
+        format=to,
+        target=written_to or "",
+        checkpoint=checkpoint,
+        value_as=value_as,
+        partition_by=cast("Any", tuple(each.strip() for each in partition_by.split(",") if each.strip())),
+    )
+    with running_spark(spark) as session, _asked_to_stop() as stopping:
+        query = start_stream(session, options, sink, available_now=available_now, interval_s=interval_s)
+        try:
+            _follow(query, stopping, as_json=json, quiet=to == "console" and not json)
+        finally:
+            query.stop()
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """An event that is set by SIGINT and SIGTERM while the block runs."""
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: object) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _follow(query: StreamingQuery, stopping: threading.Event, *, as_json: bool, quiet: bool) -> None:
+    """Tell of each micro-batch until the query ends or is to be stopped.
+
+    Raises:
+        StreamingQueryException: The query failed.
+    """
+    told = -1
+    while True:
+        # Progress is looked at after it has ended as well, so that the last micro-batch is told of.
+        ended = stopping.is_set() or query.awaitTermination(_LOOK_EVERY_S) is True
+        told = _tell(query, told, as_json=as_json, quiet=quiet)
+        if ended:
+            break
+    if stopping.is_set():
+        note("journal-spark", "stopped; the same command goes on from here")
+
+
+def _tell(query: StreamingQuery, told: int, *, as_json: bool, quiet: bool) -> int:
+    """Tell of the micro-batches after one; return the last that there was."""
+    from spark_export.stream_export import MicroBatch
+
+    last = query.lastProgress
+    if last is None or last.batchId == told:
+        return told
+    for progress in query.recentProgress:
+        if progress.batchId > told and progress.numInputRows:
+            told = progress.batchId
+            batch = MicroBatch.of(progress)
+            if as_json:
+                write_json(batch)
+            elif not quiet:
+                write_text(_line(batch))
+    return told
+
+
+def _line(batch: MicroBatch) -> str:
+    seconds = max(batch.duration_ms, 1) / 1000
+    rate = batch.records / seconds
+    behind = f"{batch.behind:,} behind" if batch.behind else "up to date"
+    return f"batch {batch.batch}: {batch.records:,} records in {seconds:,.1f} s ({rate:,.0f}/s), {behind}"

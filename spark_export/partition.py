@@ -1,0 +1,38 @@
+"""What Spark hands from planning to a task, in a batch query and in a stream alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from spark_export.conditions import Condition
+from spark_export.options import SourceOptions
+from spark_export.planning import Part
+from spark_export.reading import read_parts
+from spark_export.record_columns import Wanted
+from spark_export.snapshot import Store
+
+
+class PartitionOfParts(InputPartition):
+    """What one task reads, and where."""
+
+    def __init__(self, store: Store, parts: Sequence[Part]) -> None:
+        self.store = store
+        self.parts = tuple(parts)
+
+
+def read_partition(
+    partition: InputPartition, schema: StructType, conditions: Sequence[Condition], options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition.
+
+    Raises:
+        DataLossError: Records are gone and the query does not let that pass.
+        UnreadableError: A file is damaged, or the server is out of reach.
+    """
+    if isinstance(partition, PartitionOfParts):
+        # Spark makes one partition of no partitions, which is none of ours.
+        yield from read_parts(partition.store, partition.parts, Wanted.of(schema, conditions, options))

@@ -1,0 +1,139 @@
+"""Following a journal into files: what is appended is added to a directory, micro-batch by micro-batch, exactly once.
+
+How far it got stands in the checkpoint, which files count in the target's ``_spark_metadata``; Spark keeps both, and a
+stream that is killed goes on from there. Rows look as those of an export do (`spark_export.export`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
+
+from spark_export.errors import OptionError
+from spark_export.export.file_target import WRITER_OPTIONS
+from spark_export.export.options import ExportOptions, PartitionBy, ValueAs
+from spark_export.export.rows import DIRECTORY_COLUMNS, add_directories, shaped
+from spark_export.options import parse_options
+from spark_export.positions import StreamPosition, records_between
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SinkFormat = Literal["parquet", "csv", "json", "console"]
+_SHOWN_ROWS: Final = 1_000_000
+
+
+@attrs.frozen(kw_only=True)
+class StreamSink:
+    """Where a stream goes.
+
+    Attributes:
+        format: ``parquet``, ``csv`` or ``json`` files, or ``console`` for looking on.
+        target: Directory of the files, on any file system that Spark writes; empty for the console.
+        checkpoint: Directory that holds how far the stream got; by default ``_checkpoint`` in the target. One for each
+            stream, and never without its target: together they make each record come once.
+        value_as: How key and value are written, as in an export; by default bytes in Parquet, text in the others.
+        partition_by: Directories in the target: ``date``, ``topic``, both or none.
+    """
+
+    format: SinkFormat = "parquet"
+    target: str = ""
+    checkpoint: str = ""
+    value_as: ValueAs | None = None
+    partition_by: tuple[PartitionBy, ...] = ("date",)
+
+    def __attrs_post_init__(self) -> None:
+        if (self.format == "console") is bool(self.target):
+            raise OptionError(
+                f"format {self.format!r} does not go with target {self.target!r}: a directory is needed for files, and "
+                "none for the console"
+            )
+
+
+@attrs.frozen(slots=True)
+class MicroBatch:
+    """What one micro-batch did.
+
+    Attributes:
+        batch: Its number.
+        records: How many records it read.
+        duration_ms: How long it took.
+        behind: How many offsets were left to read when it was planned.
+    """
+
+    batch: int
+    records: int
+    duration_ms: int
+    behind: int
+
+    @classmethod
+    def of(cls, progress: StreamingQueryProgress) -> MicroBatch:
+        """What the progress of a stream from the data source `journal` says."""
+        source = progress.sources[0]
+        behind = 0
+        if source.endOffset and source.latestOffset:
+            behind = records_between(_position(source.endOffset), _position(source.latestOffset))
+        return cls(progress.batchId, progress.numInputRows, progress.batchDuration, behind)
+
+
+def stream(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    sink: StreamSink,
+    *,
+    available_now: bool = False,
+    interval_s: float | None = None,
+) -> StreamingQuery:
+    """Start to add what a journal has, and what is appended to it, to a directory of files.
+
+    Args:
+        spark: The session.
+        source: Options of the data source `journal`.
+        sink: Where to.
+        available_now: Take what is there now, then end.
+        interval_s: Time from one micro-batch to the next; by default the next begins when the last one has ended.
+
+    Returns:
+        The query, which runs until it is stopped, fails, or has all that was wanted of it.
+
+    Raises:
+        OptionError: The options are not possible ones.
+    """
+    wanted = parse_options(source, "stream")
+    chosen: dict[str, Any] = {} if sink.value_as is None else {"value_as": sink.value_as}
+    looks = ExportOptions(
+        target=sink.target or "console",
+        # Shown in a table, records are what they are in CSV.
+        format="csv" if sink.format == "console" else sink.format,
+        path=wanted.path,
+        server=wanted.server,
+        topics=wanted.topics,
+        partition_by=sink.partition_by if sink.target else (),
+        **chosen,
+    )
+    frame = spark.readStream.format("journal").options(**source).load()
+    writer = add_directories(shaped(frame, looks), looks).writeStream.format(sink.format).outputMode("append")
+    if sink.target:
+        target = sink.target.rstrip("/")
+        writer = writer.options(**WRITER_OPTIONS[sink.format]).option("path", target)
+        writer = writer.option("checkpointLocation", sink.checkpoint or f"{target}/_checkpoint")
+        if looks.partition_by:
+            writer = writer.partitionBy(*(DIRECTORY_COLUMNS[one] for one in looks.partition_by))
+    else:
+        writer = writer.options(truncate="false", numRows=_SHOWN_ROWS)
+        if sink.checkpoint:
+            writer = writer.option("checkpointLocation", sink.checkpoint)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif interval_s is not None:
+        writer = writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
+    return writer.start()
+
+
+def _position(text: str) -> StreamPosition:
+    return StreamPosition.decode(json.loads(text))

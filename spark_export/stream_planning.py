@@ -1,0 +1,198 @@
+"""What a micro-batch reads of each shard, and what to say when records that it was to read are gone.
+
+Pure: positions and snapshots in, positions and ranges out. A position is only ever moved here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from spark_export.errors import DataLossError
+from spark_export.options import SourceOptions
+from spark_export.planning import ShardRange, batch_ranges
+from spark_export.positions import Position, StreamPosition
+from spark_export.snapshot import ShardSnapshot, Snapshot
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+def first_position(snapshot: Snapshot, options: SourceOptions) -> StreamPosition:
+    """Where a new query begins.
+
+    Raises:
+        OptionError: An option names a shard that is not there, or an offset past its end.
+        DataLossError: Records that an option asks for were trimmed, and that is to be an error.
+    """
+    return StreamPosition(
+        {
+            # What is empty needs no position: a shard without one is read from its first record on.
+            one.shard.name: Position(one.shard.shard_id, min(one.first_offset, one.shard.next_offset))
+            for one in batch_ranges(snapshot, options)
+            if one.shard.next_offset
+        }
+    )
+
+
+def end_position(snapshot: Snapshot) -> StreamPosition:
+    """Where everything that there is has been read."""
+    return StreamPosition(
+        {shard.name: Position(shard.shard_id, shard.next_offset) for shard in snapshot.shards if shard.next_offset}
+    )
+
+
+def next_position(
+    start: StreamPosition, snapshot: Snapshot, options: SourceOptions, max_records: int | None
+) -> StreamPosition:
+    """Where the micro-batch after a position ends; ``start`` itself if there is nothing new.
+
+    Args:
+        start: How far the query is.
+        snapshot: What there is.
+        options: Which shards the query looks into, and whether a loss is an error.
+        max_records: Bound of the micro-batch; None for none.
+
+    Raises:
+        DataLossError: Records after the position are gone, and that is to be an error.
+    """
+    there = {shard.name for shard in snapshot.shards}
+    # What the query does not look into (any more) keeps its place, for it may be asked for again.
+    kept = {name: one for name, one in start.shards.items() if not options.wants_shard(name)}
+    for name, one in start.shards.items():
+        if name not in there and name not in kept:
+            _lose(
+                options,
+                f"shard {name!r} (id {one.shard_id}), which was read up to offset {one.next_offset}, is not there any "
+                f"more: it was deleted, or all of its segments were removed",
+                "to go on without it",
+            )
+    begun = {shard.name: _begin(shard, start.shards.get(shard.name), options) for shard in snapshot.shards}
+    waiting = {
+        shard.name: shard.next_offset - begun[shard.name]
+        for shard in snapshot.shards
+        if shard.next_offset > begun[shard.name]
+    }
+    given, after = (waiting, "") if max_records is None else fair_shares(waiting, max_records, start.after)
+    for shard in snapshot.shards:
+        if shard.next_offset:
+            kept[shard.name] = Position(shard.shard_id, begun[shard.name] + given.get(shard.name, 0))
+    return start if kept == start.shards else StreamPosition(kept, after)
+
+
+def fair_shares(waiting: Mapping[str, int], most: int, after: str) -> tuple[dict[str, int], str]:
+    """Share out a bounded number of records, so that no shard has to wait for another.
+
+    Each gets the same, and what some do not need goes to the others. If there are more shards than records, one each
+    goes to those that come next by name.
+
+    Args:
+        waiting: By shard, how many records it has.
+        most: How many are given in all.
+        after: The shard that was served last.
+
+    Returns:
+        By shard, how many it gives; and the shard that was served last, empty if all were.
+    """
+    if most < len(waiting):
+        names = sorted(waiting)
+        in_turn = [name for name in names if name > after] + [name for name in names if name <= after]
+        return dict.fromkeys(in_turn[:most], 1), in_turn[most - 1]
+    left = most
+    given = {}
+    for served, (name, count) in enumerate(sorted(waiting.items(), key=lambda one: one[1])):
+        # Fewest first: what one of them leaves is shared by all that follow.
+        given[name] = min(count, left // (len(waiting) - served))
+        left -= given[name]
+    return given, ""
+
+
+def changed_shards(start: StreamPosition, end: StreamPosition) -> list[str]:
+    """The shards that have something to read between two positions."""
+    return [name for name, one in end.shards.items() if one.next_offset > _first_of(start.shards.get(name), one)]
+
+
+def stream_ranges(
+    start: StreamPosition, end: StreamPosition, snapshot: Snapshot, options: SourceOptions
+) -> list[ShardRange]:
+    """What lies between two positions, of what is there now.
+
+    Raises:
+        DataLossError: Some of it is gone, and that is to be an error.
+    """
+    there = {shard.name: shard for shard in snapshot.shards}
+    ranges = []
+    for name in changed_shards(start, end):
+        to = end.shards[name]
+        first = _first_of(start.shards.get(name), to)
+        wanted = f"shard {name!r} (id {to.shard_id}): offsets {first} up to (not with) {to.next_offset} are to be read"
+        shard = there.get(name)
+        if shard is None or shard.shard_id != to.shard_id:
+            found = (
+                "there is no such shard any more"
+                if shard is None
+                else f"the one of that name now has id {shard.shard_id}"
+            )
+            _lose(options, f"{wanted}, but {found}", "to go on without them")
+            continue
+        if shard.next_offset < to.next_offset:
+            _lose(
+                options,
+                f"{wanted}, but {_held(shard)}: the store was set back to an older state",
+                "to go on with what is there",
+            )
+        if shard.start_offset > first:
+            _lose(
+                options, f"{wanted}, but {_held(shard)}: the records below were trimmed", _going_on(shard.start_offset)
+            )
+        first = max(first, shard.start_offset)
+        ranges.append(ShardRange(shard, first, max(first, min(to.next_offset, shard.next_offset))))
+    return ranges
+
+
+def _first_of(position: Position | None, end: Position) -> int:
+    return position.next_offset if position is not None and position.shard_id == end.shard_id else 0
+
+
+def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptions) -> int:
+    """Offset to go on from in a shard that is there."""
+    first = 0 if position is None else position.next_offset
+    if position is not None and position.shard_id != shard.shard_id:
+        _lose(
+            options,
+            f"shard {shard.name!r} was deleted and created again: the one with id {position.shard_id} was read up to "
+            f"offset {first} and is gone, the one with id {shard.shard_id} is another ({_held(shard)})",
+            _going_on(shard.start_offset),
+        )
+        return shard.start_offset
+    if first > shard.next_offset:
+        _lose(
+            options,
+            f"shard {shard.name!r} (id {shard.shard_id}) was read up to offset {first}, but {_held(shard)}: the store "
+            f"was set back to an older state",
+            f"to go on with what is appended from offset {shard.next_offset} on",
+        )
+        return shard.next_offset
+    if first < shard.start_offset:
+        _lose(
+            options,
+            f"shard {shard.name!r} (id {shard.shard_id}) is to be read from offset {first} on, but {_held(shard)}: the "
+            f"records below were trimmed",
+            _going_on(shard.start_offset),
+        )
+        return shard.start_offset
+    return first
+
+
+def _held(shard: ShardSnapshot) -> str:
+    return f"it holds offsets from {shard.start_offset} up to but not including {shard.next_offset}"
+
+
+def _going_on(offset: int) -> str:
+    return f"to go on from offset {offset}, the first that is there"
+
+
+def _lose(options: SourceOptions, what: str, way_out: str) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{what}; {way_out}, set failOnDataLoss to false")
+    _LOGGER.warning("%s; failOnDataLoss is false, so the query goes on without", what)

@@ -1,0 +1,90 @@
+"""Reading as a stream: what Spark calls on the reader of ``spark.readStream.format("journal")``.
+
+Positions and what is between them are decided in `spark_export.stream_planning`; tasks read a micro-batch as they read
+a batch. How far a query is stands in its checkpoint and nowhere else, so a query that is killed and started again reads
+the very same records for a micro-batch that was planned before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark_export.options import SourceOptions
+from spark_export.partition import PartitionOfParts, read_partition
+from spark_export.planning import plan_partitions
+from spark_export.positions import StreamPosition
+from spark_export.shard_watch import ShardWatch
+from spark_export.snapshot import Snapshot, take_snapshot
+from spark_export.stream_planning import changed_shards, end_position, first_position, next_position, stream_ranges
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is appended, micro-batch by micro-batch.
+
+    Args:
+        options: The query's.
+        schema: The columns that Spark expects.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._watch = ShardWatch(options)
+        self._target: Snapshot | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take what there is now for all there will be."""
+        self._target = self._take_first()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        return first_position(self._target or self._take_first(), self._options).encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """How much one micro-batch may hold, unless the trigger says otherwise."""
+        most = self._options.max_records_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where the micro-batch after ``start`` ends; ``start`` itself if there is nothing new."""
+        begun = StreamPosition.decode(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        found = next_position(begun, self._target or self._watch.look(), self._options, most)
+        return start if found is begun else found.encode()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """How far the shards reached at the last look, for the query's progress."""
+        found = self._target or self._watch.last
+        return None if found is None else end_position(found).encode()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """What the tasks of a micro-batch read, wherever it lies now."""
+        begun, ended = StreamPosition.decode(start), StreamPosition.decode(end)
+        changed = changed_shards(begun, ended)
+        if not changed:
+            return []
+        snapshot = self._watch.segments(changed)
+        ranges = stream_ranges(begun, ended, snapshot, self._options)
+        planned = plan_partitions(ranges, min_partitions=self._options.min_partitions)
+        return [PartitionOfParts(snapshot.store, parts) for parts in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition."""
+        return read_partition(partition, self._schema, (), self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is held for a query, so there is nothing to let go of."""
+
+    def _take_first(self) -> Snapshot:
+        return take_snapshot(self._options, with_segments=False)

@@ -1,0 +1,179 @@
+"""Nobody who uses an engine notices that segments are sealed: by key and tag, in subscriptions, groups, long polls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from journal.check import check_directory
+from journal.config import SealingConfig, ServerConfig, StorageConfig
+from journal.engine import Engine, open_engine
+from journal.subscriptions import AnySubscription
+from shards.batch import encode, read_records
+from shards.file_system import OsFileSystem
+from shards.model import SegmentKind, ShardConfig
+from shards.parquet.sealing import seal_log
+from shards.position import Start
+from shards.pushes import Push
+from shards.record import Record
+from shards.seal_plan import SealedFile, SealPlan
+from tests.shards.batches import NOW_US
+
+MIB = 1 << 20
+CONFIG = ServerConfig(
+    storage=StorageConfig(journal_file_bytes=4 * MIB, journal_budget_bytes=16 * MIB, disk_reserve_bytes=0),
+    sealing=SealingConfig(min_bytes=1 << 30),
+)
+
+
+class ThreadSealer:
+    """Writes the files in a thread of this process."""
+
+    async def seal(self, plan: SealPlan) -> SealedFile:
+        return await trio.to_thread.run_sync(seal_log, OsFileSystem(), plan)
+
+    async def rest(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
+    """Three closed log segments of four batches each; they are sealed when somebody asks for it."""
+    async with open_engine(str(directory / "data"), CONFIG, make_sealer=ThreadSealer) as engine:
+        await engine.control.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
+        shard = engine.table.by_name("s")
+        for number in range(12):
+            records = [
+                Record(b"%d.%d" % (number, each), key=b"key%d" % (number % 3), tags=(f"tag{each}",))
+                for each in range(3)
+            ]
+            await engine.append(shard, encode(records, now_us=NOW_US + number))
+            if number % 4 == 3:
+                await engine.control.seal("s")
+        await engine.maintenance.flush()
+        yield engine
+
+
+async def seal_everything(engine: Engine) -> None:
+    shard = engine.table.by_name("s")
+    with trio.fail_after(20):
+        await engine.sealing.wait_until_sealed(shard, shard.published_offset)
+    assert [segment.kind for segment in shard.segments if segment.next_offset > segment.base_offset] == [
+        SegmentKind.PARQUET
+    ] * 3
+
+
+async def by_word(engine: Engine) -> list[object]:
+    shard = engine.table.by_name("s")
+    found: list[object] = []
+    for by, word in (("key", b"key1"), ("key", b"key9"), ("tag", b"tag2")):
+        for first in (0, 13, 36):
+            for latest in (False, True):
+                extent = await engine.reader.read_indexed(shard, by, word, first, MIB, latest=latest)
+                data = b"".join(map(bytes, extent.buffers))
+                found.append((by, word, first, latest, extent.next_offset, read_records(data)))
+    return found
+
+
+async def test_reads_by_key_and_tag_find_the_same_records(tmp_path: Path) -> None:
+    async with shard_with_closed_segments(tmp_path) as engine:
+        before = await by_word(engine)
+        await seal_everything(engine)
+        assert await by_word(engine) == before
+
+
+async def subscribe(engine: Engine, group: str | None = None) -> AnySubscription:
+    return await engine.subscriptions.subscribe(
+        shard="s",
+        topic_filter=None,
+        start=Start.earliest(),
+        group=group,
+        on_ready=lambda: None,
+        credit_bytes=lambda: MIB,
+    )
+
+
+async def take(subscription: AnySubscription, count: int) -> list[bytes]:
+    """The values of the next pushes, up to so many records."""
+    found: list[bytes] = []
+    with trio.fail_after(20):
+        while len(found) < count:
+            item = await subscription.take(400)
+            if isinstance(item, Push):
+                data = b"".join(map(bytes, item.buffers))
+                found += [record.value for record in read_records(data, start_offset=item.first_offset)]
+            elif item is None:
+                await trio.testing.wait_all_tasks_blocked()
+    return found
+
+
+EXPECTED = [b"%d.%d" % (number, each) for number in range(12) for each in range(3)]
+
+
+async def test_a_subscription_goes_on_when_what_it_stands_in_is_sealed(tmp_path: Path) -> None:
+    async with shard_with_closed_segments(tmp_path) as engine:
+        subscription = await subscribe(engine)
+        found = await take(subscription, 5)
+        await seal_everything(engine)
+        found += await take(subscription, len(EXPECTED) - len(found))
+        assert found == EXPECTED
+        subscription.close()
+        late = await subscribe(engine)
+        assert await take(late, len(EXPECTED)) == EXPECTED
+        late.close()
+
+
+async def test_a_group_is_given_sealed_records_too(tmp_path: Path) -> None:
+    async with shard_with_closed_segments(tmp_path) as engine:
+        await seal_everything(engine)
+        members = [await subscribe(engine, "g") for _ in range(2)]
+        found: list[bytes] = []
+        with trio.fail_after(20):
+            while len(found) < len(EXPECTED):
+                for member in members:
+                    item = await member.take(MIB)
+                    if isinstance(item, Push):
+                        data = b"".join(map(bytes, item.buffers))
+                        found += [each.value for each in read_records(data, start_offset=item.first_offset)]
+                        member.acknowledge(item.reference, item.first_offset, item.next_offset)
+                await trio.testing.wait_all_tasks_blocked(0.001)
+        assert sorted(found) == sorted(EXPECTED)
+        for member in members:
+            member.close()
+
+
+async def test_who_waits_at_the_end_of_a_sealed_shard_is_told_of_the_next_record(tmp_path: Path) -> None:
+    async with shard_with_closed_segments(tmp_path) as engine:
+        await seal_everything(engine)
+        shard = engine.table.by_name("s")
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(20):
+                nursery.start_soon(engine.append, shard, encode([Record(b"new")], now_us=NOW_US))
+                await engine.reader.wait_beyond(shard, len(EXPECTED), 20)
+        extent = await engine.reader.read(shard, len(EXPECTED), MIB)
+        assert [each.value for each in read_records(b"".join(map(bytes, extent.buffers)))] == [b"new"]
+
+
+async def test_a_sealed_shard_reads_the_same_after_a_restart(tmp_path: Path) -> None:
+    async with shard_with_closed_segments(tmp_path) as engine:
+        before = await by_word(engine)
+        await seal_everything(engine)
+    async with open_engine(str(tmp_path / "data"), CONFIG, make_sealer=ThreadSealer) as engine:
+        assert await by_word(engine) == before
+        subscription = await subscribe(engine)
+        assert await take(subscription, len(EXPECTED)) == EXPECTED
+        subscription.close()
+
+
+async def test_a_check_finds_a_directory_with_sealed_and_trimmed_segments_sound(tmp_path: Path) -> None:
+    async with shard_with_closed_segments(tmp_path) as engine:
+        await seal_everything(engine)
+        await engine.control.trim("s", 16)
+    report = check_directory(str(tmp_path / "data"))
+    assert (report.damages, report.notes) == ([], [])
+    assert report.counts.sealed_segments == 2
+    assert len(list(tmp_path.rglob("data/sealed/*/_start-*"))) == 1

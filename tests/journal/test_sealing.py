@@ -1,0 +1,480 @@
+"""Closed segments become Parquet files: which, when, and what is left when something comes in between."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from journal.config import MIB, SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.decisions import Sealed
+from journal.disk import InlineDisk
+from journal.engine import Engine, open_engine
+from journal.sealer import InlineSealer, Sealer
+from shards.clock import ManualClock
+from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, ShardNotFoundError
+from shards.log_segment import LogSegment
+from shards.model import Mode, Retention, SegmentKind, ShardConfig
+from shards.parquet.sealing import seal_log
+from shards.parquet_segment import ParquetSegment
+from shards.seal_plan import SealedFile, SealPlan
+from shards.shard import Shard
+from tests.crash.segment_files import check_files
+from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
+from tests.simulation.file_system import SimulatedFileSystem, everything_lost
+from tests.simulation.store import SimulatedStore
+
+KIB = 1024
+LARGE = random.Random(1).randbytes(1000)
+CONFIG = ServerConfig(
+    storage=StorageConfig(
+        journal_file_bytes=MIB,
+        journal_budget_bytes=4 * MIB,
+        segment_bytes=4 * KIB,
+        disk_reserve_bytes=0,
+        retention_interval_s=86_400,
+    ),
+    shards=ShardsConfig(),
+    sealing=SealingConfig(min_bytes=3 * KIB, max_age_s=60),
+)
+
+
+@asynccontextmanager
+async def opened(
+    files: SimulatedFileSystem,
+    *,
+    config: ServerConfig = CONFIG,
+    clock: ManualClock | None = None,
+    sealer: Sealer | None = None,
+) -> AsyncIterator[Engine]:
+    async with open_engine(
+        DATA,
+        config,
+        files=files,
+        clock=clock or ManualClock(),
+        make_disk=InlineDisk,
+        open_store=lambda path: SimulatedStore(files, path),
+        make_sealer=lambda: sealer or InlineSealer(lambda plan: seal_log(files, plan)),
+    ) as engine:
+        yield engine
+
+
+class Gate:
+    """A sealer that writes when it is let, or fails as it is told."""
+
+    def __init__(self, files: SimulatedFileSystem) -> None:
+        self._files = files
+        self.asked = trio.Event()
+        self.open = trio.Event()
+        self.failures: list[Exception] = []
+        self.plans: list[SealPlan] = []
+
+    async def seal(self, plan: SealPlan) -> SealedFile:
+        self.plans.append(plan)
+        self.asked.set()
+        await self.open.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        return seal_log(self._files, plan)
+
+    async def rest(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class FailingFileSystem(SimulatedFileSystem):
+    """Lets one of the changes to the files of sealing fail while it is armed.
+
+    Args:
+        step: Which one, from 1.
+        number: How.
+    """
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__()
+        self.armed = False
+        self._steps_left = step
+        self._number = number
+
+    def _begin(self, what: str) -> tuple[int, bool] | None:
+        if self.armed and "/seal" in what:
+            self._steps_left -= 1
+            if not self._steps_left:
+                self.fail_at(len(self.operations) + 1, self._number)
+        return super()._begin(what)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not holds():
+            await trio.sleep(0.001)
+
+
+async def fill(engine: Engine, name: str, count: int, *, first: int = 0) -> list[bytes]:
+    values = [b"%d:" % number + LARGE for number in range(first, first + count)]
+    for value in values:
+        await append(engine, name, value)
+    return values
+
+
+async def create(engine: Engine, name: str = "s", **config: object) -> Shard:
+    await engine.control.create_shard(name, ShardConfig(**config))  # type: ignore[arg-type]
+    return engine.table.by_name(name)
+
+
+def kinds(shard: Shard) -> list[SegmentKind]:
+    return [segment.kind for segment in shard.segments]
+
+
+def sealed_files(files: SimulatedFileSystem, directory: str = "shard=s") -> list[str]:
+    path = f"{DATA}/sealed/{directory}"
+    return files.listdir(path) if files.exists(path) else []
+
+
+async def test_a_full_segment_becomes_a_parquet_file_and_its_log_goes() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        shard = await create(engine)
+        values = await fill(engine, "s", 10)
+        await until(lambda: kinds(shard)[:2] == [SegmentKind.PARQUET] * 2)
+        assert await values_of(engine, "s") == values
+        await check_files(engine, files, DATA)
+        assert [name.partition("-")[0] for name in sealed_files(files)] == ["0" * 20, "0" * 19 + "4"]
+    async with opened(files) as engine:
+        assert kinds(engine.table.by_name("s")) == [SegmentKind.PARQUET, SegmentKind.PARQUET, SegmentKind.LOG]
+        assert await values_of(engine, "s") == values
+
+
+async def test_a_small_segment_stays_a_log_until_somebody_asks() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        shard = await create(engine)
+        await append(engine, "s", b"small")
+        await engine.control.seal("s")
+        await fill(engine, "s", 8, first=1)
+        await until(lambda: SegmentKind.PARQUET in kinds(shard))
+        assert kinds(shard)[0] is SegmentKind.LOG
+        info = await engine.seal("s", wait=True)
+        assert [segment.kind for segment in info.segments if segment.size_bytes] == [SegmentKind.PARQUET] * 3
+        assert (await values_of(engine, "s"))[0] == b"small"
+
+
+async def test_a_segment_that_is_open_for_long_is_closed_if_it_is_large_enough() -> None:
+    files, clock = SimulatedFileSystem(), ManualClock()
+    config = attrs.evolve(CONFIG, storage=attrs.evolve(CONFIG.storage, segment_bytes=MIB))
+    async with opened(files, config=config, clock=clock) as engine:
+        large, small = await create(engine, "large"), await create(engine, "small")
+        await fill(engine, "large", 5)
+        await fill(engine, "small", 1)
+        clock.advance(seconds=59)
+        await engine.maintenance.apply_retention()
+        assert kinds(large) == kinds(small) == [SegmentKind.LOG]
+        clock.advance(seconds=2)
+        await engine.maintenance.apply_retention()
+        await until(lambda: kinds(large) == [SegmentKind.PARQUET, SegmentKind.LOG])
+        assert kinds(small) == [SegmentKind.LOG]
+
+
+async def test_segments_that_were_closed_before_a_start_are_sealed_after_it() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files, config=attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))) as engine:
+        await create(engine)
+        values = await fill(engine, "s", 10)
+    async with opened(files) as engine:
+        # Nobody has used the shard since the start.
+        await until(lambda: engine.sealing.sealed_segments == 2)
+        assert await values_of(engine, "s") == values
+
+
+async def test_the_last_segment_may_be_sealed_and_published() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await create(engine)
+        values = await fill(engine, "s", 3)
+        await engine.control.set_mode("s", Mode.MEMORY)
+    async with opened(files) as engine:
+        shard = engine.table.by_name("s")
+        assert shard.published_segment is shard.segments[-1]
+        await engine.seal("s", wait=True)
+        assert kinds(shard) == [SegmentKind.PARQUET]
+        assert shard.published_segment is shard.segments[0]
+        assert await values_of(engine, "s") == values
+        await append(engine, "s", b"in memory")
+        assert await values_of(engine, "s") == [*values, b"in memory"]
+        await check_files(engine, files, DATA)
+
+
+async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    async with opened(files, sealer=gate) as engine:
+        shard = await create(engine)
+        values = await fill(engine, "s", 5)
+        await gate.asked.wait()
+        await engine.control.trim("s", 4)
+        gate.open.set()
+        await append(engine, "s", b"after")
+        await until(lambda: files.listdir(f"{DATA}/sealing") == [])
+        assert kinds(shard) == [SegmentKind.LOG]
+        assert await values_of(engine, "s") == [values[4], b"after"]
+        await check_files(engine, files, DATA)
+        assert engine.sealing.sealed_segments == 0
+
+
+async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> None:
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    async with opened(files, sealer=gate) as engine:
+        await create(engine)
+        await fill(engine, "s", 5)
+        await gate.asked.wait()
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with pytest.raises(ShardNotFoundError):
+                    await engine.seal("s", wait=True)
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            await engine.control.delete_shard("s")
+            gate.open.set()
+        await until(lambda: files.listdir(f"{DATA}/sealing") == [])
+        await check_files(engine, files, DATA)
+        assert files.listdir(f"{DATA}/sealed") == []
+
+
+async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        shard = await create(engine)
+        values = await fill(engine, "s", 6)
+        await engine.seal("s", wait=True)
+        await engine.control.trim("s", 2)
+        await engine.maintenance.remove_files()
+        mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
+        assert json.loads(files.open(mark).pread(100, 0)) == {"start_offset": 2}
+        assert await values_of(engine, "s") == values[2:]
+        await engine.control.trim("s", 6)
+        await engine.maintenance.remove_files()
+        assert files.listdir(f"{DATA}/sealed") == []
+
+
+async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        shard = await create(engine)
+        await fill(engine, "s", 3)
+        await engine.control.trim("s", 2)
+        await engine.seal("s", wait=True)
+        operations = files.operations
+        marked = min(n for n, what in enumerate(operations) if what.startswith("rename") and "_start-" in what)
+        seen = min(n for n, what in enumerate(operations) if what.startswith("rename") and what.endswith(".parquet"))
+        assert marked < seen
+        assert shard.segments[0].base_offset < shard.start_offset
+
+
+async def test_retention_removes_parquet_files() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        shard = await create(engine, retention=Retention(max_records=5))
+        await fill(engine, "s", 12)
+        await engine.seal("s", wait=True)
+        await engine.maintenance.apply_retention()
+        await engine.committer.wait_for_all()
+        await engine.maintenance.remove_files()
+        assert shard.start_offset == 8
+        assert len(sealed_files(files)) == 1
+
+
+async def test_the_parquet_file_stands_after_a_crash_that_came_before_any_checkpoint() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        shard = await create(engine)
+        values = await fill(engine, "s", 6)
+        await engine.seal("s", wait=True)
+        await engine.maintenance.remove_files()
+        log = engine.table.log_path(shard.shard_id, 0)
+        assert not files.exists(log)
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_lost)
+    for _ in range(2):
+        async with opened(files) as engine:
+            # The journal still has the appends; the log is not made again.
+            assert engine.recovery.entries > 0
+            shard = engine.table.by_name("s")
+            assert kinds(shard)[:2] == [SegmentKind.PARQUET] * 2
+            assert await values_of(engine, "s") == values
+            stop_without_checkpoint(engine)
+    async with opened(files) as engine:
+        await check_files(engine, files, DATA)
+
+
+async def test_a_seal_that_is_folded_again_changes_nothing() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        shard = await create(engine)
+        values = await fill(engine, "s", 5)
+        await engine.seal("s", wait=True)
+        segment = shard.segments[0]
+        assert isinstance(segment, ParquetSegment)
+        fields = (field.name for field in attrs.fields(Sealed))
+        again = Sealed(**{name: getattr(segment, name) for name in fields})
+        engine.views.fold([(engine.views.folded_lsn, shard.shard_id, again)])
+        assert shard.segments[0] is segment
+        await check_files(engine, files, DATA)
+        assert await values_of(engine, "s") == values
+        await engine.control.trim("s", 4)
+        engine.views.fold([(engine.views.folded_lsn, shard.shard_id, again)])
+        await check_files(engine, files, DATA)
+        assert await values_of(engine, "s") == values[4:]
+
+
+async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_start() -> None:
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    async with opened(files, sealer=gate) as engine:
+        shard = await create(engine)
+        values = await fill(engine, "s", 5)
+        await gate.asked.wait()
+        plan = gate.plans[0]
+        written = seal_log(files, plan)
+        segment = shard.segments[0]
+        assert isinstance(segment, LogSegment)
+        sealed = engine.table.sealed_segment(
+            shard, Sealed(0, 4, written.size_bytes, written.digest, 1, 1, segment.last_lsn, 1)
+        )
+        await engine.segment_files.place(plan.out_path, sealed, 0)
+        assert len(sealed_files(files)) == 1
+        stop_without_checkpoint(engine)
+    disabled = attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))
+    async with opened(files, config=disabled) as engine:
+        assert sealed_files(files) == []
+        assert files.listdir(f"{DATA}/sealed") == files.listdir(f"{DATA}/sealing") == []
+        assert await values_of(engine, "s") == values
+    async with opened(files) as engine:
+        await engine.seal("s", wait=True)
+        assert await values_of(engine, "s") == values
+        await check_files(engine, files, DATA)
+
+
+async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_with_it() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await create(engine, "other")
+        shard = await create(engine)
+        await fill(engine, "s", 6)
+        await engine.seal("s", wait=True)
+        await engine.maintenance.checkpoint()
+        engine.maintenance.drop = lambda segments: None  # type: ignore[method-assign]
+        await engine.control.delete_shard("s")
+        # RocksDB may write what it was given at any time, long before a checkpoint.
+        engine.views.store.flush()
+        stop_without_checkpoint(engine)
+        assert sealed_files(files)
+        assert files.exists(engine.table.log_path(shard.shard_id, 4)) or len(sealed_files(files)) == 2
+    async with opened(files) as engine:
+        await check_files(engine, files, DATA)
+        assert files.listdir(f"{DATA}/sealed") == []
+
+
+async def test_a_damaged_log_is_told_of_once_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    async with opened(files, sealer=gate) as engine:
+        bad, good = await create(engine, "bad"), await create(engine, "good")
+        await fill(engine, "bad", 5)
+        await gate.asked.wait()
+        path = engine.table.log_path(bad.shard_id, 0)
+        log = files.open(path)
+        at = log.size() - 500
+        log.pwritev([bytes([log.pread(1, at)[0] ^ 1])], at)
+        gate.open.set()
+        values = await fill(engine, "good", 5)
+        await until(lambda: SegmentKind.PARQUET in kinds(good))
+        assert kinds(bad) == [SegmentKind.LOG] * 2
+        for _ in range(2):
+            with pytest.raises(CorruptionError) as caught:
+                await engine.seal("bad", wait=True)
+            assert caught.value.path == path
+        assert sum(plan.log_path == path for plan in gate.plans) == 1
+        (told,) = [message for message in caplog.messages if path in message]
+        assert "'bad', offsets 0 to 4" in told
+        assert await values_of(engine, "good") == values
+        await append(engine, "bad", b"and on")
+        assert engine.failure is None
+
+
+async def test_a_seal_that_fails_is_tried_again_after_a_pause(autojump_clock: trio.testing.MockClock) -> None:
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    gate.open.set()
+    gate.failures = [SealFailedError("no room"), OSError(errno.EIO, "Input/output error")]
+    async with opened(files, sealer=gate) as engine:
+        shard = await create(engine)
+        began = trio.current_time()
+        values = await fill(engine, "s", 5)
+        await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
+        assert trio.current_time() - began >= 1 + 2
+        assert len(gate.plans) == len({plan.out_path for plan in gate.plans}) == 3
+        assert await values_of(engine, "s") == values
+        assert engine.failure is None
+
+
+async def test_whoever_waits_is_told_that_a_seal_failed() -> None:
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    gate.open.set()
+    gate.failures = [SealFailedError("the disk had enough of it")]
+    async with opened(files, sealer=gate) as engine:
+        shard = await create(engine)
+        await append(engine, "s", b"v")
+        with pytest.raises(SealFailedError, match="had enough"):
+            await engine.seal("s", wait=True)
+        assert "had enough" in engine.sealing.last_failure
+        # Asking again tries again at once.
+        await engine.seal("s", wait=True)
+        assert kinds(shard) == [SegmentKind.PARQUET, SegmentKind.LOG]
+        assert engine.sealing.last_failure == ""
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+async def test_no_failure_while_a_file_is_put_into_its_place_stops_appends(number: int) -> None:
+    step = 0
+    while True:
+        step += 1
+        files = FailingFileSystem(step, number)
+        async with opened(files) as engine:
+            await create(engine)
+            await append(engine, "s", b"v")
+            files.armed = True
+            with suppress(SealFailedError):
+                await engine.seal("s", wait=True)
+            files.armed = False
+            assert engine.failure is None
+            await append(engine, "s", b"w")
+            assert await values_of(engine, "s") == [b"v", b"w"]
+        if not files.failed:
+            break
+        after = files.crash(everything_lost)
+        async with opened(after) as engine:
+            await engine.seal("s", wait=True)
+            await check_files(engine, after, DATA)
+            assert await values_of(engine, "s") == [b"v", b"w"]
+    assert step > 10
+
+
+async def test_where_sealing_is_switched_off_nobody_waits_for_it() -> None:
+    files = SimulatedFileSystem()
+    async with opened(files, config=attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))) as engine:
+        shard = await create(engine)
+        await fill(engine, "s", 5)
+        with pytest.raises(InvalidRequestError, match=r"sealing\.enabled"):
+            await engine.seal("s", wait=True)
+        await engine.seal("s")
+        assert kinds(shard) == [SegmentKind.LOG] * 3

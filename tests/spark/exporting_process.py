@@ -1,0 +1,56 @@
+"""An export in a process of its own that stops at a step until it is killed. Run as a program, see `kill_export_at`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def kill_export_at(step: str, options: Mapping[str, Any], *, jars: str = "") -> None:
+    """Run an export up to a step and kill it there with SIGKILL, its Java too.
+
+    Args:
+        step: One of those of `ExportProgress`; ``wrote`` is ``writing`` with at least one task done.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, __file__, step, json.dumps(options), jars]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            told = [line.strip() for line in iter(process.stdout.readline, "stopped\n")]
+            assert process.poll() is None, f"the export ended before {step}: {told}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            # Its Java writes there too: the end comes when both are gone.
+            process.stdout.read()
+
+
+def _main() -> None:
+    from spark_export.export import ExportOptions, ExportProgress, run_export
+    from spark_export.session import make_session
+
+    step, options, jars = sys.argv[1:]
+
+    def stop(progress: ExportProgress) -> None:
+        if progress.step == step or (step == "wrote" and progress.step == "writing" and progress.done):
+            print("stopped", flush=True)
+            # Until the end of the process: nothing is ever written there.
+            sys.stdin.read()
+
+    settings = {"spark.jars": jars} if jars else {}
+    session = make_session("export", cores=1, memory="512m", extra=settings)
+    run_export(session, ExportOptions(**json.loads(options)), progress=stop)
+
+
+if __name__ == "__main__":
+    _main()

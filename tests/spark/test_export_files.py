@@ -1,0 +1,244 @@
+"""Exports to directories: what a reader with plain `spark.read` sees, run after run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from shards.record import Record
+from spark_export.errors import DataLossError, OptionError
+from spark_export.export import (
+    ExportConflictError,
+    ExportError,
+    ExportOptions,
+    ExportProgress,
+    run_export,
+)
+from spark_export.export.file_target import FileTarget
+from spark_export.export.state import BEFORE_FIRST, ExportState
+from spark_export.history import Reached
+from tests.spark.sealed_trees import NOW_US, SealedTree, values
+
+ODD_TOPICS = ("plant/a", "007", "é/ü=x y", "x" * 300, "a%2Fb", "__HIVE_DEFAULT_PARTITION__")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SealedTree:
+    return SealedTree(tmp_path)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, tree: SealedTree, target: Path) -> None:
+    options = ExportOptions(path=str(tree.root), target=str(target))
+    for name in ("plant/a", "plant/b"):
+        tree.seal(name, values(30))
+    tree.trim("plant/b", 4)
+    first = run_export(spark, options)
+    assert (first.run, first.records, first.shards) == (1, 56, 2)
+    assert run_export(spark, options).run is None
+    tree.seal("plant/a", values(5, first=30))
+    tree.seal("plant/c", values(2))
+    second = run_export(spark, options)
+    assert (second.run, second.records, second.shards) == (2, 7, 2)
+    rows = spark.read.parquet(str(target)).select("shard", "offset").collect()
+    expected = {"plant/a": range(35), "plant/b": range(4, 30), "plant/c": range(2)}
+    assert sorted((row.shard, row.offset) for row in rows) == [
+        (shard, offset) for shard, offsets in expected.items() for offset in offsets
+    ]
+
+
+def test_directories_tell_date_and_topic_and_the_rows_stay_whole(
+    spark: SparkSession, tree: SealedTree, target: Path
+) -> None:
+    for number, topic in enumerate(ODD_TOPICS, 1):
+        tree.seal(topic, values(number * 24))
+    tree.seal("old", [Record(value=b"x", timestamp_us=1)])
+    run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
+    frame = spark.read.parquet(str(target))
+    counts = {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()}
+    assert counts == {"old": 1, **{topic: number * 24 for number, topic in enumerate(ODD_TOPICS, 1)}}
+    assert {str(path.name) for path in target.glob("run=default-00000001/date=*")} == {
+        "date=1970-01-01",
+        *(f"date=2026-03-0{day}" for day in range(1, 8)),
+    }
+    assert frame.where("date <> cast(timestamp as date)").count() == 0
+    assert frame.where("topic_dir = 'plant/a'").count() == 24
+    assert frame.where("length(topic) > 80 and topic_dir <> topic").count() == 4 * 24
+
+
+def test_json_and_csv_hold_any_bytes_and_say_how(spark: SparkSession, tree: SealedTree, tmp_path: Path) -> None:
+    records = [
+        Record(value=b'{"n": 1, "list": [1.50, null]}', key=b"\xff\x00", timestamp_us=NOW_US + 1),
+        Record(value=' a "quoted", line\r\nand ü\\ '.encode(), headers=(("h", b"\xfe"), ("ü", b"t")), tags=("x", "y")),
+        Record(value=b"", timestamp_us=NOW_US),
+        Record(value=b"\xc3\x28", timestamp_us=NOW_US),
+    ]
+    tree.seal("plant/a", records)
+    for form in ("json", "csv"):
+        run_export(spark, ExportOptions(path=str(tree.root), target=str(tmp_path / form), format=form, partition_by=()))
+    reader = spark.read.option("header", True).option("multiLine", True).option("escape", '"')
+    frames = {
+        "json": spark.read.json(str(tmp_path / "json")),
+        "csv": reader.option("nullValue", "\\N").csv(str(tmp_path / "csv")),
+    }
+    for form, frame in frames.items():
+        rows = frame.orderBy(frame["offset"].cast("int")).collect()
+        assert [(row.value, row.value_encoding) for row in rows] == [
+            (records[0].value.decode(), "utf-8"),
+            (records[1].value.decode(), "utf-8"),
+            ("", "utf-8"),
+            ("wyg=", "base64"),
+        ], form
+        assert (rows[0].key, rows[0].key_encoding) == ("/wA=", "base64")
+        headers = rows[1].headers if form == "json" else json.loads(rows[1].headers)
+        assert [
+            tuple(header) if form == "json" else tuple(header[one] for one in ("encoding", "key", "value"))
+            for header in headers
+        ] == [
+            ("base64", "h", "/g=="),
+            ("utf-8", "ü", "t"),
+        ]
+        assert rows[0].timestamp == "2026-03-01T12:00:00.000001Z" or form == "csv"
+
+
+def test_values_that_are_json_become_part_of_the_document(spark: SparkSession, tree: SealedTree, target: Path) -> None:
+    tree.seal("plant/a", [Record(value=b'{"t": {"u": 1}}'), Record(value=b"no json"), Record(value=b"\xff")])
+    options = ExportOptions(
+        path=str(tree.root), target=str(target), format="json", value_as="json", partition_by=("topic",)
+    )
+    run_export(spark, options)
+    lines = [
+        json.loads(line) for path in target.glob("run=*/topic_dir=*/*.json") for line in path.read_text().splitlines()
+    ]
+    assert [(line["value"], line["value_encoding"]) for line in sorted(lines, key=lambda line: line["offset"])] == [
+        ({"t": {"u": 1}}, "json"),
+        ("no json", "utf-8"),
+        ("/w==", "base64"),
+    ]
+
+
+def test_progress_goes_from_planning_to_published(spark: SparkSession, tree: SealedTree, target: Path) -> None:
+    tree.seal("plant/a", values(3))
+    told: list[ExportProgress] = []
+    run_export(spark, ExportOptions(path=str(tree.root), target=str(target)), progress=told.append)
+    assert list(dict.fromkeys(one.step for one in told)) == ["planning", "writing", "publishing", "published"]
+
+
+def test_exports_of_two_names_in_one_directory_are_apart(spark: SparkSession, tree: SealedTree, target: Path) -> None:
+    tree.seal("plant/a", values(3))
+    for name in ("default", "other.one"):
+        result = run_export(spark, ExportOptions(path=str(tree.root), target=str(target), name=name))
+        assert (result.run, result.records) == (1, 3)
+    assert sorted(path.name for path in target.iterdir()) == ["run=default-00000001", "run=other.one-00000001"]
+
+
+def test_going_on_with_other_settings_is_refused(spark: SparkSession, tree: SealedTree, target: Path) -> None:
+    tree.seal("plant/a", values(3))
+    run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
+    with pytest.raises(OptionError, match=r"topics \['#'\], now it is \['plant/#'\].*another name"):
+        run_export(spark, ExportOptions(path=str(tree.root), target=str(target), topics="plant/#"))
+
+
+def test_records_trimmed_before_they_were_exported_are_an_error_unless_passed_over(
+    spark: SparkSession, tree: SealedTree, target: Path
+) -> None:
+    tree.seal("plant/a", values(3))
+    run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
+    tree.seal("plant/a", values(10, first=3))
+    tree.trim("plant/a", 6)
+    with pytest.raises(DataLossError, match="'plant/a': records from offset 3 up to 6"):
+        run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
+    options = ExportOptions(path=str(tree.root), target=str(target), fail_on_data_loss=False)
+    assert run_export(spark, options).records == 7
+
+
+def test_of_two_runs_at_a_time_one_is_published(spark: SparkSession, tree: SealedTree, target: Path) -> None:
+    tree.seal("plant/a", values(30))
+    options = ExportOptions(path=str(tree.root), target=str(target))
+
+    def overtake(progress: ExportProgress) -> None:
+        if progress.step == "publishing":
+            assert run_export(spark, options).run == 1
+
+    with pytest.raises(ExportConflictError, match=r"run 1 of export 'default'.*published by another process"):
+        run_export(spark, options, progress=overtake)
+    assert [path.name for path in target.iterdir()] == ["run=default-00000001"]
+    assert spark.read.parquet(str(target)).count() == 30
+    assert run_export(spark, options).run is None
+
+
+def test_a_failed_run_leaves_the_target_as_it_was(spark: SparkSession, tree: SealedTree, target: Path) -> None:
+    tree.seal("plant/a", values(3))
+    options = ExportOptions(path=str(tree.root), target=str(target))
+    run_export(spark, options)
+    damaged = tree.seal("plant/a", values(300, first=3))
+    good = damaged.read_bytes()
+    damaged.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
+    with pytest.raises(Exception, match=r"CRC|plant%252Fa"):
+        run_export(spark, options)
+    assert [path.name for path in target.iterdir()] == ["run=default-00000001"]
+    damaged.write_bytes(good)
+    assert run_export(spark, options).records == 300
+
+
+def test_what_killed_runs_left_is_removed_by_the_next_but_not_what_is_being_written(
+    spark: SparkSession, tree: SealedTree, target: Path
+) -> None:
+    tree.seal("plant/a", values(3))
+    for name in ("_writing-default-00000001-ab", "_writing-default-00000002-cd", "_writing-other-00000001-ef"):
+        (target / name).mkdir(parents=True)
+        (target / name / "part").write_text("half")
+    run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
+    left = sorted(path.name for path in target.iterdir())
+    assert left == ["_writing-default-00000002-cd", "_writing-other-00000001-ef", "run=default-00000001"]
+    assert spark.read.parquet(str(target)).count() == 3
+
+
+def test_a_file_system_without_atomic_renames_is_refused(
+    spark: SparkSession, tree: SealedTree, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_export.hadoop_files.ATOMIC_RENAME_SCHEMES", frozenset({"hdfs"}))
+    with pytest.raises(ExportError, match=r"\(file\) that does not rename directories in one step"):
+        FileTarget(spark, ExportOptions(path=str(tree.root), target=str(target)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"target": "/t"}, "needs a path"),
+        ({"target": "/t", "path": "/p", "name": "a/b"}, "'a/b', it must have from 1 to 64"),
+        ({"target": "/t", "path": "/p", "format": "orc"}, "format is 'orc', it must be one of parquet, csv"),
+        ({"target": "/t", "path": "/p", "format": "jdbc"}, "needs a JDBC URL"),
+        ({"target": "jdbc:derby:x", "path": "/p"}, "needs a JDBC URL"),
+        ({"target": "jdbc:derby:x", "path": "/p", "format": "jdbc", "table": "a; drop"}, "'a; drop', it must be"),
+        ({"target": "/t", "path": "/p", "partition_by": ("day",)}, "'day', it must be 'date', 'topic'"),
+        ({"target": "/t", "path": "/p", "value_as": "xml"}, "value_as is 'xml'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(given: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ExportOptions(**given)  # type: ignore[arg-type]
+
+
+def test_the_state_of_an_export_comes_back_and_damage_is_named() -> None:
+    state = ExportState(3, {"format": "csv"}, {"plant/ü": Reached(0xFFFFFFFFFFFFFFFF, 7)})
+    assert ExportState.decode(state.encode(), "here") == state
+    BEFORE_FIRST.check_settings({"format": "json"}, "default")
+    for text in (
+        "",
+        "{}",
+        "[]",
+        state.encode()[:-20],
+        '{"version": 1, "run": 1, "settings": {}, "shards": {"a": [1]}}',
+    ):
+        with pytest.raises(Exception, match="here does not hold the state of an export"):
+            ExportState.decode(text, "here")
+    with pytest.raises(Exception, match="here is of version 2"):
+        ExportState.decode(state.encode().replace('"version": 1', '"version": 2'), "here")

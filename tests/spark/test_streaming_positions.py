@@ -1,0 +1,229 @@
+"""Positions of a stream and what is decided from them, without Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.model import SegmentKind
+from spark_export.errors import DataLossError, OptionError, UnreadableError
+from spark_export.options import SourceOptions, parse_options
+from spark_export.positions import PACKED_FROM, Position, StreamPosition, records_between
+from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
+from spark_export.stream_planning import (
+    changed_shards,
+    end_position,
+    fair_shares,
+    first_position,
+    next_position,
+    stream_ranges,
+)
+
+NAMES = st.text('abc/é"', min_size=1, max_size=8)
+POSITIONS = st.builds(Position, st.integers(0, 1 << 63), st.integers(0, 1 << 63))
+
+
+def options(**given: str) -> SourceOptions:
+    return parse_options({"path": "/data", **given}, "stream")
+
+
+def shard(name: str, start: int, end: int, *, shard_id: int = 1, time_offset: int | None = None) -> ShardSnapshot:
+    segments = (SegmentRange(SegmentKind.LOG, start, end, 100),) if end > start else ()
+    return ShardSnapshot(name, shard_id, start, end, segments, time_offset)
+
+
+def snapshot(*shards: ShardSnapshot) -> Snapshot:
+    return Snapshot(Store(), shards)
+
+
+def at(**offsets: int) -> StreamPosition:
+    return StreamPosition({name: Position(1, offset) for name, offset in offsets.items()})
+
+
+# Their JSON
+
+
+@given(st.dictionaries(NAMES, POSITIONS, max_size=20), NAMES)
+def test_a_position_is_read_back_from_its_json(shards: dict[str, Position], after: str) -> None:
+    position = StreamPosition(shards, after)
+    assert StreamPosition.decode(json.loads(json.dumps(position.encode()))) == position
+
+
+def test_a_position_of_many_shards_is_small() -> None:
+    shards = {f"plant/line-{n // 10}/machine-{n % 10}": Position(n + 5, n * 7919) for n in range(10_000)}
+    encoded = json.dumps(StreamPosition(shards).encode())
+    assert len(encoded) < 15 * len(shards)
+    assert StreamPosition.decode(json.loads(encoded)).shards == shards
+
+
+def test_few_shards_are_there_to_be_read_by_people() -> None:
+    assert len(at(a=1).shards) < PACKED_FROM
+    assert at(b=2, a=1).encode() == {"version": 1, "shards": {"a": "1:1", "b": "1:2"}}
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"version": 2, "shards": {}}, "version 2, this program reads version 1"),
+        ({"partition": 7}, "version None"),
+        ({"version": 1}, "no position"),
+        ({"version": 1, "shards": {"a": "x"}}, "no position"),
+        ({"version": 1, "packed": "AAAA"}, "no position"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(found: Mapping[str, object], told: str) -> None:
+    with pytest.raises(UnreadableError, match=told):
+        StreamPosition.decode(found)
+
+
+# Where a query begins
+
+
+def test_a_query_begins_with_what_comes_next_unless_told_otherwise() -> None:
+    there = snapshot(shard("a", 5, 10), shard("b", 0, 0), shard("c", 0, 3))
+    assert first_position(there, options()) == at(a=10, c=3)
+    assert first_position(there, options(startingOffsets="earliest")) == at(a=5, c=0)
+    assert first_position(there, options(startingOffsets='{"a": 7, "c": "latest"}')) == at(a=7, c=3)
+
+
+def test_a_query_begins_at_a_time() -> None:
+    there = snapshot(shard("a", 5, 10, time_offset=8), shard("c", 0, 3, time_offset=3))
+    assert first_position(there, options(startingTimestamp="2026-01-01")) == at(a=8, c=3)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error"),
+    [('{"a": 11}', OptionError), ('{"a": 4}', DataLossError), ('{"z": 0}', OptionError)],
+)
+def test_a_query_cannot_begin_where_nothing_is(offsets: str, error: type[Exception]) -> None:
+    there = snapshot(shard("a", 5, 10))
+    with pytest.raises(error):
+        first_position(there, options(startingOffsets=offsets))
+    lenient = first_position(there, options(startingOffsets=offsets, failOnDataLoss="false"))
+    assert 5 <= lenient.shards["a"].next_offset <= 10
+
+
+# What comes next
+
+
+def test_nothing_new_is_the_very_same_position() -> None:
+    start = at(a=10)
+    assert next_position(start, snapshot(shard("a", 0, 10), shard("b", 0, 0)), options(), None) is start
+
+
+def test_a_shard_that_appears_is_read_from_its_first_record() -> None:
+    there = snapshot(shard("a", 0, 10), shard("b", 0, 4, shard_id=7))
+    end = next_position(at(a=10), there, options(), None)
+    assert end.shards["b"] == Position(7, 4)
+    assert [
+        (one.shard.name, one.first_offset, one.next_offset) for one in stream_ranges(at(a=10), end, there, options())
+    ] == [("b", 0, 4)]
+
+
+def test_shards_that_are_not_looked_into_any_more_keep_their_place() -> None:
+    start = at(a=1, b=2)
+    end = next_position(start, snapshot(shard("a", 0, 5)), options(topics="a"), None)
+    assert end == at(a=5, b=2)
+    assert changed_shards(start, end) == ["a"]
+
+
+LOSSES = {
+    "trimmed": (shard("a", 5, 10), 3, "from offset 3 on, but it holds offsets from 5 up to .* 10", 5),
+    "set back": (shard("a", 0, 2), 3, "up to offset 3, but it holds offsets from 0 up to .* 2.*older state", 2),
+    "made anew": (shard("a", 0, 4, shard_id=9), 3, "deleted and created again.*id 1.*id 9", 0),
+}
+
+
+@pytest.mark.parametrize(("there", "read", "told", "goes_on"), LOSSES.values(), ids=LOSSES)
+def test_lost_records_end_the_query_or_are_passed_over(
+    there: ShardSnapshot, read: int, told: str, goes_on: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(DataLossError, match=f"shard 'a'.*{told}.*set failOnDataLoss to false"):
+        next_position(at(a=read), snapshot(there), options(), None)
+    lenient = options(failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        end = next_position(at(a=read), snapshot(there), lenient, None)
+    assert "shard 'a'" in caplog.text
+    assert end.shards["a"] == Position(there.shard_id, there.next_offset)
+    ranges = stream_ranges(at(a=read), end, snapshot(there), lenient)
+    assert [(one.first_offset, one.next_offset) for one in ranges] == (
+        [(goes_on, there.next_offset)] if goes_on < there.next_offset else []
+    )
+    assert next_position(end, snapshot(there), options(), None) is end
+
+
+def test_a_deleted_shard_ends_the_query_or_is_forgotten() -> None:
+    with pytest.raises(DataLossError, match=r"shard 'a' \(id 1\).*up to offset 3.*set failOnDataLoss to false"):
+        next_position(at(a=3), snapshot(), options(), None)
+    assert next_position(at(a=3), snapshot(), options(failOnDataLoss="false"), None) == StreamPosition()
+
+
+@pytest.mark.parametrize(
+    ("there", "told", "left"),
+    [
+        (snapshot(shard("a", 4, 10)), "from 4 up to .* trimmed", [(4, 8)]),
+        (snapshot(shard("a", 0, 6)), "older state", [(3, 6)]),
+        (snapshot(shard("a", 0, 10, shard_id=2)), "now has id 2", []),
+        (snapshot(), "no such shard", []),
+    ],
+)
+def test_records_lost_after_they_were_planned_are_told_as_well(
+    there: Snapshot, told: str, left: list[tuple[int, int]]
+) -> None:
+    with pytest.raises(DataLossError, match=rf"shard 'a' \(id 1\): offsets 3 up to .* 8 .*{told}"):
+        stream_ranges(at(a=3), at(a=8), there, options())
+    ranges = stream_ranges(at(a=3), at(a=8), there, options(failOnDataLoss="false"))
+    assert [(one.first_offset, one.next_offset) for one in ranges] == left
+
+
+# How much at a time
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 1000), min_size=1),
+    st.integers(1, 3000),
+    st.sampled_from(["", "c", "h", "z"]),
+)
+def test_shares_are_fair_and_complete(waiting: dict[str, int], most: int, after: str) -> None:
+    shares, _ = fair_shares(waiting, most, after)
+    assert sum(shares.values()) == min(most, sum(waiting.values()))
+    assert all(share <= waiting[name] for name, share in shares.items())
+    if most >= len(waiting):
+        assert set(shares) == set(waiting)
+        # Who gets less than it has gets as much as anybody, but for what does not divide.
+        short = [shares[name] for name in waiting if shares[name] < waiting[name]]
+        assert all(share + 1 >= max(shares.values()) or share + len(waiting) > max(shares.values()) for share in short)
+
+
+def test_no_shard_starves_when_there_are_more_shards_than_records() -> None:
+    there = snapshot(*(shard(name, 0, 100) for name in "abcde"))
+    position = StreamPosition()
+    for _ in range(5):
+        position = next_position(position, there, options(), 2)
+    assert {one.next_offset for one in position.shards.values()} == {2}
+
+
+def test_a_busy_shard_does_not_hold_up_a_quiet_one() -> None:
+    there = snapshot(shard("busy", 0, 1_000_000), shard("quiet", 0, 3))
+    assert next_position(StreamPosition(), there, options(), 100) == at(busy=97, quiet=3)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=6), st.integers(1, 20))
+def test_micro_batches_together_are_everything_once(counts: list[int], most: int) -> None:
+    there = snapshot(*(shard(f"s{n}", 0, count) for n, count in enumerate(counts)))
+    position = StreamPosition()
+    seen: list[tuple[str, int]] = []
+    while (end := next_position(position, there, options(), most)) is not position:
+        ranges = stream_ranges(position, end, there, options())
+        given = [(one.shard.name, offset) for one in ranges for offset in range(one.first_offset, one.next_offset)]
+        assert 0 < len(given) <= most
+        assert records_between(position, end) == len(given)
+        seen += given
+        position = StreamPosition.decode(end.encode())
+    assert sorted(seen) == sorted((f"s{n}", offset) for n, count in enumerate(counts) for offset in range(count))
+    assert position.shards == end_position(there).shards
