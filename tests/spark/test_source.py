@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import zipfile
@@ -20,6 +21,8 @@ from broker_adapter import open_adapter
 from shards.model import Mode, ShardConfig
 from shards.names import directory_name
 from shards.record import Record
+from spark_export.errors import UnreadableError
+from spark_export.server_connection import connected
 from tests.faults.processes import running
 from tests.spark.stores import append, numbered, places, seal, trim
 
@@ -193,9 +196,14 @@ def test_a_server_and_the_directory_that_it_uses_show_what_is_in_memory_too(
     assert found(load(spark, path=data, topics="file")) == places("file", range(160))
 
 
-def test_a_server_that_does_not_answer_is_named(spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match=r"no journal server answers at journal://127\.0\.0\.1:9"):
-        load(spark, server="127.0.0.1:9").count()
+async def test_a_server_that_does_not_answer_is_named() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        server = f"journal://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(UnreadableError, match=f"no journal server answers at {server} within 0.2 s"):
+            async with connected(server, patience_s=0.2):
+                raise AssertionError("somebody answered")
 
 
 def test_a_wheel_holds_the_module_that_spark_looks_for(tmp_path: Path) -> None:
