@@ -100,7 +100,7 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
     with _running(data, directory / "log-sealing", sealing=True) as server:
         kept = _appends_while_sealing(server.address, timing)
     with _running(data, directory / "log-sealed", sealing=True) as server:
-        read = _read_rate(server.address, segments[0].name, timing)
+        read = _read_rate(server.address, timing)
     spark = _spark(data)
     return {
         "seal.rate": rate,
@@ -245,20 +245,20 @@ def _append_rate(address: tuple[str, int], timing: Timing) -> float:
     return rate * BATCH_RECORDS
 
 
-def _read_rate(address: tuple[str, int], name: str, timing: Timing) -> float:
-    """Megabytes of values per second of a sealed shard read back by offset through the socket."""
+def _read_rate(address: tuple[str, int], timing: Timing) -> float:
+    """Megabytes of values per second of the sealed shards read back by offset through the socket.
+
+    All of them in turn: together they are more than the server keeps decoded.
+    """
     with Wire(address) as wire:
-        info = wire.request(Op.DESCRIBE_SHARD, {"name": name})
-        end = int(info["next_offset"])
-        [handle] = wire.open([name], None)
-        share = _value_share(wire, handle)
-        rate = fetch_bytes_per_s(
-            wire.socket, handle, first_offset=0, end_offset=end, max_bytes=FETCH_BYTES, timing=timing
-        )
-    return rate * share / 1e6
+        names = [_name(number) for number in range(SHARDS)]
+        ends = [int(wire.request(Op.DESCRIBE_SHARD, {"name": name})["next_offset"]) for name in names]
+        shards = list(zip(wire.open(names, None), ends, strict=True))
+        rate = fetch_bytes_per_s(wire.socket, shards, max_bytes=FETCH_BYTES, timing=timing)
+    return rate * _value_share() / 1e6
 
 
-def _value_share(wire: Wire, handle: int) -> float:
+def _value_share() -> float:
     """How much of the batch bytes are values."""
     batch = encode_values(telemetry(0, RECORDS_PER_BATCH), timestamp_us=FIRST_TIME_US)
     return sum(map(len, telemetry(0, RECORDS_PER_BATCH))) / len(batch)

@@ -236,9 +236,7 @@ class _Generator:
         shard = shard_to_read(self._stage)
         with Wire(journal(self._stage).address) as wire:
             [handle] = wire.open([shard.name], None)
-            rate = fetch_bytes_per_s(
-                wire.socket, handle, first_offset=0, end_offset=shard.next_offset, max_bytes=FETCH_BYTES, timing=timing
-            )
+            rate = fetch_bytes_per_s(wire.socket, [(handle, shard.next_offset)], max_bytes=FETCH_BYTES, timing=timing)
         return rate / 1e9
 
     def _append_rate(self, config: ShardConfig, batch: bytes, timing: Timing) -> float:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_export.sealed_table import read_sealed
-from spark_export.session import make_session
+from spark_export import read_sealed
+from spark_export.session import end_session, make_session
 
 RUNS = 3
 FILTERS = 8
@@ -37,7 +37,7 @@ def main() -> None:
             "differences": sum(_differences(spark, condition) for condition in _filters(count)),
         }
     finally:
-        spark.stop()
+        end_session(spark)
     print(json.dumps(figures))
 
 

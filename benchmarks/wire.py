@@ -6,6 +6,7 @@ be, rows called "adapter" measure the product's client.
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -136,9 +137,12 @@ class FrameCutter:
 
 
 def fetch_bytes_per_s(
-    connection: socket.socket, handle: int, *, first_offset: int, end_offset: int, max_bytes: int, timing: load.Timing
+    connection: socket.socket, shards: Sequence[tuple[int, int]], *, max_bytes: int, timing: load.Timing
 ) -> float:
-    """Read a shard over and over by offset, the next request sent before the body of the last reply is received.
+    """Read shards over and over by offset, the next request sent before the body of the last reply is received.
+
+    Args:
+        shards: Handle and next offset of each; they are read from offset 0 on, one after the other.
 
     Returns:
         Batch bytes received per second.
@@ -147,7 +151,9 @@ def fetch_bytes_per_s(
     buffer = memoryview(bytearray(max_bytes + (4 << 20)))
     total = 0
     clock = load.RateClock(timing)
-    connection.sendall(frames.build_fetch(0, handle, first_offset, max_bytes, 0))
+    turns = itertools.cycle(shards)
+    handle, end_offset = next(turns)
+    connection.sendall(frames.build_fetch(0, handle, 0, max_bytes, 0))
     while True:
         _fill(connection, buffer[: frames.HEADER.size])
         length, op, status, _ = frames.HEADER.unpack_from(buffer)
@@ -157,8 +163,10 @@ def fetch_bytes_per_s(
         next_offset = frames.FETCH_REPLY.unpack_from(buffer)[-1]
         done = clock.ended(total)
         if not done:
-            following = first_offset if next_offset >= end_offset else next_offset
-            connection.sendall(frames.build_fetch(0, handle, following, max_bytes, 0))
+            if next_offset >= end_offset:
+                handle, end_offset = next(turns)
+                next_offset = 0
+            connection.sendall(frames.build_fetch(0, handle, next_offset, max_bytes, 0))
         size = length - frames.FETCH_REPLY.size
         if not size:
             raise load.LoadError(f"an empty fetch reply, next offset {next_offset} of {end_offset}")

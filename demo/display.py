@@ -32,6 +32,16 @@ class Display:
         self._console.print(Text(f"{time.monotonic() - self._begun_at:5.1f} s  {text}"), soft_wrap=True)
 
     @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """Say what happens now, and on a terminal that it goes on while the block runs."""
+        self.step(text)
+        if self._console.is_terminal:
+            with self._console.status(Text(text)):
+                yield
+        else:
+            yield
+
+    @contextmanager
     def counting(self, seconds: float) -> Iterator[Callable[[Sequence[News]], None]]:
         """Show a bar over the time of the run while the block runs.
 

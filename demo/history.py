@@ -5,7 +5,6 @@ What must be there is reckoned from the brokers' ledgers alone: records that wer
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import defaultdict
@@ -118,10 +117,9 @@ def query_sealed(data: Path) -> tuple[list[Figures], float, float]:
     Returns:
         The figures, seconds for the start of Spark, seconds for the query.
     """
-    from spark_export.sealed_table import read_sealed
-    from spark_export.session import make_session
+    from spark_export import read_sealed
+    from spark_export.session import end_session, make_session
 
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     begun_at = time.perf_counter()
     spark = make_session("journal demo")
     try:
@@ -134,7 +132,7 @@ def query_sealed(data: Path) -> tuple[list[Figures], float, float]:
             time.perf_counter() - started_at,
         )
     finally:
-        spark.stop()
+        end_session(spark)
 
 
 def _close(one: float | None, other: float | None) -> bool:

@@ -89,8 +89,8 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
     files = list((data / "sealed").glob("shard=*/*.parquet"))
     display.step(f"what lies in files was sealed: {len(files)} Parquet files; the server has stopped on SIGTERM")
     report = await trio.to_thread.run_sync(check_directory, str(data))
-    display.step("every checksum of the data directory was checked offline; Spark starts and reads the sealed files")
-    found, session_s, query_s = await trio.to_thread.run_sync(query_sealed, data)
+    with display.working("every checksum of its directory was checked; Spark starts, then reads the sealed files"):
+        found, session_s, query_s = await trio.to_thread.run_sync(query_sealed, data)
     history = History(
         found=found,
         expected=expected_figures(ledgers),

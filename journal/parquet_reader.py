@@ -182,8 +182,8 @@ class ParquetReader:
         if any(end - begin > self._largest_batch_bytes for begin, end in pairwise(positions)):
             # A large batch is a row group of its own, so nearly all of the data is compressed here.
             batches = [recompress(data, position, Codec.ZSTD) for position in encoded.positions]
-            data, positions = b"".join(batches), [0, *accumulate(map(len, batches))]
-        return _Group(row_group.next_offset, memoryview(data), encoded.base_offsets, positions)
+            data, positions = memoryview(b"".join(batches)), [0, *accumulate(map(len, batches))]
+        return _Group(row_group.next_offset, data, encoded.base_offsets, positions)
 
 
 class _OpenWhileRead:

@@ -1,1 +1,8 @@
-"""History in Spark: a data source for reading shards, a plain scan of sealed segments, and exports."""
+"""History in Spark: a data source for reading shards, a plain scan of sealed segments, and exports.
+
+The data source is used by its name, ``journal``; exports have a door of their own, `spark_export.export`.
+"""
+
+from spark_export.sealed_table import read_sealed
+
+__all__ = ["read_sealed"]

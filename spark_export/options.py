@@ -79,7 +79,7 @@ class SourceOptions:
         min_partitions: Cut the work into at least so many partitions, if there is so much; 0 leaves it to us.
         max_records_per_trigger: Bound of one micro-batch (stream); 0 for none.
         fail_on_data_loss: Whether records that are gone end the query; else they are passed over.
-        filter_pushdown: Whether to take filters from Spark; None: if Spark has been told to hand them over.
+        filter_pushdown: Whether to take filters from Spark: see `spark_export.source` for when that is safe.
     """
 
     path: str
@@ -92,7 +92,7 @@ class SourceOptions:
     min_partitions: int
     max_records_per_trigger: int
     fail_on_data_loss: bool
-    filter_pushdown: bool | None
+    filter_pushdown: bool
 
     def wants_shard(self, name: str) -> bool:
         """Whether a shard is to be looked into."""
@@ -146,7 +146,7 @@ def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceO
         min_partitions=_read(given, "minPartitions", _count, 0),
         max_records_per_trigger=_read(given, "maxRecordsPerTrigger", _count, 0),
         fail_on_data_loss=_read(given, "failOnDataLoss", _switch, default=True),
-        filter_pushdown=_read(given, "filterPushdown", _switch, None),
+        filter_pushdown=_read(given, "filterPushdown", _switch, default=False),
     )
 
 

@@ -126,7 +126,39 @@ def plan_partitions(
         open_weight += weight
     if open_parts:
         partitions.append(tuple(open_parts))
+    return _at_least(min_partitions, partitions)
+
+
+def _at_least(count: int, partitions: list[tuple[Part, ...]]) -> list[tuple[Part, ...]]:
+    """The partitions, the heaviest halved until there are so many, or one for each record."""
+    while len(partitions) < count:
+        divisible = [at for at, parts in enumerate(partitions) if _records(parts) > 1]
+        if not divisible:
+            break
+        divisible.sort(key=lambda at: -sum(map(_weight, partitions[at])))
+        halved = set(divisible[: count - len(partitions)])
+        partitions = [
+            half for at, parts in enumerate(partitions) for half in (_halves(parts) if at in halved else (parts,))
+        ]
     return partitions
+
+
+def _halves(parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """The first and the second half of the records of parts that have at least two."""
+    left = _records(parts) // 2
+    for at, part in enumerate(parts):
+        count = _records((part,))
+        if count >= left:
+            middle = part.first_offset + left
+            first = (*parts[:at], attrs.evolve(part, next_offset=middle))
+            rest = (attrs.evolve(part, first_offset=middle),) if left < count else ()
+            return first, (*rest, *parts[at + 1 :])
+        left -= count
+    raise AssertionError("half of the records lie before the last part ends")
+
+
+def _records(parts: Sequence[Part]) -> int:
+    return sum(part.next_offset - part.first_offset for part in parts)
 
 
 def _parts(wanted: ShardRange, conditions: Sequence[Condition]) -> Iterator[Part]:

@@ -28,7 +28,7 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # The data source takes filters on shard, topic, offset and time, if Spark hands them over.
+    # Spark hands filters over to a load of the data source that asks for them by its option `filterPushdown`.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",

@@ -60,10 +60,10 @@ class ShardWatch:
         self._may_look_at_s = ended_s + min(_LONGEST_REST_S, _REST_FACTOR * (ended_s - began_s))
         self._unused = None
         if not found.store.server:
+            # Empty: nobody holds it. Whoever had opened it since we left it would still be at it, for opening a store
+            # takes longer than coming here.
             mark = self._mark()
-            if mark is not None and mark[1].strip() == str(os.getpid()).encode():
-                # We were the last to open it.
-                self._unused = mark
+            self._unused = mark if mark is not None and not mark[1] else None
         self.last = found
         return found
 
@@ -82,7 +82,7 @@ class ShardWatch:
         return take_snapshot(options)
 
     def _mark(self) -> tuple[int, bytes] | None:
-        """What a data directory on this machine tells of the process that opened it last."""
+        """What a data directory on this machine tells of its use: when it was opened or left last, and who holds it."""
         if not self._options.path or self._options.server:
             return None
         tree = FileTree(self._options.path)

@@ -2,13 +2,16 @@
 
 Spark finds it by itself through the top-level module `pyspark_journal`. This module is what Spark calls; options,
 snapshot, planning and reading have modules of their own beside it, and so has reading as a stream.
+
+A loaded data frame is a snapshot, taken at its first action: Spark plans its source once. With the option
+`filterPushdown` that plan contains the filters of the query that came first, and Spark (seen in 4.3) goes on with it
+whatever is asked of the same frame later: wrong rows, and no error. So load a frame of its own for each query then; and
+so the option is off unless it is asked for.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -21,8 +24,6 @@ from spark_export.planning import batch_ranges, plan_partitions
 from spark_export.record_columns import SPARK_SCHEMA, check_schema
 from spark_export.snapshot import take_snapshot
 from spark_export.streaming import JournalStreamReader
-
-_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class JournalDataSource(DataSource):
@@ -40,12 +41,7 @@ class JournalDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options, "batch")
         check_schema(schema)
-        takes_filters = options.filter_pushdown
-        if takes_filters is None:
-            # A reader that takes filters is refused unless spark.sql.python.filterPushdown.enabled is set. Only then
-            # does Spark ask for a reader in this kind of worker.
-            takes_filters = _PUSHDOWN_WORKER in sys.modules
-        return JournalFilteringReader(options, schema) if takes_filters else JournalReader(options, schema)
+        return JournalFilteringReader(options, schema) if options.filter_pushdown else JournalReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = parse_options(self.options, "stream")
@@ -75,7 +71,8 @@ class JournalReader(DataSourceReader):
 class JournalFilteringReader(JournalReader):
     """The same, taking filters on offset, timestamp, append_time, topic and shard from Spark.
 
-    A class of its own, because Spark refuses a reader that would take filters unless it is set to hand them over.
+    A class of its own, because Spark refuses a reader that would take filters unless its setting
+    ``spark.sql.python.filterPushdown.enabled`` is on.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name

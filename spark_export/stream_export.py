@@ -63,21 +63,21 @@ class MicroBatch:
         batch: Its number.
         records: How many records it read.
         duration_ms: How long it took.
-        behind: How many offsets were left to read when it was planned.
+        behind: How many offsets were left to read when it was planned; None for one that was planned before the stream
+            was started again.
     """
 
     batch: int
     records: int
     duration_ms: int
-    behind: int
+    behind: int | None
 
     @classmethod
     def of(cls, progress: StreamingQueryProgress) -> MicroBatch:
         """What the progress of a stream from the data source `journal` says."""
         source = progress.sources[0]
-        behind = 0
-        if source.endOffset and source.latestOffset:
-            behind = records_between(_position(source.endOffset), _position(source.latestOffset))
+        end, latest = _position(source.endOffset), _position(source.latestOffset)
+        behind = None if end is None or latest is None else records_between(end, latest)
         return cls(progress.batchId, progress.numInputRows, progress.batchDuration, behind)
 
 
@@ -135,5 +135,6 @@ def stream(
     return writer.start()
 
 
-def _position(text: str) -> StreamPosition:
-    return StreamPosition.decode(json.loads(text))
+def _position(text: str | None) -> StreamPosition | None:
+    found = json.loads(text or "null")
+    return None if found is None else StreamPosition.decode(found)

@@ -31,7 +31,7 @@ class EncodedGroup:
         positions: Where in ``data`` each batch begins.
     """
 
-    data: bytes
+    data: memoryview
     base_offsets: list[int]
     positions: list[int]
 
@@ -118,7 +118,7 @@ class _Output:
 def encode_group(rows: pa.RecordBatch) -> EncodedGroup:
     """Return the batches that the rows of a sealed segment, all columns of them, came from."""
     if not rows.num_rows:
-        return EncodedGroup(b"", [], [])
+        return EncodedGroup(memoryview(b""), [], [])
     offsets, lsns, times_us, append_times = (
         column_numbers(rows.column(name)) for name in ("offset", "lsn", "timestamp", "append_time")
     )
@@ -164,7 +164,8 @@ def encode_group(rows: pa.RecordBatch) -> EncodedGroup:
         checksum = crc32c(view[checked_from : position + HEADER_SIZE + size])
         _CRC.pack_into(buffer, position + BODY_CRC_AT, checksum)
         stamp(buffer, position, base_offset, lsn, append_time_us)
-    return EncodedGroup(bytes(buffer), base_offsets, position_list)
+    # No copy: fresh memory costs as much as all the rest.
+    return EncodedGroup(view.toreadonly(), base_offsets, position_list)
 
 
 def _columns(

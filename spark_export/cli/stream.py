@@ -153,5 +153,7 @@ def _tell(query: StreamingQuery, told: int, *, as_json: bool, quiet: bool) -> in
 def _line(batch: MicroBatch) -> str:
     seconds = max(batch.duration_ms, 1) / 1000
     rate = batch.records / seconds
-    behind = f"{batch.behind:,} behind" if batch.behind else "up to date"
-    return f"batch {batch.batch}: {batch.records:,} records in {seconds:,.1f} s ({rate:,.0f}/s), {behind}"
+    told = f"batch {batch.batch}: {batch.records:,} records in {seconds:,.1f} s ({rate:,.0f}/s)"
+    if batch.behind is None:
+        return told
+    return f"{told}, {batch.behind:,} behind" if batch.behind else f"{told}, up to date"

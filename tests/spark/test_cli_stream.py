@@ -7,11 +7,14 @@ import os
 import signal
 import threading
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from spark_export.cli.main import run
+from spark_export.stream_export import MicroBatch
 from tests.spark.sealed_trees import SealedTree, values
 
 PATIENCE_S = 120
@@ -100,3 +103,23 @@ def test_what_cannot_be_is_one_line(
     err = capfd.readouterr().err
     assert err.count("\n") == 1
     assert told in err
+
+
+def test_a_micro_batch_that_was_planned_before_a_restart_does_not_say_what_is_left() -> None:
+    source = {"description": "", "startOffset": "null", "endOffset": '{"version": 1, "shards": {}}', "numInputRows": 2}
+    found = StreamingQueryProgress.fromJson(
+        {
+            "id": str(UUID(int=1)),
+            "runId": str(UUID(int=2)),
+            "name": None,
+            "timestamp": "",
+            "batchId": 7,
+            "batchDuration": 300,
+            "stateOperators": [],
+            "numInputRows": 2,
+            "sources": [source | {"latestOffset": "null", "inputRowsPerSecond": 1, "processedRowsPerSecond": 1}],
+            "sink": {"description": "", "numOutputRows": 2},
+            "observedMetrics": {},
+        }
+    )
+    assert MicroBatch.of(found) == MicroBatch(7, 2, 300, None)

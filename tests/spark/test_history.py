@@ -15,12 +15,12 @@ from broker_adapter.engines.embedded import BROKER_CONFIG, open_embedded
 from journal.config import SealingConfig
 from shards.model import SegmentKind
 from shards.names import directory_name
+from spark_export import read_sealed
 from spark_export.errors import DataLossError
 from spark_export.export import ExportOptions, run_export
 from spark_export.history import Origin, Reached, plan_history, take_history
 from spark_export.sealed_files import SealedName
 from spark_export.sealed_scan import SealedTree
-from spark_export.sealed_table import read_sealed
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 from tests.spark.sealed_trees import values
 

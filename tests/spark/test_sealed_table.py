@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from shards.errors import InvalidNameError
 from shards.record import Record
 from shards.topic_filters import matches
+from spark_export import read_sealed
 from spark_export.errors import UnreadableError
 from spark_export.hadoop_files import HadoopFiles
 from spark_export.sealed_scan import COLUMNS
-from spark_export.sealed_table import read_sealed
 from tests.spark.sealed_trees import NOW_US, SealedTree, values
 
 ODD_NAMES = (

@@ -44,7 +44,7 @@ def test_what_is_not_given_has_a_default() -> None:
     assert (options.server, options.topics, options.shards) == ("", ("#",), ("#",))
     assert (options.starting, options.starting_us, options.ending) == (Positions(EARLIEST), None, Positions(LATEST))
     assert (options.min_partitions, options.max_records_per_trigger) == (0, 0)
-    assert (options.fail_on_data_loss, options.filter_pushdown) == (True, None)
+    assert (options.fail_on_data_loss, options.filter_pushdown) == (True, False)
     assert parse_options(PATH, "stream").starting == Positions(LATEST)
 
 

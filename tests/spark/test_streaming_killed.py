@@ -96,7 +96,7 @@ class Stream:
                 [
                     *(sys.executable, "-m", "spark_export.cli.main", "stream"),
                     *(str(self._data), str(self._place / "out"), "--checkpoint", str(self._place / "checkpoint")),
-                    *("--max-records", "40", "--partition-by", "", "--memory", "512m", "--cores", "2", *arguments),
+                    *("--partition-by", "", "--memory", "512m", "--cores", "2", *arguments),
                 ],
                 stdout=log,
                 stderr=log,
@@ -105,7 +105,7 @@ class Stream:
 
     def kill_when(self, reached: Callable[[], bool]) -> None:
         """Run until a moment has come, then kill the command and its Java together."""
-        process = self.command()
+        process = self.command("--max-records", "40")
         try:
             deadline = time.monotonic() + PATIENCE_S
             while not reached():
