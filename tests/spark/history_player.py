@@ -154,7 +154,7 @@ class Player:
         waiting = deque(steps)
         while True:
             ending = trio.run(self._live, waiting)
-            self._lose_memory()
+            self.lose_memory()
             if ending is not None and ending.look and self._floor is None:
                 self._look(self)
             if ending is None or (not waiting and self._floor is None):
@@ -206,7 +206,7 @@ class Player:
         watch.meanwhile(copy_at_last)
         self.directory = target
 
-    def _lose_memory(self) -> None:
+    def lose_memory(self) -> None:
         """What lay in memory went with the engine."""
         for shard in itertools.chain(self.shards.values(), (self._floor or {}).values()):
             shard.kept = {offset: kept for offset, kept in shard.kept.items() if not kept.in_memory}

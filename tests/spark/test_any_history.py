@@ -13,15 +13,29 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from pyspark.sql import DataFrame, SparkSession
 
+from broker_adapter import StorageAdapter, open_adapter
 from journal.check import check_directory
+from shards.model import AckLevel, Mode
+from shards.record import Record, StoredRecord
 from spark_export.conditions import Condition
 from spark_export.sealed_table import read_sealed
-from tests.spark.any_history import histories, questions
-from tests.spark.history_model import EVERYTHING, Question, found_rows, kept_rows, require_same
-from tests.spark.history_player import Crash, Player, Restart, Seal, Step
+from tests.faults.processes import running
+from tests.spark.any_history import FOLDED, FOREIGN, NOW_US, PLAIN, SWITCHED, histories, questions
+from tests.spark.history_model import (
+    EVERYTHING,
+    Comparison,
+    Kept,
+    Question,
+    ShardModel,
+    found_rows,
+    kept_rows,
+    require_same,
+)
+from tests.spark.history_player import Append, Close, Crash, Delete, Player, Restart, Seal, Step, SwitchMode, Trim
 from tests.spark.stores import planned
 
 SHORT = settings(
@@ -31,10 +45,43 @@ LONG = settings(max_examples=300, deadline=None, print_blob=True, suppress_healt
 ALL_SHARDS = ("#",)
 
 
+def some(first: int, count: int, topic: str = "") -> tuple[Record, ...]:
+    """Records of which every other one has expired."""
+    return tuple(
+        Record(b"%d" % number, b"k%d" % (number % 2), topic, NOW_US - number, expires_at_us=number % 2)
+        for number in range(first, first + count)
+    )
+
+
+RICH = (
+    Append(PLAIN, (some(0, 4), some(4, 6))),
+    Append(FOREIGN, (some(0, 8),)),
+    Append(FOLDED, (some(0, 3, "fold/x"), some(3, 3), some(6, 2, "$hidden/x"))),
+    Append(SWITCHED, (some(0, 2),)),
+    Seal(),
+    Append(PLAIN, (some(10, 5),)),
+    SwitchMode(SWITCHED),
+    Append(SWITCHED, (some(2, 3),)),
+    Trim(FOREIGN, 0.5),
+    Crash(Seal(PLAIN), 9),
+    SwitchMode(SWITCHED),
+    Append(SWITCHED, (some(5, 4),)),
+    Close(PLAIN),
+    Append(PLAIN, (some(15, 2),)),
+    Delete(FOREIGN, anew=True),
+    Append(FOREIGN, (some(20, 6),)),
+    Seal(FOREIGN),
+    Trim(FOREIGN, 0.5),
+    Crash(look=True),
+    Append(FOREIGN, (some(26, 1),)),
+)
+"""Sealed, closed and open segments, one trimmed inside, records lost with a node, a second shard of the same name."""
+
+
 def source(spark: SparkSession, question: Question, **options: object) -> DataFrame:
-    """The answer of the data source."""
+    """The answer of the data source, which looks for rows by the comparisons itself."""
     texts = {name: str(value) for name, value in options.items()}
-    asked = {"topics": json.dumps(question.topics), "shards": json.dumps(ALL_SHARDS), **texts}
+    asked = {"topics": json.dumps(question.topics), "shards": json.dumps(ALL_SHARDS), "filterPushdown": "true", **texts}
     return question.put_to(spark.read.format("journal").options(**asked).load())
 
 
@@ -100,6 +147,51 @@ def test_the_data_source_gives_what_any_history_left(
         player = played(Path(place), history)
         answer_without_spark(player, EVERYTHING)
         answer_without_spark(player, question)
+
+
+def test_a_directory_in_use_is_read_whole_by_its_server_and_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
+    player = played(tmp_path, RICH)
+    with running(player.directory) as server:
+        address = f"127.0.0.1:{server.ports['tcp']}"
+
+        async def go_on() -> None:
+            async with open_adapter(f"journal://{address}") as adapter:
+                for shard in (PLAIN, SWITCHED):
+                    await append_and_note(adapter, player.shards[shard], shard, 5)
+                await adapter.seal(PLAIN, wait=True)
+                await adapter.set_mode(SWITCHED, Mode.MEMORY)
+                for shard in (PLAIN, SWITCHED, FOLDED):
+                    await append_and_note(adapter, player.shards[shard], shard, 3)
+                await adapter.trim(PLAIN, player.shards[PLAIN].end - 6)
+                player.shards[PLAIN].start = player.shards[PLAIN].end - 6
+
+        trio.run(go_on)
+        path = player.directory
+        chosen = Question(("#", "$hidden/#"), (Comparison("offset", ">=", 4), Comparison("topic", ">", "fold")))
+        for asked in (EVERYTHING, chosen):
+            require_answer(player, asked, lambda one: source(spark, one, server=address), "server")
+            require_answer(player, asked, lambda one: source(spark, one, server=address, path=path), "server and path")
+            require_answer(player, asked, lambda one: source(spark, one, path=path), "path in use")
+            require_answer(player, asked, lambda one: table(spark, path, one), "sealed and unsealed, in use")
+        assert any(kept.in_memory for kept in player.shards[SWITCHED].kept.values())
+        server.kill()
+    player.lose_memory()
+    require_answer(player, EVERYTHING, lambda one: source(spark, one, path=player.directory), "after a kill")
+
+
+async def append_and_note(adapter: StorageAdapter, shard: ShardModel, name: str, count: int) -> None:
+    """Append records and note what the server made of them."""
+    records = [
+        Record(b"%d" % number, b"k", "", NOW_US + number, (("h", b"\xff"), ("h", b"")), ("ü",))
+        for number in range(count)
+    ]
+    got = await adapter.append(name, records)
+    assert got.base_offset == shard.end
+    for stored in (await adapter.read(name, got.base_offset)).records:
+        assert isinstance(stored, StoredRecord)
+        kept = Kept(records[stored.offset - got.base_offset], stored.append_time_us, got.level is AckLevel.MEMORY)
+        shard.kept[stored.offset] = kept
+    shard.end += count
 
 
 @pytest.mark.long
