@@ -39,7 +39,9 @@ SHARDS = 4
 RECORDS_PER_BATCH = 100
 SEALING_RUNS = 3
 ALONE_RUNS = 5
-SHORT = Timing(0.1, 0.5)
+SHORT = Timing(0.05, 0.3)
+SEALING_OFF = {"sealing.enabled": "false"}
+SEALING_BY_HAND = {"sealing.min_bytes": "64 GiB"}
 SPARK_TIMEOUT_S = 600.0
 FIRST_TIME_US = 1_700_000_000_000_000
 RECORD_INTERVAL_US = 200
@@ -97,12 +99,12 @@ class Segment:
 
 def _measure(directory: Path, records: int, timing: Timing, progress: Progress) -> Mapping[str, float]:
     data = directory / "data"
-    with _running(data, directory / "log-written", sealing=False) as server:
+    with _running(data, directory / "log-written", SEALING_OFF) as server:
         segments = _write(server.address, records, progress)
     rate, ratio = _sealing_rate(data, segments)
-    with _running(data, directory / "log-sealing", sealing=True) as server:
+    with _running(data, directory / "log-sealing", SEALING_BY_HAND) as server:
         kept = _appends_while_sealing(server.address)
-    with _running(data, directory / "log-sealed", sealing=True) as server:
+    with _running(data, directory / "log-sealed", SEALING_BY_HAND) as server:
         read = _read_rate(server.address, timing)
     spark = _spark(data)
     return {
@@ -117,9 +119,9 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
 
 
 @contextmanager
-def _running(data: Path, log_path: Path, *, sealing: bool) -> Iterator[processes.Server]:
+def _running(data: Path, log_path: Path, settings: Mapping[str, str]) -> Iterator[processes.Server]:
     """A server for the time of a block, stopped by SIGTERM."""
-    server = start_journal(data, log_path, settings={"sealing.enabled": str(sealing).lower()})
+    server = start_journal(data, log_path, settings=settings)
     try:
         yield server
     finally:
