@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from shards.names import shard_name
-from shards.topic_filters import is_filter, literal_prefix, pattern
+from shards.topic_filters import is_filter, literal_prefix, matches, pattern
 from spark_export.errors import UnreadableError
 from spark_export.hadoop_files import HadoopFiles, glob_literal
 from spark_export.sealed_files import SealedName, counted, parse_file, parse_mark, partition_value
@@ -46,6 +46,7 @@ class SealedTree:
         starts: By directory: first offset that was not trimmed, where that is not the first one there is.
         names: By directory: name of the shard.
         other_files: Names of the files that Spark would find there and that do not count.
+        empty_files: Paths of segments that have no bytes: damaged, and nothing that Spark would complain of.
         listed: Spark's table of all files there, which is what takes long to make of very many directories.
     """
 
@@ -54,6 +55,7 @@ class SealedTree:
     starts: Mapping[str, int]
     names: Mapping[str, str]
     other_files: tuple[str, ...] = ()
+    empty_files: tuple[str, ...] = ()
     listed: DataFrame | None = attrs.field(default=None, eq=False, repr=False)
 
 
@@ -90,6 +92,7 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
         },
         names,
         tuple({file.file for file in found}.difference(file.file for file in kept)),
+        tuple(files.empty_files(frame)),
         frame,
     )
 
@@ -106,9 +109,13 @@ def scan(
 
     Args:
         columns: Of `COLUMNS`, ``lsn`` and ``expires_at``.
+
+    Raises:
+        UnreadableError: A segment is empty.
     """
     from pyspark.sql import functions
 
+    _require_whole(tree, shards)
     if not tree.files:
         return spark.createDataFrame([], f"{_STORED}").select(*columns)
     frame = _chosen(spark, tree)
@@ -125,6 +132,19 @@ def scan(
     plain = frame.where("topic = ''").withColumn("topic", functions.col("shard"))
     own = frame.where("topic <> ''")
     return plain.unionByName(own).where(matching("topic", topics)).select(*columns)
+
+
+def _require_whole(tree: SealedTree, shards: Sequence[str]) -> None:
+    """Refuse empty files, of those that are to be read."""
+    counted_files = {f"{file.directory}/{file.file}": file for file in tree.files}
+    for path in tree.empty_files:
+        file = counted_files.get("/".join(path.rsplit("/", 2)[1:]))
+        if file is not None and any(matches(wanted, tree.names[file.directory]) for wanted in shards):
+            raise UnreadableError(
+                f"{path} is empty, it should hold offsets {file.base_offset} up to but not including "
+                f"{file.next_offset} of shard {tree.names[file.directory]!r}: put it back from a copy, or leave that "
+                "shard out by the filters for shards"
+            )
 
 
 def matching(column: str, filters: Sequence[str]) -> Column:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import trio
 
 from broker_adapter import StorageAdapter
@@ -89,13 +90,12 @@ class Planned:
     partitions: list[tuple[Part, ...]]
     wanted: Wanted
 
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for parts in self.partitions:
+            yield from read_parts(self.store, parts, self.wanted)
+
     def rows(self) -> list[dict[str, Any]]:
-        return [
-            row
-            for parts in self.partitions
-            for batch in read_parts(self.store, parts, self.wanted)
-            for row in batch.to_pylist()
-        ]
+        return [row for batch in self.batches() for row in batch.to_pylist()]
 
     def places(self) -> list[tuple[str, int]]:
         """Shard and offset of every row."""

@@ -1,0 +1,222 @@
+"""Any history of appends, seals, trims, deletions and crashes: a query finds what is acknowledged and not trimmed.
+
+Each record once and with every field, wherever it lies: in sealed segments, in logs closed or open, in the journal of a
+process that was killed, and, with a server, in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from pyspark.sql import DataFrame, SparkSession
+
+from broker_adapter import StorageAdapter, open_adapter
+from journal.check import check_directory
+from shards.model import AckLevel, Mode
+from shards.record import Record, StoredRecord
+from spark_export.conditions import Condition
+from spark_export.sealed_table import read_sealed
+from tests.faults.processes import running
+from tests.spark.any_history import FOLDED, FOREIGN, NOW_US, PLAIN, SWITCHED, histories, questions
+from tests.spark.history_model import (
+    EVERYTHING,
+    Comparison,
+    Kept,
+    Question,
+    ShardModel,
+    found_rows,
+    kept_rows,
+    require_same,
+)
+from tests.spark.history_player import Append, Close, Crash, Delete, Player, Restart, Seal, Step, SwitchMode, Trim
+from tests.spark.stores import planned
+
+SHORT = settings(
+    max_examples=10, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+LONG = settings(max_examples=300, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+ALL_SHARDS = ("#",)
+
+
+def some(first: int, count: int, topic: str = "") -> tuple[Record, ...]:
+    """Records of which every other one has expired."""
+    return tuple(
+        Record(b"%d" % number, b"k%d" % (number % 2), topic, NOW_US - number, expires_at_us=number % 2)
+        for number in range(first, first + count)
+    )
+
+
+RICH = (
+    Append(PLAIN, (some(0, 4), some(4, 6))),
+    Append(FOREIGN, (some(0, 8),)),
+    Append(FOLDED, (some(0, 3, "fold/x"), some(3, 3), some(6, 2, "$hidden/x"))),
+    Append(SWITCHED, (some(0, 2),)),
+    Seal(),
+    Append(PLAIN, (some(10, 5),)),
+    SwitchMode(SWITCHED),
+    Append(SWITCHED, (some(2, 3),)),
+    Trim(FOREIGN, 0.5),
+    Crash(Seal(PLAIN), 9),
+    SwitchMode(SWITCHED),
+    Append(SWITCHED, (some(5, 4),)),
+    Close(PLAIN),
+    Append(PLAIN, (some(15, 2),)),
+    Delete(FOREIGN, anew=True),
+    Append(FOREIGN, (some(20, 6),)),
+    Seal(FOREIGN),
+    Trim(FOREIGN, 0.5),
+    Crash(look=True),
+    Append(FOREIGN, (some(26, 1),)),
+)
+"""Sealed, closed and open segments, one trimmed inside, records lost with a node, a second shard of the same name."""
+
+
+def source(spark: SparkSession, question: Question, **options: object) -> DataFrame:
+    """The answer of the data source, which looks for rows by the comparisons itself."""
+    texts = {name: str(value) for name, value in options.items()}
+    asked = {"topics": json.dumps(question.topics), "shards": json.dumps(ALL_SHARDS), "filterPushdown": "true", **texts}
+    return question.put_to(spark.read.format("journal").options(**asked).load())
+
+
+def table(spark: SparkSession, path: Path, question: Question, *, with_unsealed: bool = True) -> DataFrame:
+    """The answer of Spark's own Parquet reader, and of the data source where nothing is sealed."""
+    frame = read_sealed(spark, str(path), topics=question.topics, shards=ALL_SHARDS, with_unsealed=with_unsealed)
+    return question.put_to(frame)
+
+
+def look(player: Player) -> None:
+    """What Spark would be given of a directory at rest, without a Spark."""
+    answer_without_spark(player, EVERYTHING)
+
+
+def answer_without_spark(player: Player, question: Question) -> None:
+    conditions = [Condition(one.column, one.sign, one.value) for one in question.comparisons]
+    options = {"path": player.directory, "topics": json.dumps(question.topics), "shards": json.dumps(ALL_SHARDS)}
+    query = planned(options, *conditions)
+    batches = list(query.batches())
+    found = found_rows(pa.Table.from_batches(batches, query.wanted.schema))
+    require_same(found, kept_rows(player.shards, question), f"{question} without Spark")
+
+
+def played(place: Path, history: Sequence[Step | Restart | Crash]) -> Player:
+    player = Player(place, look)
+    player.play(history)
+    return player
+
+
+def require_answer(player: Player, question: Question, answer: Callable[[Question], DataFrame], way: str) -> None:
+    require_same(found_rows(answer(question).toArrow()), kept_rows(player.shards, question), f"{way}, {question}")
+
+
+def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], question: Question) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        player = played(Path(place), history)
+        directory = player.directory
+        for asked in (EVERYTHING, question):
+            require_answer(player, asked, lambda one: source(spark, one, path=directory), "data source")
+            require_answer(player, asked, lambda one: table(spark, directory, one), "sealed and unsealed")
+        assert check_directory(str(directory)).damages == []
+        # Now the tree of sealed segments says all of it, by itself.
+        player.play([Seal()])
+        tree = directory / "sealed"
+        require_answer(
+            player,
+            question,
+            lambda one: source(spark, one, path=tree, filterPushdown="false"),
+            "data source, sealed tree, filters left to Spark",
+        )
+        require_answer(player, question, lambda one: table(spark, tree, one, with_unsealed=False), "sealed tree")
+
+
+@SHORT
+@given(histories, questions)
+def test_a_query_finds_what_any_history_left(
+    spark: SparkSession, history: tuple[Step | Restart | Crash, ...], question: Question
+) -> None:
+    at_rest(spark, history, question)
+
+
+@settings(SHORT, max_examples=40)
+@given(histories, questions)
+def test_the_data_source_gives_what_any_history_left(
+    history: tuple[Step | Restart | Crash, ...], question: Question
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        player = played(Path(place), history)
+        answer_without_spark(player, EVERYTHING)
+        answer_without_spark(player, question)
+
+
+def test_a_directory_in_use_is_read_whole_by_its_server_and_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
+    player = played(tmp_path, RICH)
+    with running(player.directory) as server:
+        address = f"127.0.0.1:{server.ports['tcp']}"
+
+        async def go_on() -> None:
+            async with open_adapter(f"journal://{address}") as adapter:
+                for shard in (PLAIN, SWITCHED):
+                    await append_and_note(adapter, player.shards[shard], shard, 5)
+                await adapter.seal(PLAIN, wait=True)
+                await adapter.set_mode(SWITCHED, Mode.MEMORY)
+                for shard in (PLAIN, SWITCHED, FOLDED):
+                    await append_and_note(adapter, player.shards[shard], shard, 3)
+                await adapter.trim(PLAIN, player.shards[PLAIN].end - 6)
+                player.shards[PLAIN].start = player.shards[PLAIN].end - 6
+
+        trio.run(go_on)
+        path = player.directory
+        chosen = Question(("#", "$hidden/#"), (Comparison("offset", ">=", 4), Comparison("topic", ">", "fold")))
+        for asked in (EVERYTHING, chosen):
+            require_answer(player, asked, lambda one: source(spark, one, server=address), "server")
+            require_answer(player, asked, lambda one: source(spark, one, server=address, path=path), "server and path")
+            require_answer(player, asked, lambda one: source(spark, one, path=path), "path in use")
+            require_answer(player, asked, lambda one: table(spark, path, one), "sealed and unsealed, in use")
+        assert any(kept.in_memory for kept in player.shards[SWITCHED].kept.values())
+        server.kill()
+    player.lose_memory()
+    require_answer(player, EVERYTHING, lambda one: source(spark, one, path=player.directory), "after a kill")
+
+
+async def append_and_note(adapter: StorageAdapter, shard: ShardModel, name: str, count: int) -> None:
+    """Append records and note what the server made of them."""
+    records = [
+        Record(b"%d" % number, b"k", "", NOW_US + number, (("h", b"\xff"), ("h", b"")), ("ü",))
+        for number in range(count)
+    ]
+    got = await adapter.append(name, records)
+    assert got.base_offset == shard.end
+    for stored in (await adapter.read(name, got.base_offset)).records:
+        assert isinstance(stored, StoredRecord)
+        kept = Kept(records[stored.offset - got.base_offset], stored.append_time_us, got.level is AckLevel.MEMORY)
+        shard.kept[stored.offset] = kept
+    shard.end += count
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@LONG
+@given(histories, questions)
+def test_a_query_finds_what_any_history_left_for_long(
+    spark: SparkSession, history: tuple[Step | Restart | Crash, ...], question: Question
+) -> None:
+    at_rest(spark, history, question)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@settings(LONG, max_examples=2000)
+@given(histories, questions)
+def test_the_data_source_gives_what_any_history_left_for_long(
+    history: tuple[Step | Restart | Crash, ...], question: Question
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        player = played(Path(place), history)
+        answer_without_spark(player, EVERYTHING)
+        answer_without_spark(player, question)
