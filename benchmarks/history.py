@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ import attrs
 
 from benchmarks import load, processes
 from benchmarks.load import Timing
-from benchmarks.ours import CHUNK_BYTES, FETCH_BYTES, FILE, batch_of, window_of
+from benchmarks.ours import CHUNK_BYTES, FETCH_BYTES, FILE, WARM_UP_BYTES, batch_of, fill, window_of
 from benchmarks.rows import BATCH_RECORDS
 from benchmarks.runs import Measurement
 from benchmarks.stage import REPOSITORY, Stage, start_journal
@@ -37,6 +38,10 @@ from shards.segment_paths import log_path
 SHARDS = 4
 RECORDS_PER_BATCH = 100
 SEALING_RUNS = 3
+ALONE_RUNS = 5
+SHORT = Timing(0.05, 0.3)
+SEALING_OFF = {"sealing.enabled": "false"}
+SEALING_BY_HAND = {"sealing.min_bytes": "64 GiB"}
 SPARK_TIMEOUT_S = 600.0
 FIRST_TIME_US = 1_700_000_000_000_000
 RECORD_INTERVAL_US = 200
@@ -94,12 +99,12 @@ class Segment:
 
 def _measure(directory: Path, records: int, timing: Timing, progress: Progress) -> Mapping[str, float]:
     data = directory / "data"
-    with _running(data, directory / "log-written", sealing=False) as server:
+    with _running(data, directory / "log-written", SEALING_OFF) as server:
         segments = _write(server.address, records, progress)
     rate, ratio = _sealing_rate(data, segments)
-    with _running(data, directory / "log-sealing", sealing=True) as server:
-        kept = _appends_while_sealing(server.address, timing)
-    with _running(data, directory / "log-sealed", sealing=True) as server:
+    with _running(data, directory / "log-sealing", SEALING_BY_HAND) as server:
+        kept = _appends_while_sealing(server.address)
+    with _running(data, directory / "log-sealed", SEALING_BY_HAND) as server:
         read = _read_rate(server.address, timing)
     spark = _spark(data)
     return {
@@ -114,9 +119,9 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
 
 
 @contextmanager
-def _running(data: Path, log_path: Path, *, sealing: bool) -> Iterator[processes.Server]:
+def _running(data: Path, log_path: Path, settings: Mapping[str, str]) -> Iterator[processes.Server]:
     """A server for the time of a block, stopped by SIGTERM."""
-    server = start_journal(data, log_path, settings={"sealing.enabled": str(sealing).lower()})
+    server = start_journal(data, log_path, settings=settings)
     try:
         yield server
     finally:
@@ -202,11 +207,15 @@ def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> Se
     )
 
 
-def _appends_while_sealing(address: tuple[str, int], timing: Timing) -> float:
-    """Append rate while the worker seals, over the rate of the same load just before and after."""
-    before = _append_rate(address, timing)
+def _appends_while_sealing(address: tuple[str, int]) -> float:
+    """Append rate while the worker seals, over the rate of the same load before and after; medians of short runs."""
+    with Wire(address) as wire:
+        # The journal's files are zeroed and its memory faulted in, as on any server that has run for a minute.
+        fill(wire, "history/warm-up", WARM_UP_BYTES)
+        wire.delete("history/warm-up")
+    without = [_append_rate(address, SHORT) for _ in range(ALONE_RUNS)]
     done = threading.Event()
-    rates: list[float] = []
+    beside: list[float] = []
 
     def seal() -> None:
         try:
@@ -219,15 +228,15 @@ def _appends_while_sealing(address: tuple[str, int], timing: Timing) -> float:
     thread = threading.Thread(target=seal, name="sealing")
     thread.start()
     while not done.is_set():
-        rate = _append_rate(address, Timing(0.05, 0.4))
+        rate = _append_rate(address, SHORT)
         # A run at whose end the worker had finished did not have it beside it all the time.
         if not done.is_set():
-            rates.append(rate)
+            beside.append(rate)
     thread.join()
-    after = _append_rate(address, timing)
-    if not rates:
+    without += [_append_rate(address, SHORT) for _ in range(ALONE_RUNS)]
+    if not beside:
         raise load.LoadError("sealing was over before an append rate could be measured beside it; write more records")
-    return sum(rates) / len(rates) / ((before + after) / 2)
+    return statistics.median(beside) / statistics.median(without)
 
 
 def _append_rate(address: tuple[str, int], timing: Timing) -> float:

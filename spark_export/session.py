@@ -31,6 +31,8 @@ _SETTINGS: Final[dict[str, str]] = {
     # Spark hands filters over to a load of the data source that asks for them by its option `filterPushdown`.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    # For one machine: the 200 that are the default are made for a cluster, and each costs every task a file.
+    "spark.sql.shuffle.partitions": "16",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
