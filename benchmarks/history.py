@@ -54,6 +54,7 @@ KEYS = (
     "seal.appends",
     "sealed.read",
     "spark.sealed",
+    "spark.values",
     "spark.source",
     "spark.differences",
 )
@@ -113,6 +114,7 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
         "seal.appends": kept,
         "sealed.read": read,
         "spark.sealed": spark["sealed_records_per_s"],
+        "spark.values": spark["values_records_per_s"],
         "spark.source": spark["source_records_per_s"],
         "spark.differences": spark["differences"],
     }
