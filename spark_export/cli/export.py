@@ -53,6 +53,7 @@ def export(
     """
     path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)
     place = Place.parse(path, server)
+    place.require_server()
     connection = named_values("--property", properties, example="user=reader")
     from spark_export.export import ExportOptions, run_export
     from spark_export.options import parse_options

@@ -15,6 +15,7 @@ from command_line.boundary import UsageError
 from command_line.output import note, write_lines, write_table
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
+from spark_export.cli.task_progress import task_progress
 from spark_export.options import parse_options
 from spark_export.sealed_table import read_sealed
 
@@ -56,38 +57,41 @@ def sql(
         raise UsageError("--json and --csv are two ways to print the same; give one")
     path, text = (directory_or_query, query) if query is not None else (None, directory_or_query)
     place = Place.parse(path, server)
+    views = _views_in(text)
+    if SEALED in views and place.path is None:
+        raise UsageError(f"the view `{SEALED}` reads files: name the data directory before the query")
+    place.require_server()
     most = limit if limit is not None else None if json or csv else _SHOWN_ROWS
-    with running_spark(spark) as session:
-        table, is_cut = _ask(session, place, topics, text, most)
+    with running_spark(spark) as session, task_progress(session, "asking"), _made(session, views, place, topics):
+        table, is_cut = _ask(session, text, most)
     (_print_json if json else _print_csv if csv else _print_table)(table)
     if is_cut:
         note("journal-spark", f"only the first {most:,} rows are shown; --limit N shows more")
 
 
-def _ask(spark: SparkSession, place: Place, topics: str, query: str, most: int | None) -> tuple[pa.Table, bool]:
-    """The rows of the answer, and whether there are more."""
-    from spark_export.cli.task_progress import task_progress
+def _views_in(query: str) -> list[str]:
+    """The views that a query names."""
+    return [name for name in (RECORDS, SEALED) if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
 
-    with task_progress(spark, "asking"), _views(spark, place, topics, query):
-        frame = spark.sql(query)
-        if most is None:
-            return frame.toArrow(), False
-        table = frame.limit(most + 1).toArrow()
+
+def _ask(spark: SparkSession, query: str, most: int | None) -> tuple[pa.Table, bool]:
+    """The rows of the answer, and whether there are more."""
+    frame = spark.sql(query)
+    if most is None:
+        return frame.toArrow(), False
+    table = frame.limit(most + 1).toArrow()
     return table.slice(0, most), table.num_rows > most
 
 
 @contextmanager
-def _views(spark: SparkSession, place: Place, topics: str, query: str) -> Iterator[None]:
-    """The views that a query names, for the length of the block; to make one takes time."""
-    wanted = [name for name in (RECORDS, SEALED) if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
-    if SEALED in wanted and place.path is None:
-        raise UsageError(f"the view `{SEALED}` reads files: name the data directory before the query")
+def _made(spark: SparkSession, views: Sequence[str], place: Place, topics: str) -> Iterator[None]:
+    """These views, for the length of the block; to make one takes time."""
     try:
-        for name in wanted:
+        for name in views:
             _frame(spark, place, topics, sealed_only=name == SEALED).createOrReplaceTempView(name)
         yield
     finally:
-        for name in wanted:
+        for name in views:
             spark.catalog.dropTempView(name)
 
 

@@ -72,7 +72,9 @@ def stream(
     if to != "console" and written_to is None:
         raise UsageError(f"name the directory for the {to} files after that of the journal, or give --to console")
     interval_s = None if interval is None else parse_duration_us(interval) / 1_000_000
-    options = Place.parse(path, server).options(topics) | {
+    place = Place.parse(path, server)
+    place.require_server()
+    options = place.options(topics) | {
         "startingOffsets": start,
         "failOnDataLoss": "true" if data_loss == "fail" else "false",
     }
