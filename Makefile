@@ -48,7 +48,7 @@ demo: $(VENV_STAMP) ## live telemetry through two brokers, a mode switch and a S
 bench: $(VENV_STAMP) ## measure against the machine's limits and the peers that are installed (ARGS="--json FILE")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-quick: $(VENV_STAMP) ## the same in under a minute, with fewer repetitions
+bench-quick: $(VENV_STAMP) ## the same in a few minutes, with fewer repetitions and less data
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
 lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (UPGRADE=1 takes the newest versions)

@@ -198,7 +198,7 @@ def _machine(directory: Path) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure against peers and limits.")
     parser.add_argument(
-        "--quick", action="store_true", help="under a minute: shorter and fewer runs, fewer idle shards"
+        "--quick", action="store_true", help="a few minutes: shorter and fewer runs, fewer idle shards and records"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
     parser.add_argument("--rows", metavar="PATTERN", default="*", help="only matching rows (a,b*), and what they need")
