@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import attrs
 from cyclopts import Parameter
 
-from command_line.boundary import UsageError
+from command_line.boundary import CommandError, UsageError
 from command_line.output import waiting
+from spark_export.cli.failures import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,5 +77,11 @@ def running_spark(options: SparkOptions) -> Iterator[SparkSession]:
         )
     try:
         yield session
+    except Exception as error:
+        # Spark's errors ask Java for their text, and Java is about to end.
+        told = explain(error)
+        if told is None:
+            raise
+        raise CommandError(told) from RuntimeError(str(error)).with_traceback(error.__traceback__)
     finally:
         end_session(session)

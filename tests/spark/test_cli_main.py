@@ -99,6 +99,15 @@ def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_is_told_what
         assert noise not in shown
 
 
+def test_in_a_process_of_its_own_a_bad_query_is_one_line_too(tmp_path: Path) -> None:
+    """Guards against an error whose text is asked of a Java process that has ended."""
+    command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "selec 1", "--memory", "512m"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("journal-spark: line 1, column 1: ")
+    assert done.stderr.count("\n") == 1
+
+
 def read_terminal(descriptor: int) -> bytes:
     """What a terminal shows next; nothing when the last process has left it."""
     try:
