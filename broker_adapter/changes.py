@@ -1,0 +1,50 @@
+"""What a store changes in one step: records, and keys of the state store; all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from shards.model import Appended, StateValue
+from shards.record import Record
+
+
+@attrs.frozen(slots=True)
+class StatePut:
+    """Set a key.
+
+    Attributes:
+        expected_version: Only if it has this version now; 0: only if it is not there; None: whatever it is.
+        expires_at_us: Time from which it is gone; 0 means never.
+    """
+
+    key: bytes
+    value: bytes
+    expected_version: int | None = None
+    expires_at_us: int = 0
+
+
+@attrs.frozen(slots=True)
+class StateDelete:
+    """Delete a key, under the same condition."""
+
+    key: bytes
+    expected_version: int | None = None
+
+
+@attrs.frozen(slots=True)
+class Changes:
+    """Appends (shard name, records; one batch each) and state changes; a key may occur once."""
+
+    appends: tuple[tuple[str, Sequence[Record]], ...] = ()
+    puts: tuple[StatePut, ...] = ()
+    deletes: tuple[StateDelete, ...] = ()
+
+
+@attrs.frozen(slots=True)
+class Committed:
+    """What became of them, in the order in which they were given."""
+
+    appended: tuple[Appended, ...] = ()
+    values: tuple[StateValue, ...] = ()

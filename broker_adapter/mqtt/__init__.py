@@ -1,0 +1,1 @@
+"""An MQTT broker that keeps nothing: messages, sessions and wills lie in the store behind the storage adapter."""

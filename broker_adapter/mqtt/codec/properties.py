@@ -1,0 +1,50 @@
+"""The properties that MQTT 5 packets carry (section 2.2.2 of the standard), as one value for all kinds of packet.
+
+Which packet may have which, and how they lie in bytes, is decided where packets are read and written.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Properties:
+    """Every property there is; None (or an empty tuple, where one may repeat) means that it was not sent.
+
+    Times are in seconds, sizes in bytes, as the standard has them.
+    """
+
+    payload_format_indicator: int | None = None
+    message_expiry_interval: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    subscription_identifiers: tuple[int, ...] = ()
+    session_expiry_interval: int | None = None
+    assigned_client_identifier: str | None = None
+    server_keep_alive: int | None = None
+    authentication_method: str | None = None
+    authentication_data: bytes | None = None
+    request_problem_information: int | None = None
+    will_delay_interval: int | None = None
+    request_response_information: int | None = None
+    response_information: str | None = None
+    server_reference: str | None = None
+    reason_string: str | None = None
+    receive_maximum: int | None = None
+    topic_alias_maximum: int | None = None
+    topic_alias: int | None = None
+    maximum_qos: int | None = None
+    retain_available: int | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+    maximum_packet_size: int | None = None
+    wildcard_subscription_available: int | None = None
+    subscription_identifiers_available: int | None = None
+    shared_subscription_available: int | None = None
+
+
+EMPTY: Final = Properties()
+"""No property at all; what a packet of MQTT 3.1.1 has."""

@@ -1,0 +1,130 @@
+"""A message on its way through the broker, and the record that it is in the store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from shards.record import Record, StoredRecord
+
+_CLIENT: Final = "client"
+_QOS: Final = "qos"
+_RETAIN: Final = "retain"
+_CONTENT_TYPE: Final = "content-type"
+_RESPONSE_TOPIC: Final = "response-topic"
+_CORRELATION_DATA: Final = "correlation-data"
+_PAYLOAD_FORMAT: Final = "payload-format"
+_USER_PROPERTY: Final = "user-property"
+
+_QOS_TEXT: Final = (b"0", b"1", b"2")
+
+
+@attrs.define(slots=True, eq=False)
+class Message:
+    """What a client published, and its place once it is stored.
+
+    Attributes:
+        qos: As published; a subscriber gets it with the lower of this and its own.
+        retain: The retain flag as published.
+        publisher: Client identifier of the publisher; empty for the broker itself.
+        properties: Those that go from end to end; the expiry interval is `expires_at_us` here.
+        expires_at_us: Time from which it is no longer delivered; 0 means never.
+        timestamp_us: When the broker received it.
+        shard: Name of its shard; empty if it is not stored.
+        offset: Its number in the shard, -1 if it is not stored.
+        lsn: Position over all shards, 0 if it is not stored.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool = False
+    publisher: str = ""
+    properties: Properties = EMPTY
+    expires_at_us: int = 0
+    timestamp_us: int = 0
+    shard: str = ""
+    offset: int = -1
+    lsn: int = 0
+
+
+def record_of(message: Message) -> Record:
+    """The message as a record that carries its topic (a mapping leaves that out where the shard's name tells it)."""
+    headers: list[tuple[str, bytes]] = [(_CLIENT, message.publisher.encode()), (_QOS, _QOS_TEXT[message.qos])]
+    if message.retain:
+        headers.append((_RETAIN, b"1"))
+    properties = message.properties
+    if properties is not EMPTY:
+        headers.extend(_property_headers(properties))
+    return Record(
+        message.payload,
+        topic=message.topic,
+        timestamp_us=message.timestamp_us,
+        headers=tuple(headers),
+        expires_at_us=message.expires_at_us,
+    )
+
+
+def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
+    headers: list[tuple[str, bytes]] = []
+    if properties.content_type is not None:
+        headers.append((_CONTENT_TYPE, properties.content_type.encode()))
+    if properties.response_topic is not None:
+        headers.append((_RESPONSE_TOPIC, properties.response_topic.encode()))
+    if properties.correlation_data is not None:
+        headers.append((_CORRELATION_DATA, properties.correlation_data))
+    if properties.payload_format_indicator:
+        headers.append((_PAYLOAD_FORMAT, b"1"))
+    headers.extend((_USER_PROPERTY, f"{name}\0{value}".encode()) for name, value in properties.user_properties)
+    return headers
+
+
+def message_of(shard: str, stored: StoredRecord) -> Message:
+    """The message that a record holds. Records of other writers are messages of QoS 1 without a publisher."""
+    publisher, qos, retain, properties = "", 1, False, EMPTY
+    others: list[tuple[str, bytes]] = []
+    for name, value in stored.headers:
+        if name == _CLIENT:
+            publisher = value.decode(errors="replace")
+        elif name == _QOS:
+            qos = int(value) if value in _QOS_TEXT else 1
+        elif name == _RETAIN:
+            retain = True
+        else:
+            others.append((name, value))
+    if others:
+        properties = _properties_of(others)
+    return Message(
+        stored.topic or shard,
+        stored.value,
+        qos,
+        retain,
+        publisher,
+        properties,
+        stored.expires_at_us,
+        stored.timestamp_us,
+        shard,
+        stored.offset,
+        stored.lsn,
+    )
+
+
+def _properties_of(headers: list[tuple[str, bytes]]) -> Properties:
+    values: dict[str, bytes] = {}
+    user_properties: list[tuple[str, str]] = []
+    for name, value in headers:
+        if name == _USER_PROPERTY:
+            key, _, text = value.decode(errors="replace").partition("\0")
+            user_properties.append((key, text))
+        else:
+            values[name] = value
+    content_type, response_topic = values.get(_CONTENT_TYPE), values.get(_RESPONSE_TOPIC)
+    return Properties(
+        payload_format_indicator=1 if _PAYLOAD_FORMAT in values else None,
+        content_type=None if content_type is None else content_type.decode(errors="replace"),
+        response_topic=None if response_topic is None else response_topic.decode(errors="replace"),
+        correlation_data=values.get(_CORRELATION_DATA),
+        user_properties=tuple(user_properties),
+    )
