@@ -29,6 +29,7 @@ class TcpStream(trio.abc.Stream):
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._is_sending = False
+        self._is_closed = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return what is there, at least one byte; nothing once the peer has ended its side.
@@ -37,6 +38,7 @@ class TcpStream(trio.abc.Stream):
         """
         if max_bytes is not None and max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
+        self._check_open()
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             data = self._receive_nowait(max_bytes)
@@ -63,6 +65,7 @@ class TcpStream(trio.abc.Stream):
         Returns:
             How many bytes went; the rest needs `send_all`.
         """
+        self._check_open()
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -72,7 +75,7 @@ class TcpStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it. A cancelled call may have sent a part."""
-        self._check_idle()
+        self._check_sendable()
         self._is_sending = True
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -87,7 +90,7 @@ class TcpStream(trio.abc.Stream):
             self._is_sending = False
 
     async def wait_send_all_might_not_block(self) -> None:
-        self._check_idle()
+        self._check_sendable()
         self._is_sending = True
         try:
             await self._wait_writable()
@@ -100,28 +103,38 @@ class TcpStream(trio.abc.Stream):
         except OSError as error:
             raise self._broken(error) from error
 
-    def _check_idle(self) -> None:
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise trio.ClosedResourceError("the connection was closed on our side")
+
+    def _check_sendable(self) -> None:
+        self._check_open()
         if self._is_sending:
             raise trio.BusyResourceError("another task is sending")
 
     async def aclose(self) -> None:
         """Close in such a way that what was sent last still reaches the peer; cancelled, at once."""
-        if self._socket.fileno() < 0:
-            await trio.lowlevel.checkpoint()
-            return
         try:
-            await linger(self._socket)
+            if not self._is_closed:
+                self._stop()
+                await linger(self._socket)
+            await trio.lowlevel.checkpoint()
         finally:
-            self.close_nowait()
+            self._socket.close()
 
     def close_nowait(self) -> None:
         """Close at once; what the peer sends after this resets the connection."""
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
+        if not self._is_closed:
+            self._stop()
+        self._socket.close()
+
+    def _stop(self) -> None:
+        self._is_closed = True
+        # Whoever receives or sends on it meanwhile is told.
+        trio.lowlevel.notify_closing(self._socket)
 
     def _broken(self, error: OSError) -> Exception:
-        if self._socket.fileno() < 0:
+        if self._is_closed:
             return trio.ClosedResourceError("the connection was closed on our side")
         return trio.BrokenResourceError(error.strerror)
 
