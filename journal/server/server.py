@@ -11,16 +11,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import attrs
 import structlog
 import trio
 
 from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
+from journal.listening import accept, bind, linger, reached_at
+from journal.log import configure_log
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
 from journal.server.http import make_app, serve_http
-from journal.server.listening import accept, bind, linger, reached_at
-from journal.server.log import configure_log
 from journal.server.operations import ServerOperations
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.receive_buffers import BufferPool
@@ -203,7 +204,7 @@ async def run_server(
     configure_log(config.log)
     # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    sockets = bind(config)
+    sockets = bind(attrs.asdict(config.listen), main="tcp")
     stopping = trio.Event()
     try:
         async with trio.open_nursery() as nursery:

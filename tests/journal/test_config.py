@@ -9,19 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.config import (
-    SECTIONS,
-    ConfigurationError,
-    ListenConfig,
-    LogFormat,
-    ServerConfig,
-    StorageConfig,
-    allowed,
-    format_size,
-    load_config,
-    parse_address,
-    parse_size,
-)
+from journal.config import SECTIONS, ListenConfig, ServerConfig, StorageConfig, load_config
+from journal.settings import ConfigurationError, LogFormat, allowed, format_size, parse_address, parse_size
 from shards.model import Mode
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "journal.toml"

