@@ -100,3 +100,9 @@ def test_the_bridge_goes_on_at_another_broker(tmp_path: Path) -> None:
         expected = {b"%s %d" % (when, number) for when in (b"before", b"after") for number in range(5)}
         assert {each.payload for each in application.messages} == expected
         assert {each.payload for each in device.messages} == expected
+
+
+def test_what_the_documentation_shows_of_it_is_in_it() -> None:
+    [shown] = re.findall(r"```conf\n(.*?)```", (REPOSITORY / "docs" / "mqtt.md").read_text(), flags=re.DOTALL)
+    assert len(shown.splitlines()) >= 5
+    assert set(shown.splitlines()) <= set(CONFIG.read_text().splitlines())
