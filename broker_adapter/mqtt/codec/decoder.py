@@ -6,6 +6,7 @@ quotas, identifiers in use) is the connection's business.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal
 
 from broker_adapter.mqtt.codec.bodies import BODIES
@@ -35,7 +36,7 @@ _FROM_SERVERS: Final = frozenset({2, 3, 4, 5, 6, 7, 9, 11, 13, 14, 15})
 _FIXED_FLAGS: Final = {int(kind): 2 if kind in (6, 8, 10) else 0 for kind in PacketType if kind != PacketType.PUBLISH}
 
 # Acknowledgements that say success and no more, which nearly all do.
-_SHORT: Final = {4: Puback, 5: Pubrec, 6: Pubrel, 7: Pubcomp}
+_SHORT: Final[dict[int, Callable[[int], Packet]]] = {4: Puback, 5: Pubrec, 6: Pubrel, 7: Pubcomp}
 
 
 class Decoder:
