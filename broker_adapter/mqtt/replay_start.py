@@ -34,9 +34,8 @@ def parse_replay_start(text: str, *, now_us: int) -> Start:
         ago_s = sum(int(count) * _UNITS_S[unit] for count, unit in _PART.findall(text))
         return Start.time(max(0, now_us - ago_s * 1_000_000))
     try:
-        if text.isdigit():
-            raise ValueError("an offset has at most 18 digits")
-        moment = datetime.fromisoformat(text)
+        # Digits alone are an offset, if not one that there can be.
+        moment = datetime.fromisoformat("" if text.isdigit() else text)
         since_epoch = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
     except (ValueError, OverflowError) as error:
         raise ValueError(

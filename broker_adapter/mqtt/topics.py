@@ -25,7 +25,6 @@ _DELAYED: Final = "$delayed"
 _SYSTEM: Final = "$SYS"
 _OWN: Final = "$mqtt"
 
-_NOT_TO_PUBLISH: Final = frozenset((_SHARE, _REPLAY, _SYSTEM, _OWN))
 _DELAY: Final = re.compile(r"[0-9]{1,10}")
 
 
@@ -122,6 +121,7 @@ def parse_topic(text: str) -> tuple[str, int | None]:
 
 
 def _publishable(first_level: str, topic: str) -> str:
-    if first_level in _NOT_TO_PUBLISH:
+    if first_level.startswith("$"):
+        # What begins so is for servers to use, not for clients to talk to each other (section 4.7.2 of the standard).
         raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic!a}: clients cannot publish below {first_level}")
     return topic
