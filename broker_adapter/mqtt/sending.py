@@ -135,8 +135,9 @@ class Output:
             if self._is_writing:
                 # Cut off in the middle of a packet: nothing that comes behind it would be understood.
                 self.abandon()
-        self._progress.unpark_all()
-        self._on_room()
+        if not self._is_broken:
+            self._progress.unpark_all()
+            self._on_room()
 
     async def _write_piece(self, piece: bytes) -> bool:
         """Write some; false if the peer takes nothing any more."""

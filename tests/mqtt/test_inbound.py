@@ -105,7 +105,7 @@ class Bench:
         self.answered: list[tuple[int, ReasonCode]] = []
         self.with_session: list[tuple[Changes, Collection[int]]] = []
         self.inbound = Inbound(
-            self.publisher, commit=self._commit, on_outcomes=self._outcomes, start=lambda work: nursery.start_soon(work)
+            self.publisher, commit=self._commit, on_outcomes=self._outcomes, start=nursery.start_soon
         )
 
     async def _commit(self, changes: Changes, packet_ids: Collection[int]) -> None:
