@@ -78,11 +78,13 @@ class DeliveryThroughTheWindow(RuleBasedStateMachine):
 
     # What happens
 
-    @rule(qos=st.integers(0, 2), shard=st.sampled_from("ab"), count=st.integers(1, 4))
-    def publish(self, qos: int, shard: str, count: int) -> None:
+    @rule(qos=st.sampled_from([2, 1, 0]), shard=st.sampled_from("ab"), count=st.integers(1, 3), taken=st.booleans())
+    def publish(self, qos: int, shard: str, count: int, taken: bool) -> None:
         for _ in range(count):
             offset = sum(one.shard == shard for one in self.log)
             self.log.append(Message("t", b"", qos, shard=shard, offset=offset, lsn=len(self.log) + 1))
+        if taken:
+            self.take(100)
 
     @rule(count=st.integers(1, 5))
     def take(self, count: int) -> None:
@@ -111,15 +113,26 @@ class DeliveryThroughTheWindow(RuleBasedStateMachine):
         for packet in packets:
             self._send(packet)
 
-    @rule(lag=st.integers(0, 3))
+    @rule(lag=st.sampled_from([3, 1, 0]))
     def advance(self, lag: int) -> None:
         self.window.advance(self.taken_lsn - lag)
+
+    @rule(last_packet_id=st.integers(0, 6))
+    def identifiers_went_round(self, last_packet_id: int) -> None:
+        self.window.last_packet_id = last_packet_id
 
     @rule()
     def save(self) -> None:
         self.stored = self._snapshot()
 
-    @rule(count=st.integers(1, 4))
+    @rule(readers=st.lists(st.sampled_from("cb"), min_size=2, max_size=5), count=st.integers(1, 3))
+    def packets_arrive(self, readers: list[str], count: int) -> None:
+        for reader in readers:
+            if reader == "c":
+                self.client_reads(count)
+            else:
+                self.broker_reads(count)
+
     def client_reads(self, count: int) -> None:
         for _ in range(min(count, len(self.to_client))):
             packet = self.to_client.popleft()
@@ -130,7 +143,6 @@ class DeliveryThroughTheWindow(RuleBasedStateMachine):
             if answer is not None:
                 self.to_broker.append(answer)
 
-    @rule(count=st.integers(1, 4))
     def broker_reads(self, count: int) -> None:
         for _ in range(min(count, len(self.to_broker))):
             kind, packet_id = self.to_broker.popleft()
@@ -169,7 +181,7 @@ class DeliveryThroughTheWindow(RuleBasedStateMachine):
     @invariant()
     def nothing_comes_twice_at_qos_2(self) -> None:
         for number, count in self.client.delivered.items():
-            assert self.log[number - 1].qos < 2 or count == 1
+            assert self.log[number - 1].qos < 2 or count == 1, f"message {number} came {count} times"
 
     @invariant()
     def identifiers_are_unique_and_the_quota_holds(self) -> None:
@@ -184,6 +196,7 @@ class DeliveryThroughTheWindow(RuleBasedStateMachine):
             self.take(100)
             self.client_reads(100)
             self.broker_reads(100)
+        self.nothing_comes_twice_at_qos_2()
         assert not len(self.window)
         assert not self.client.received, "the client waits for PUBREL for ever"
         for one in self.log:
@@ -234,7 +247,7 @@ class DeliveryThroughTheWindow(RuleBasedStateMachine):
         self.to_client.append(packet)
 
 
-DeliveryThroughTheWindow.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+DeliveryThroughTheWindow.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 TestDelivery = DeliveryThroughTheWindow.TestCase
 
 
@@ -282,6 +295,19 @@ def test_a_pubrec_that_comes_again_finds_what_waits_for_pubcomp() -> None:
     window.pubrec(entry.packet_id)
     assert window.pubrec(entry.packet_id) is entry
     assert len(window) == 1
+
+
+def test_nothing_new_is_taken_before_everything_went_out_again() -> None:
+    window = OutboundWindow()
+    window.assign(message(0), 1)
+    window.assign(message(1), 1)
+    window = stored_and_read(window)
+    window.receive_maximum = 5
+    assert (window.has_resends, window.quota) == (True, 0)
+    assert len(window.take_resends(1)) == 1
+    assert (window.has_resends, window.quota) == (True, 0)
+    assert len(window.take_resends()) == 1
+    assert (window.has_resends, window.quota) == (False, 3)
 
 
 def test_a_pubrel_that_goes_out_again_takes_no_quota_and_gives_none_back() -> None:
