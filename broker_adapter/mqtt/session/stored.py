@@ -140,13 +140,6 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
     adopter: str = ""
 
 
-class TimerRecord(msgspec.Struct, array_like=True, frozen=True):
-    """What a timer of a session was set for."""
-
-    client_id: str
-    epoch: int
-
-
 class ShareRecord(msgspec.Struct, array_like=True, frozen=True):
     """A shared subscription that has members."""
 
