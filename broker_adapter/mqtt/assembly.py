@@ -116,16 +116,13 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
     return AccessControl(Authentication(users_of(config)), access_rules_of(config), anonymous=config.access.anonymous)
 
 
-def nobody_can_connect(config: BrokerConfig) -> str | None:
-    """What is missing for any client to get in; None if nothing is."""
-    if config.access.anonymous:
-        return None
-    users = users_of(config)
+def nobody_can_connect(config: BrokerConfig, users: Users | None) -> str:
+    """What is missing for any client to get in; empty if nothing is."""
+    if config.access.anonymous or users:
+        return ""
     if users is None:
         return (
             "nobody can connect: no users_file is named under [access]; `journal-broker passwd FILE USER` makes one, "
             "or let everybody in with access.anonymous = true"
         )
-    if not len(users):
-        return f"nobody can connect: {config.access.users_file} has no users; add one with `journal-broker passwd`"
-    return None
+    return f"nobody can connect: {config.access.users_file} has no users; add one with `journal-broker passwd`"

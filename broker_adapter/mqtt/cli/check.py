@@ -16,7 +16,7 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
     wanted = load(config, settings)
     tls_of(wanted)
     users = access_control_of(wanted).authentication.users
-    if (missing := nobody_can_connect(wanted)) is not None:
+    if missing := nobody_can_connect(wanted, users):
         write_text(missing)
         return 1
     counts = (
