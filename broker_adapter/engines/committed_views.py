@@ -5,7 +5,7 @@ Shards and records have their own way to the reader (an offset that moves when t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import trio
 
@@ -139,7 +139,7 @@ class CommittedState:
         self._view.fold_delete(mutations, key)
         await self._writes.write(mutations, _state_key(key))
 
-    async def scan(self, prefix: bytes) -> AsyncIterator[StateValue]:
+    async def scan(self, prefix: bytes) -> AsyncGenerator[StateValue, None]:
         after: bytes | None = None
         while True:
             await self._writes.settled()

@@ -52,6 +52,10 @@ _ALL_QOS: Final = frozenset((0, 1, 2))
 _DEFAULT: Final = (Storage.NONE, Storage.FILE, Storage.FILE)
 
 
+def _as_set(values: Iterable[int]) -> frozenset[int]:
+    return frozenset(values)
+
+
 @attrs.frozen(slots=True)
 class StorageRule:
     """What is done with the messages of some topics.
@@ -66,7 +70,7 @@ class StorageRule:
     topic_filter: str = attrs.field(converter=validate_filter)
     storage: Storage | None = None
     qos: frozenset[int] = attrs.field(
-        default=_ALL_QOS, converter=frozenset, validator=attrs.validators.deep_iterable(attrs.validators.in_(_ALL_QOS))
+        default=_ALL_QOS, converter=_as_set, validator=attrs.validators.deep_iterable(attrs.validators.in_(_ALL_QOS))
     )
     offline: bool | None = None
 
