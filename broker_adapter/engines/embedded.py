@@ -31,9 +31,10 @@ from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
 from broker_adapter.feed import Feed
 from broker_adapter.opening import directory_of
-from journal.config import MIB, SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE
+from journal.settings import MIB
 from shards.errors import InvalidRequestError, OverloadedError, StorageError, StorageFailedError
 from shards.extents import Extent
 from shards.model import (
