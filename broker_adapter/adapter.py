@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 import attrs
 
+from broker_adapter.feed import Feed
 from shards.model import (
     AckLevel,
     Appended,
@@ -382,6 +383,34 @@ class StorageAdapter(abc.ABC):
         async with self.subscribe(target, start) as subscription:
             async for delivery in subscription:
                 yield delivery
+
+    @abc.abstractmethod
+    def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AbstractAsyncContextManager[Feed]:
+        """Receive every record above an lsn of all shards that match, and how far that is; see `Feed`.
+
+        One lsn is a position in all shards of the store. Shards are visited only if they have something newer, so a
+        filter over a million silent shards costs nothing. Records that a memory-mode shard showed while file-mode ones
+        with lower lsns were still on their way to the disk may lie above the present lsn: then they come too.
+
+        Args:
+            topic_filter: Topic filter or shard name; shards that are created later are included.
+            after_lsn: Only records with a higher lsn; None: from now on. If retention has dropped some of them there is
+                no error and no gap, what is left comes.
+            until_lsn: End behind this lsn, with a last `Progress` of at least that: nothing above it is delivered. What
+                is not committed yet is waited for, however long it takes until an lsn that high has been given out.
+            credit_bytes: Batch bytes that may be under way: a slow consumer holds up nobody and costs that and a batch.
+
+        Raises:
+            InvalidNameError: The filter is not valid.
+            InvalidRequestError: An lsn is negative.
+        """
 
     # Cursors
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Literal
 
 import trio
@@ -29,12 +29,13 @@ from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, enco
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
+from broker_adapter.feed import Feed
 from broker_adapter.opening import directory_of
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from journal.settings import MIB
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.errors import InvalidRequestError, OverloadedError, StorageError, StorageFailedError
 from shards.extents import Extent
 from shards.model import (
     AckLevel,
@@ -303,6 +304,16 @@ class EmbeddedAdapter(StorageAdapter):
         finally:
             subscription.end()
             source.close()
+
+    def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AbstractAsyncContextManager[Feed]:
+        raise InvalidRequestError(f"this engine does not follow {topic_filter!r} yet: subscribe instead")
 
     # Cursors and state
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Literal
 
@@ -28,6 +28,7 @@ from broker_adapter.adapter import (
 )
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
+from broker_adapter.feed import Feed
 from journal.client import Client, open_client
 from journal.client import Delivery as PushedBatches
 from journal.client import Subscription as ClientSubscription
@@ -225,6 +226,16 @@ class JournalAdapter(StorageAdapter):
             credit_bytes=credit_bytes,
         ) as pushed:
             yield _JournalSubscription(self, pushed, start, is_shared=group is not None)
+
+    def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AbstractAsyncContextManager[Feed]:
+        raise InvalidRequestError(f"this engine does not follow {topic_filter!r} yet: subscribe instead")
 
     # Cursors and state
 

@@ -29,10 +29,12 @@ from broker_adapter.adapter import (
 from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
+from broker_adapter.engines.local_feeds import LocalFeeds
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX, LocalSubscription, Watchers
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
+from broker_adapter.feed import Feed
 from shards import batch as batches
 from shards.clock import Clock
 from shards.errors import (
@@ -87,6 +89,7 @@ class KeyValueAdapter(StorageAdapter):
         self._state = CommittedState(store, self._writes, self._table, clock)
         self._producers = ProducerTable(store)
         self._watchers = Watchers(self._commit_group_position)
+        self._feeds = LocalFeeds(self._table, clock.now_us)
         self._window = AppendWindow()
         self._moved: dict[StoredShard, trio.Event] = {}
         self._closed = False
@@ -148,6 +151,7 @@ class KeyValueAdapter(StorageAdapter):
         self._table.delete(mutations, shard)
         self._cursors.delete_all(mutations, shard)
         self._watchers.shard_deleted(shard)
+        self._feeds.deleted(shard)
         self._wake_readers(shard)
         await self._writes.write(mutations)
         await self._sweep(shard.shard_id)
@@ -286,6 +290,7 @@ class KeyValueAdapter(StorageAdapter):
     def _place(self, shard: StoredShard, mutations: Mutations, batch: bytes, header: batches.BatchHeader) -> int:
         lsn = self._table.next_lsn(mutations)
         base_offset = shard.append(mutations, batch, lsn, self._table.append_time_us(self._clock.now_us()))
+        self._feeds.committed.placed(lsn, shard, shard.next_offset)
         if header.producer_id:
             self._producers.fold_append(mutations, shard.shard_id, header, base_offset)
         return base_offset
@@ -387,6 +392,19 @@ class KeyValueAdapter(StorageAdapter):
             subscription.end()
             self._watchers.leave(subscription)
 
+    @asynccontextmanager
+    async def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AsyncIterator[Feed]:
+        self._require_open()
+        async with self._feeds.follow(topic_filter, after_lsn, until_lsn, credit_bytes) as feed:
+            yield feed
+
     def _first_offset(self, shard: StoredShard, start: Start, group: str | None) -> int:
         if group is None:
             return shard.offset_of(start)
@@ -454,6 +472,7 @@ class KeyValueAdapter(StorageAdapter):
             return
         self._closed = True
         self._watchers.close()
+        self._feeds.close()
         for moved in self._moved.values():
             moved.set()
         if self._commit.has_failed:
@@ -481,7 +500,7 @@ class KeyValueAdapter(StorageAdapter):
         return shard.info(kind=self._kind)
 
     def _advance(self, shard: StoredShard, visible_offset: int) -> None:
-        shard.visible_offset = max(shard.visible_offset, visible_offset)
+        self._feeds.advance(shard, visible_offset)
         self._watchers.shard_advanced(shard)
         self._wake_readers(shard)
 
