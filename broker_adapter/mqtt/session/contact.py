@@ -70,7 +70,7 @@ class Contact:
 
     async def commit(self, changes: Changes) -> Committed:
         """Carry changes out, once."""
-        return await self.adapter.commit(changes)  # type: ignore[attr-defined, no-any-return]
+        return await self.adapter.commit(changes)
 
     @asynccontextmanager
     async def scan(self, prefix: bytes) -> AsyncIterator[AsyncIterator[StateValue]]:
