@@ -106,10 +106,6 @@ class OutboundWindow:
     def __len__(self) -> int:
         return len(self._publishes) + len(self._releases)
 
-    def holds(self, packet_id: int) -> bool:
-        """Whether something is under way under that identifier."""
-        return packet_id in self._publishes or packet_id in self._releases
-
     def publishes(self) -> Iterator[InFlight]:
         """Messages whose PUBLISH is not answered, in the order in which they were sent."""
         return iter(self._publishes.values())
@@ -119,7 +115,7 @@ class OutboundWindow:
         return iter(self._releases.values())
 
     def holds(self, packet_id: int) -> bool:
-        """Whether something is under way under this identifier."""
+        """Whether something is under way under that identifier."""
         return packet_id in self._publishes or packet_id in self._releases
 
     @property
@@ -248,7 +244,7 @@ class OutboundWindow:
         packet_id = self.last_packet_id
         while True:
             packet_id = packet_id % MAX_PACKET_ID + 1
-            if packet_id not in self._publishes and packet_id not in self._releases:
+            if not self.holds(packet_id):
                 self.last_packet_id = packet_id
                 return packet_id
 
