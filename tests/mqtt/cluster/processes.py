@@ -167,7 +167,7 @@ def running_cluster(directory: Path, *, brokers: int = 3) -> Iterator[Cluster]:
 
 
 def _ours(directory: Path, count: int) -> Cluster:
-    if not (REPOSITORY / "broker_adapter" / "mqtt" / "cli" / "serve.py").exists():
+    if not (REPOSITORY / "broker_adapter" / "mqtt" / "process.py").exists():
         pytest.skip("the broker has no command yet")
     port = free_port()
     journal = directory / "journal.toml"
