@@ -281,7 +281,7 @@ class Conversation:
         self._services.statistics.packets_sent += 1
         if self._incoming is not None:
             self._incoming.released(packet_id)
-        # An unknown identifier was let go before and the answer was lost; or the client is mistaken, which hurts nobody.
+        # One that is not known was let go before and the answer was lost, or the client is mistaken and nobody is hurt.
         if packet_id in session.inbound:
             session.inbound.discard(packet_id)
             if session.is_durable:
