@@ -53,19 +53,19 @@ class CatchingUp:
 
     async def read_up_to(self, inbox: Inbox, goal_lsn: int) -> None:
         """Put in everything that matches from the inbox's position up to an lsn, unless it was put in before."""
-        while inbox.position_lsn < goal_lsn and inbox.state is not State.CLOSED:
+        while inbox.position_lsn < goal_lsn and not inbox.is_in(State.CLOSED):
             after_lsn = inbox.position_lsn
             until_lsn = min(goal_lsn, after_lsn + _WINDOW_LSNS)
             targets = [target for one in inbox.filters for target in self._mapping.shards_for(one)]
             for target in covering(targets, _MAX_TARGETS):
                 await self._read(inbox, target, after_lsn, until_lsn)
-                if inbox.state is State.CLOSED:
+                if inbox.is_in(State.CLOSED):
                     return
             inbox.advance(until_lsn)
 
     async def _read(self, inbox: Inbox, target: str, after_lsn: int, until_lsn: int) -> None:
         attempt = 0
-        while inbox.state is not State.CLOSED:
+        while not inbox.is_in(State.CLOSED):
             await inbox.wait_for_room()
             try:
                 async with self._places:
@@ -84,7 +84,7 @@ class CatchingUp:
             async for item in feed:
                 if not isinstance(item, Progress) and not await self._put_all(inbox, item):
                     return False
-                if inbox.state is State.CLOSED:
+                if inbox.is_in(State.CLOSED):
                     return True
         return True
 
@@ -103,7 +103,7 @@ class CatchingUp:
                     await inbox.wait_for_room()
                 if not inbox.has_room:
                     return False
-            if inbox.state is State.CLOSED:
+            if inbox.is_in(State.CLOSED):
                 return True
             inbox.put(arrival)
             inbox.note_put(shard, record.offset + 1, record.lsn)

@@ -171,7 +171,7 @@ class Distributor:
             inbox.set_filter(topic_filter, attrs.evolve(options, since_lsn=old.since_lsn))
             return old.since_lsn
         tails = await self._established(inbox, topic_filter)
-        if inbox.state is State.CLOSED:
+        if inbox.is_in(State.CLOSED):
             return 0
         # Never below the position: that would count as delivered what this subscription brings late.
         since_lsn = max(self._live.handed_lsn, inbox.position_lsn, *(tail.handed_lsn for tail in tails))
@@ -186,13 +186,15 @@ class Distributor:
             return
         needed = {one: await self._established(inbox, one) for one in subscriptions}
         inbox.offline_until_lsn = await self.current_lsn()
-        if inbox.state is State.CLOSED:
+        if inbox.is_in(State.CLOSED):
             return
+        # First, so that its position is not taken from tails that it has not joined.
+        inbox.become(State.BEHIND)
         for topic_filter, options in subscriptions.items():
             self._attach(inbox, topic_filter, needed[topic_filter], 0)
             inbox.set_filter(topic_filter, options)
             self._filters.add(topic_filter, inbox)
-        self._fall_behind(inbox)
+        self._start_soon(self._catch_up, inbox)
 
     async def unsubscribe(self, inbox: Inbox, topic_filter: str) -> None:
         """End a subscription; what waits in the inbox stays."""
@@ -231,11 +233,10 @@ class Distributor:
             target = widened(target)
             if target not in self._tails and len(self._tails) >= 2 * _MAX_TAILS and not target.startswith("$"):
                 target = EVERYTHING
-        tail = self._tails.get(target)
-        if tail is None:
+        if target not in self._tails:
             tail = self._tails[target] = Tail(target, self._hand_out, self._tail_broke)
             self._start_soon(tail.run, self._adapter)
-        return tail
+        return self._tails[target]
 
     def _attach(self, inbox: Inbox, topic_filter: str, tails: tuple[Tail, ...], floor_lsn: int) -> None:
         inbox.tails_of[topic_filter] = tails
@@ -286,7 +287,7 @@ class Distributor:
 
     def _put(self, inbox: Inbox, message: Message) -> bool:
         """Give a stored message from a tail to an inbox; whether it may be taken now."""
-        if inbox.state is State.BEHIND:
+        if inbox.is_in(State.BEHIND):
             return False
         arrival = inbox.arrival(message)
         if arrival is None:
@@ -298,7 +299,7 @@ class Distributor:
                 self._drop(inbox)
                 inbox.note_put(message.shard, message.offset + 1, message.lsn)
             return False
-        if inbox.state is State.CATCHING_UP:
+        if inbox.is_in(State.CATCHING_UP):
             inbox.hold(arrival)
             return False
         inbox.put(arrival)
@@ -344,24 +345,24 @@ class Distributor:
             return
         inbox.advance(inbox.position_lsn)
         inbox.drop_held()
-        inbox.state = State.BEHIND
+        inbox.become(State.BEHIND)
         if state is State.LIVE:
             self._start_soon(self._catch_up, inbox)
 
     async def _catch_up(self, inbox: Inbox) -> None:
-        while inbox.state is State.BEHIND:
+        while inbox.is_in(State.BEHIND):
             # The long way without the tails, and then, with what they bring meanwhile held back, the short rest.
             await self._catching_up.read_up_to(inbox, await self._joinable_lsn(inbox))
             floor_lsn = await self._joinable_lsn(inbox)
-            if inbox.state is not State.BEHIND:
+            if not inbox.is_in(State.BEHIND):
                 continue
             for tail in inbox.floors:
                 inbox.floors[tail] = floor_lsn
-            inbox.state = State.CATCHING_UP
+            inbox.become(State.CATCHING_UP)
             await self._catching_up.read_up_to(inbox, floor_lsn)
-            if inbox.state is State.CATCHING_UP:
+            if inbox.is_in(State.CATCHING_UP):
                 inbox.release_held()
-                inbox.state = State.LIVE
+                inbox.become(State.LIVE)
                 inbox.ready()
 
     async def _joinable_lsn(self, inbox: Inbox) -> int:
@@ -392,7 +393,7 @@ class Distributor:
             start_lsn: The group gets what lies above, if it has no position yet.
         """
         await self.leave_group(inbox, group, topic_filter)
-        if inbox.state is State.CLOSED:
+        if inbox.is_in(State.CLOSED):
             return
         member = GroupMember(inbox, topic_filter, options)
         self._members[inbox, group, topic_filter] = member
@@ -415,7 +416,7 @@ class Distributor:
             StorageError: It cannot begin there.
         """
         await self.stop_replay(inbox, topic_filter)
-        if inbox.state is State.CLOSED:
+        if inbox.is_in(State.CLOSED):
             return
         replay = self._replays[inbox, topic_filter] = Replay(inbox, topic_filter, options)
         for target in self._mapping.shards_for(topic_filter):

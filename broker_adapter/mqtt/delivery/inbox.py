@@ -88,18 +88,18 @@ class Inbox:
         "_queue",
         "_room",
         "_safe_lsn",
+        "_state",
         "_taken",
         "client_id",
         "dropped_count",
         "floors",
         "offline_until_lsn",
-        "state",
         "tails_of",
     )
 
     def __init__(self, client_id: str, position_lsn: int, *, on_ready: Callable[[], None], limits: InboxLimits) -> None:
         self.client_id = client_id
-        self.state = State.LIVE
+        self._state = State.LIVE
         self.floors: dict[Tail, int] = {}
         self.tails_of: dict[str, tuple[Tail, ...]] = {}
         self.dropped_count = 0
@@ -116,6 +116,20 @@ class Inbox:
         self._put: dict[str, tuple[int, int]] = {}
         self._by_filter: dict[str, SubscriptionOptions] = {}
         self._index: FilterIndex[str] | None = None
+
+    @property
+    def state(self) -> State:
+        """Where it gets its messages from."""
+        return self._state
+
+    def is_in(self, state: State) -> bool:
+        """Whether that is where it gets its messages from; it may change whenever somebody waits."""
+        return self._state is state
+
+    def become(self, state: State) -> None:
+        """Get them from elsewhere; a closed inbox stays closed."""
+        if self._state is not State.CLOSED:
+            self._state = state
 
     # What the session's sender uses
 
@@ -281,7 +295,7 @@ class Inbox:
 
     def close(self) -> None:
         """Nothing is put in any more."""
-        self.state = State.CLOSED
+        self._state = State.CLOSED
         if self._room is not None:
             self._room.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -35,11 +36,22 @@ class _PrivateFeed:
         self._topic_filter = topic_filter
         self._options = options
         self._origin = origin
-        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
 
     def end(self) -> None:
         """Bring nothing any more."""
-        self._scope.cancel()
+        self._ended.set()
+
+    async def _until_ended(self, work: Callable[[], Awaitable[None]]) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def whole() -> None:
+                await work()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(whole)
+            await self._ended.wait()
+            nursery.cancel_scope.cancel()
 
     def _arrivals(self, delivery: Delivery) -> list[Arrival]:
         arrivals = []
@@ -60,7 +72,7 @@ class _PrivateFeed:
             if inbox.is_full:
                 inbox.ready()
                 await inbox.wait_for_room()
-            if inbox.state is State.CLOSED:
+            if inbox.is_in(State.CLOSED):
                 return
             inbox.put(arrival)
         inbox.ready()
@@ -81,28 +93,30 @@ class GroupMember(_PrivateFeed):
 
     async def run(self, adapter: StorageAdapter, target: str, group: str, start: Start) -> None:
         """Receive shares until ended."""
+        await self._until_ended(lambda: self._receive(adapter, target, group, start))
+
+    async def _receive(self, adapter: StorageAdapter, target: str, group: str, start: Start) -> None:
         attempt = 0
-        with self._scope:
-            while True:
-                try:
-                    async with (
-                        adapter.subscribe(target, start, group=group, credit_bytes=_SHARE_CREDIT_BYTES) as subscription,
-                        trio.open_nursery() as nursery,
-                    ):
-                        self._joined.set()
-                        async for delivery in subscription:
-                            attempt = 0
-                            await self._wait_for_room()
-                            await self._share(delivery, nursery)
-                        nursery.cancel_scope.cancel()
-                except ShardNotFoundError:
-                    _log.debug("%r is not there yet; its group waits for it", target)
-                except StorageError as error:
-                    _log.warning("the share of client %r in %r broke off: %s", self._inbox.client_id, group, error)
-                else:
-                    return  # the adapter is being closed
-                await pause(attempt)
-                attempt += 1
+        while True:
+            try:
+                async with (
+                    adapter.subscribe(target, start, group=group, credit_bytes=_SHARE_CREDIT_BYTES) as subscription,
+                    trio.open_nursery() as nursery,
+                ):
+                    self._joined.set()
+                    async for delivery in subscription:
+                        attempt = 0
+                        await self._wait_for_room()
+                        await self._share(delivery, nursery)
+                    nursery.cancel_scope.cancel()
+            except ShardNotFoundError:
+                _log.debug("%r is not there yet; its group waits for it", target)
+            except StorageError as error:
+                _log.warning("the share of client %r in %r broke off: %s", self._inbox.client_id, group, error)
+            else:
+                return  # the adapter is being closed
+            await pause(attempt)
+            attempt += 1
 
     async def _wait_for_room(self) -> None:
         while self._unacknowledged >= self._inbox.group_count:
@@ -138,24 +152,26 @@ class Replay(_PrivateFeed):
 
     async def run(self, adapter: StorageAdapter, target: str, start: Start) -> None:
         """Replay until ended."""
+        await self._until_ended(lambda: self._receive(adapter, target, start))
+
+    async def _receive(self, adapter: StorageAdapter, target: str, start: Start) -> None:
         attempt = 0
-        with self._scope:
-            while True:
-                try:
-                    async with adapter.subscribe(target, start, credit_bytes=_REPLAY_CREDIT_BYTES) as subscription:
-                        async for delivery in subscription:
-                            attempt = 0
-                            await self._put_all(self._arrivals(delivery))
-                            # Where it goes on if it breaks off.
-                            start = self._behind(target, delivery, start)
-                except ShardNotFoundError:
-                    _log.debug("%r is not there yet; its replay waits for it", target)
-                except StorageError as error:
-                    _log.warning("a replay for client %r broke off: %s", self._inbox.client_id, error)
-                else:
-                    return  # the adapter is being closed
-                await pause(attempt)
-                attempt += 1
+        while True:
+            try:
+                async with adapter.subscribe(target, start, credit_bytes=_REPLAY_CREDIT_BYTES) as subscription:
+                    async for delivery in subscription:
+                        attempt = 0
+                        await self._put_all(self._arrivals(delivery))
+                        # Where it goes on if it breaks off.
+                        start = self._behind(target, delivery, start)
+            except ShardNotFoundError:
+                _log.debug("%r is not there yet; its replay waits for it", target)
+            except StorageError as error:
+                _log.warning("a replay for client %r broke off: %s", self._inbox.client_id, error)
+            else:
+                return  # the adapter is being closed
+            await pause(attempt)
+            attempt += 1
 
     @staticmethod
     def _behind(target: str, delivery: Delivery, start: Start) -> Start:

@@ -12,13 +12,14 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.statistics import SessionStatistics
+from journal.protocol.errors import is_retriable
 from shards.errors import StorageError, StorageFailedError, VersionConflictError
 from shards.model import StateValue
 
 
 def may_pass(error: StorageError) -> bool:
     """Whether the same call may succeed later. A store that has failed for good may be replaced behind its address."""
-    return error.retriable or isinstance(error, StorageFailedError)
+    return is_retriable(error) or isinstance(error, StorageFailedError)
 
 
 def concerns(error: VersionConflictError, key: bytes) -> bool:
@@ -69,7 +70,7 @@ class Contact:
 
     async def commit(self, changes: Changes) -> Committed:
         """Carry changes out, once."""
-        return await self.adapter.commit(changes)  # type: ignore[attr-defined, no-any-return]
+        return await self.adapter.commit(changes)
 
     @asynccontextmanager
     async def scan(self, prefix: bytes) -> AsyncIterator[AsyncIterator[StateValue]]:

@@ -6,7 +6,6 @@ back when the session returns, is the business of its neighbours.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
 
 MAX_PACKET_ID: Final = 65_535
@@ -21,22 +21,6 @@ MAX_PACKET_ID: Final = 65_535
 MAX_SEEN_RANGES: Final = 2_000
 """So many ranges of offsets that were finished at QoS 0 and 1 above the position are remembered. None need be: it
 spares a client that returns some of what it has already."""
-
-
-class Origin(enum.IntEnum):
-    """Why a message goes to the client; it decides what becomes of it when the connection ends."""
-
-    SUBSCRIPTION = 0
-    """It matched a subscription of the session: sent again, once it was under way, and never twice at QoS 2."""
-
-    RETAINED = 1
-    """It was retained when the client subscribed: sent again, if it still is."""
-
-    GROUP = 2
-    """A share of a group: at QoS 1 another member gets it, at QoS 2 it stays this client's."""
-
-    REPLAY = 3
-    """Asked for again by the client: replay leaves no trace in the session."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -129,6 +113,10 @@ class OutboundWindow:
     def releases(self) -> Iterator[InFlight]:
         """Messages that wait for PUBCOMP, in the order in which PUBREC came."""
         return iter(self._releases.values())
+
+    def holds(self, packet_id: int) -> bool:
+        """Whether something is under way under that identifier."""
+        return packet_id in self._publishes or packet_id in self._releases
 
     @property
     def lowest_lsn(self) -> int | None:
@@ -256,7 +244,7 @@ class OutboundWindow:
         packet_id = self.last_packet_id
         while True:
             packet_id = packet_id % MAX_PACKET_ID + 1
-            if packet_id not in self._publishes and packet_id not in self._releases:
+            if not self.holds(packet_id):
                 self.last_packet_id = packet_id
                 return packet_id
 

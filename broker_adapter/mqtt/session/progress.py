@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
-from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, Origin, OutboundWindow
+from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
 from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange
 
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.message import Message, message_of
-from broker_adapter.mqtt.session.outbound_window import InFlight, Origin
+from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.retained import RETAINED_SHARD_PREFIX, Retained
 from shards.errors import OffsetOutOfRangeError, ShardDamagedError, ShardNotFoundError
 from shards.record import StoredRecord

@@ -14,6 +14,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
+from broker_adapter.mqtt.codec.packets import Will
 from broker_adapter.mqtt.codec.version import Version
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session import transitions
@@ -29,7 +30,7 @@ from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.stored import ProgressRecord
-from broker_adapter.mqtt.session.stored_message import Will, stored_will
+from broker_adapter.mqtt.session.stored_message import stored_will
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.turns import Turns

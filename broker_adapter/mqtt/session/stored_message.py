@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-from broker_adapter.mqtt.codec.properties import Properties
+from broker_adapter.mqtt.codec.packets import Will
 from broker_adapter.mqtt.message import Message, message_of, record_of
 from broker_adapter.mqtt.session.stored import StoredMessage, StoredWill
 from shards.record import StoredRecord
 
 _SECOND_US: Final = 1_000_000
-
-
-class Will(Protocol):
-    """A will as CONNECT carries it."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def payload(self) -> bytes: ...
-    @property
-    def qos(self) -> int: ...
-    @property
-    def retain(self) -> bool: ...
-    @property
-    def properties(self) -> Properties: ...
 
 
 def stored_message(message: Message) -> StoredMessage:

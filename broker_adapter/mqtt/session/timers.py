@@ -97,15 +97,16 @@ class Timers:
         """Look for due timers until cancelled."""
         async with background_tasks() as nursery:
             while True:
+                fired_count = 0
                 try:
-                    for key, timer in await self.due():
-                        nursery.start_soon(self._clean_up, key, timer)
+                    fired_count = await self.fire_due(nursery)
                 except StorageError as error:
                     _log.warning("due timers were not looked for: %s", error)
-                await trio.sleep(self._interval_s)
+                if fired_count < _MAX_PER_ROUND:
+                    await trio.sleep(self._interval_s)
 
-    async def due(self) -> list[tuple[keys.TimerKey, StateValue]]:
-        """Fire the timers that are due, and return those for cleaning up, which may take long.
+    async def fire_due(self, nursery: trio.Nursery) -> int:
+        """Fire timers that are due, and return how many were found; more may be if it is as many as are taken at once.
 
         Raises:
             StorageError: The store does not answer; what was not fired still is due.
@@ -122,11 +123,13 @@ class Timers:
                 if self._is_preferred(timer.key) or key.due_us + self._preference_us <= now_us:
                     found.append((key, timer))
         room = trio.CapacityLimiter(_MAX_AT_ONCE)
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as firing:
             for key, timer in found:
-                if key.kind != CLEANUP:
-                    nursery.start_soon(self._fire, key, timer, room)
-        return [(key, timer) for key, timer in found if key.kind == CLEANUP]
+                if key.kind == CLEANUP:
+                    nursery.start_soon(self._clean_up, key, timer)  # which may take long
+                else:
+                    firing.start_soon(self._fire, key, timer, room)
+        return len(found)
 
     def _key_of(self, timer: StateValue) -> keys.TimerKey | None:
         if timer.key in self._broken:
