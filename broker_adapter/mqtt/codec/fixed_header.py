@@ -1,0 +1,71 @@
+"""The first bytes of every packet: type and flags, then the length of what follows (section 2.1 of the standard)."""
+
+from __future__ import annotations
+
+from broker_adapter.mqtt.codec.errors import MqttProtocolError, malformed, protocol_error
+from broker_adapter.mqtt.codec.packet_types import FIRST_BYTES, PacketType, Side
+from broker_adapter.mqtt.codec.primitives import MAX_VARIABLE, MAX_VARIABLE_BYTES, read_variable, write_variable
+from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.codec.version import Version
+
+_RESERVED_TYPE = 0
+
+
+def framed(first: int, body: bytes) -> bytes:
+    """Put the fixed header before the rest of a packet.
+
+    Raises:
+        ValueError: The rest is longer than a packet can be.
+    """
+    if len(body) > MAX_VARIABLE:
+        raise ValueError(f"packet has {len(body)} bytes after its fixed header, it must have at most {MAX_VARIABLE}")
+    return bytes((first,)) + write_variable(len(body)) + body
+
+
+def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read the remaining length; returns it and the place behind it, or (0, 0) if more bytes are needed for it."""
+    try:
+        return read_variable(data, at, end)
+    except MqttProtocolError as error:
+        if end - at < MAX_VARIABLE_BYTES and all(byte > 0x7F for byte in data[at:end]):
+            return 0, 0
+        # Where the next packet begins will never be known.
+        error.is_told = False
+        raise
+
+
+def too_large(size_bytes: int, limit_bytes: int) -> MqttProtocolError:
+    """A packet is longer than this side told that it accepts."""
+    return MqttProtocolError(
+        ReasonCode.PACKET_TOO_LARGE, f"packet has {size_bytes} bytes, it must have at most {limit_bytes}"
+    )
+
+
+def is_no_type(first: int) -> bool:
+    """Whether no packet of any version begins so: what follows is not even a length."""
+    return first >> 4 == _RESERVED_TYPE
+
+
+def refusal(first: int, sender: Side, version: Version | None) -> MqttProtocolError:
+    """Why no packet from ``sender`` may begin with this byte. Version None stands for: before CONNECT."""
+    if version is None and sender == "client":
+        return protocol_error(f"first packet begins with {first:#04x}, it must be a CONNECT (0x10)", is_told=False)
+    if is_no_type(first):
+        return protocol_error("packet type is 0, it must be from 1 to 15")
+    packet_type, flags = PacketType(first >> 4), first & 0x0F
+    expected = FIRST_BYTES[packet_type]
+    name = packet_type.name
+    if packet_type is PacketType.AUTH and version is Version.V311:
+        return protocol_error("packet type is AUTH, which MQTT 3.1.1 does not have")
+    if sender not in expected.senders and packet_type is PacketType.CONNACK:
+        # It answers the first packet of a connection: later it is out of order, whatever its flags.
+        return protocol_error("CONNACK came from a client, it must come from the server")
+    if packet_type is PacketType.PUBLISH:
+        if flags & 0b0110 == 0b0110:
+            return malformed("PUBLISH has QoS 3, it must be 0, 1 or 2")
+        return malformed("PUBLISH has the DUP flag with QoS 0, it must not be set")
+    if flags != expected.flags:
+        return malformed(f"{name} has the flags {flags:#06b}, they must be {expected.flags:#06b}")
+    if sender not in expected.senders:
+        return protocol_error(f"{name} came from the {sender}, it must come from the {expected.senders[0]}")
+    return protocol_error(f"{name} came although CONNECT named no authentication method")
