@@ -28,6 +28,7 @@ from broker_adapter.mqtt.codec.packets import (
     Will,
 )
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from broker_adapter.mqtt.codec.publish_parts import PublishParts
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.codec.version import Version
 
@@ -46,6 +47,7 @@ __all__ = [
     "Puback",
     "Pubcomp",
     "Publish",
+    "PublishParts",
     "Pubrec",
     "Pubrel",
     "ReasonCode",

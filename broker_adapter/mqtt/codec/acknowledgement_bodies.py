@@ -12,9 +12,9 @@ from broker_adapter.mqtt.codec.errors import malformed, protocol_error
 from broker_adapter.mqtt.codec.fixed_header import framed
 from broker_adapter.mqtt.codec.packet_types import REASON_CODES, PacketType, first_byte
 from broker_adapter.mqtt.codec.packets import Puback, Pubcomp, Pubrec, Pubrel
-from broker_adapter.mqtt.codec.primitives import MAX_TWO_BYTES, TWO_BYTES, truncated
+from broker_adapter.mqtt.codec.primitives import FOUR_BYTES, MAX_TWO_BYTES, TWO_BYTES, truncated
 from broker_adapter.mqtt.codec.properties import EMPTY
-from broker_adapter.mqtt.codec.property_section import read_properties, write_properties
+from broker_adapter.mqtt.codec.property_section import is_empty, read_properties, write_properties
 from broker_adapter.mqtt.codec.property_table import Place
 from broker_adapter.mqtt.codec.version import Version
 
@@ -81,10 +81,10 @@ def write_acknowledgement(packet: Acknowledgement, version: Version) -> bytes:
     kind = _KINDS[cls]
     if version is Version.V311 and reason_code >= 0x80 and cls in (Puback, Pubrec):
         raise ValueError(f"MQTT 3.1.1 cannot tell of {reason_code.name} in {kind.packet_type.name}: send none")
-    if version is Version.V311 or (not reason_code and packet.properties == EMPTY):
-        return encode_acknowledgements(cls, (packet.packet_id,))
+    if version is Version.V311 or (not reason_code and is_empty(packet.properties)):
+        return FOUR_BYTES.pack(_SHORT_HEAD[cls] | _checked(packet.packet_id))
     body = TWO_BYTES.pack(_checked(packet.packet_id)) + bytes((reason_code,))
-    if packet.properties != EMPTY:
+    if not is_empty(packet.properties):
         body += write_properties(kind.place, packet.properties)
     return framed(first_byte(kind.packet_type), body)
 

@@ -20,7 +20,7 @@ from broker_adapter.mqtt.codec.primitives import (
     write_string,
 )
 from broker_adapter.mqtt.codec.properties import EMPTY
-from broker_adapter.mqtt.codec.property_section import read_properties, write_properties
+from broker_adapter.mqtt.codec.property_section import is_empty, read_properties, write_properties
 from broker_adapter.mqtt.codec.property_table import Place
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.codec.text import client_identifier, topic_name, user_name
@@ -82,19 +82,25 @@ def _version(name: bytes, level: int) -> Version:
         return Version(level)
     if name not in (_PROTOCOL_NAME, _OLD_PROTOCOL_NAME):
         raise protocol_error(f"protocol name is {name[:20]!r}, it must be 'MQTT'", is_told=False)
-    error = MqttProtocolError(
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-        f"protocol is {name.decode()} level {level}, it must be MQTT level {Version.V311:d} (3.1.1) or {Version.V5:d}",
+    message = (
+        f"protocol is {name.decode()} level {level}, it must be MQTT level {Version.V311:d} (3.1.1) or {Version.V5:d}"
     )
-    is_old = name == _OLD_PROTOCOL_NAME or level == _OLD_LEVEL
-    error.answer = write_connack(Connack(reason_code=error.reason_code), Version.V311 if is_old else Version.V5)
+    if name == _OLD_PROTOCOL_NAME or level == _OLD_LEVEL:
+        raise _refused_with_return_code(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, message)
+    error = MqttProtocolError(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, message)
+    error.answer = write_connack(Connack(reason_code=error.reason_code), Version.V5)
     raise error
 
 
 def _read_connect(version: Version, data: bytes, at: int, stop: int) -> Connect:
-    flags, at = read_byte(data, at, stop)
-    _check_flags(flags, version)
-    keep_alive_s, at = read_two_bytes(data, at, stop)
+    try:
+        flags, at = read_byte(data, at, stop)
+        _check_flags(flags, version)
+        keep_alive_s, at = read_two_bytes(data, at, stop)
+    except MqttProtocolError as error:
+        # All that follows is laid out by the flags; if they cannot be right, nothing that follows is to be trusted.
+        error.is_told = False
+        raise
     properties = EMPTY
     if version is Version.V5:
         properties, at = read_properties(Place.CONNECT, data, at, stop)
@@ -108,25 +114,28 @@ def _read_connect(version: Version, data: bytes, at: int, stop: int) -> Connect:
         raise malformed(f"CONNECT has {stop - at} bytes too many")
     clean_start = bool(flags & ConnectFlags.CLEAN_START)
     if version is Version.V311 and not client_id and not clean_start:
-        error = MqttProtocolError(
+        raise _refused_with_return_code(
             ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client identifier is empty, the session must then be clean"
         )
-        error.answer = write_connack(Connack(reason_code=error.reason_code), version)
-        raise error
     return Connect(client_id, clean_start, keep_alive_s, username, password, will, properties, version)
 
 
+def _refused_with_return_code(reason_code: ReasonCode, message: str) -> MqttProtocolError:
+    error = MqttProtocolError(reason_code, message)
+    error.answer = write_connack(Connack(reason_code=reason_code), Version.V311)
+    return error
+
+
 def _check_flags(flags: int, version: Version) -> None:
-    # What follows is laid out by the flags; if they cannot be right, nothing that follows is to be trusted.
     if flags & ConnectFlags.RESERVED:
-        raise malformed("CONNECT has the reserved flag, it must not be set", is_told=False)
+        raise malformed("CONNECT has the reserved flag, it must not be set")
     will_qos = (flags & _WILL_QOS_BITS) >> _WILL_QOS_SHIFT
     if will_qos > 2:
-        raise malformed("CONNECT has will QoS 3, it must be 0, 1 or 2", is_told=False)
+        raise malformed("CONNECT has will QoS 3, it must be 0, 1 or 2")
     if not flags & ConnectFlags.WILL and flags & (_WILL_QOS_BITS | ConnectFlags.WILL_RETAIN):
-        raise malformed("CONNECT has will QoS or will retain without a will", is_told=False)
+        raise malformed("CONNECT has will QoS or will retain without a will")
     if version is Version.V311 and flags & ConnectFlags.PASSWORD and not flags & ConnectFlags.USER_NAME:
-        raise malformed("CONNECT has a password without a user name, which MQTT 3.1.1 forbids", is_told=False)
+        raise malformed("CONNECT has a password without a user name, which MQTT 3.1.1 forbids")
 
 
 def _read_will(flags: int, version: Version, data: bytes, at: int, stop: int) -> tuple[Will, int]:
@@ -255,7 +264,7 @@ def write_disconnect(packet: Disconnect, version: Version) -> bytes:
         if reason_code:
             raise ValueError(f"MQTT 3.1.1 cannot tell of {reason_code.name} in DISCONNECT: close the connection")
         return framed(first, b"")
-    if packet.properties == EMPTY:
+    if is_empty(packet.properties):
         return framed(first, bytes((reason_code,)) if reason_code else b"")
     return framed(first, bytes((reason_code,)) + write_properties(Place.DISCONNECT, packet.properties))
 
@@ -290,7 +299,7 @@ def write_auth(packet: Auth, version: Version) -> bytes:
     first = first_byte(PacketType.AUTH)
     if version is Version.V311:
         raise ValueError("MQTT 3.1.1 does not have AUTH")
-    if not packet.reason_code and packet.properties == EMPTY:
+    if not packet.reason_code and is_empty(packet.properties):
         return framed(first, b"")
     return framed(first, bytes((packet.reason_code,)) + write_properties(Place.AUTH, packet.properties))
 

@@ -56,7 +56,16 @@ class Decoder:
         version: None until it is known.
     """
 
-    __slots__ = ("_error", "_held", "_readers", "_sender", "_size_bytes", "max_packet_bytes", "version")
+    __slots__ = (
+        "_authenticates",
+        "_error",
+        "_held",
+        "_readers",
+        "_sender",
+        "_size_bytes",
+        "max_packet_bytes",
+        "version",
+    )
 
     def __init__(
         self, *, of: Side = "client", version: Version | None = None, max_packet_bytes: int = MAX_VARIABLE
@@ -67,6 +76,7 @@ class Decoder:
         self.max_packet_bytes = max_packet_bytes
         self._sender: Side = of
         self._readers = _BEFORE_CONNECT if version is None else _readers(version, of, True)
+        self._authenticates = version is not None
         self._held = bytearray()
         self._size_bytes = 0  # of the packet that is held in part; 0 while its header is not whole
         self._error: MqttProtocolError | None = None
@@ -126,16 +136,19 @@ class Decoder:
             first, size_bytes = data[at], 0
             reader = readers[first]
             if reader is None and (self.version is None or is_no_type(first)):
-                raise refusal(first, self._sender, self.version)
+                raise refusal(first, self._sender, self.version, authenticates=self._authenticates)
             if at + 1 == end:
                 break
             length, body = data[at + 1], at + 2
             if length > 0x7F:
-                length, body = read_length(data, at + 1, end)
-                if not body:
-                    break
+                if at + 2 < end and 0 < data[at + 2] < 0x80:
+                    length, body = length & 0x7F | data[at + 2] << 7, at + 3
+                else:
+                    length, body = read_length(data, at + 1, end)
+                    if not body:
+                        break
             if reader is None:
-                raise refusal(first, self._sender, self.version)
+                raise refusal(first, self._sender, self.version, authenticates=self._authenticates)
             stop = body + length
             size_bytes = stop - at
             if size_bytes > limit:
@@ -154,8 +167,8 @@ class Decoder:
     def _learn(self, connect: Connect) -> None:
         if self.version is None:
             self.version = connect.version
-            authenticates = connect.properties.authentication_method is not None
-            self._readers = _readers(connect.version, self._sender, authenticates)
+            self._authenticates = connect.properties.authentication_method is not None
+            self._readers = _readers(connect.version, self._sender, self._authenticates)
 
 
 _READER_OF: Final[dict[PacketType, Callable[[Version, Side], Reader]]] = {

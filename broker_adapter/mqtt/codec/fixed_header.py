@@ -11,15 +11,20 @@ from broker_adapter.mqtt.codec.version import Version
 _RESERVED_TYPE = 0
 
 
-def framed(first: int, body: bytes) -> bytes:
-    """Put the fixed header before the rest of a packet.
+def fixed_header(first: int, length: int) -> bytes:
+    """Write the fixed header of a packet that has ``length`` bytes after it.
 
     Raises:
-        ValueError: The rest is longer than a packet can be.
+        ValueError: That is longer than a packet can be.
     """
-    if len(body) > MAX_VARIABLE:
-        raise ValueError(f"packet has {len(body)} bytes after its fixed header, it must have at most {MAX_VARIABLE}")
-    return bytes((first,)) + write_variable(len(body)) + body
+    if length > MAX_VARIABLE:
+        raise ValueError(f"packet has {length} bytes after its fixed header, it must have at most {MAX_VARIABLE}")
+    return bytes((first,)) + write_variable(length)
+
+
+def framed(first: int, body: bytes) -> bytes:
+    """Put the fixed header before the rest of a packet; see `fixed_header`."""
+    return fixed_header(first, len(body)) + body
 
 
 def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -46,26 +51,30 @@ def is_no_type(first: int) -> bool:
     return first >> 4 == _RESERVED_TYPE
 
 
-def refusal(first: int, sender: Side, version: Version | None) -> MqttProtocolError:
-    """Why no packet from ``sender`` may begin with this byte. Version None stands for: before CONNECT."""
-    if version is None and sender == "client":
+def refusal(first: int, sender: Side, version: Version | None, *, authenticates: bool) -> MqttProtocolError:
+    """Why no packet from ``sender`` may begin with this byte.
+
+    Args:
+        version: None before CONNECT.
+        authenticates: There may be AUTH packets: CONNECT named an authentication method.
+    """
+    if version is None:
         return protocol_error(f"first packet begins with {first:#04x}, it must be a CONNECT (0x10)", is_told=False)
     if is_no_type(first):
         return protocol_error("packet type is 0, it must be from 1 to 15")
     packet_type, flags = PacketType(first >> 4), first & 0x0F
-    expected = FIRST_BYTES[packet_type]
-    name = packet_type.name
-    if packet_type is PacketType.AUTH and version is Version.V311:
-        return protocol_error("packet type is AUTH, which MQTT 3.1.1 does not have")
-    if sender not in expected.senders and packet_type is PacketType.CONNACK:
-        # It answers the first packet of a connection: later it is out of order, whatever its flags.
-        return protocol_error("CONNACK came from a client, it must come from the server")
     if packet_type is PacketType.PUBLISH:
         if flags & 0b0110 == 0b0110:
             return malformed("PUBLISH has QoS 3, it must be 0, 1 or 2")
         return malformed("PUBLISH has the DUP flag with QoS 0, it must not be set")
+    # These two may not come at all, whatever their flags: CONNACK opens a connection, AUTH was not agreed upon.
+    if packet_type is PacketType.CONNACK and sender == "client":
+        return protocol_error("CONNACK came from a client, it must come from the server")
+    if packet_type is PacketType.AUTH and version is Version.V311:
+        return protocol_error("packet type is AUTH, which MQTT 3.1.1 does not have")
+    if packet_type is PacketType.AUTH and not authenticates:
+        return protocol_error("AUTH came although CONNECT named no authentication method")
+    expected = FIRST_BYTES[packet_type]
     if flags != expected.flags:
-        return malformed(f"{name} has the flags {flags:#06b}, they must be {expected.flags:#06b}")
-    if sender not in expected.senders:
-        return protocol_error(f"{name} came from the {sender}, it must come from the {expected.senders[0]}")
-    return protocol_error(f"{name} came although CONNECT named no authentication method")
+        return malformed(f"{packet_type.name} has the flags {flags:#06b}, they must be {expected.flags:#06b}")
+    return protocol_error(f"{packet_type.name} came from the {sender}, it must come from the {expected.senders[0]}")

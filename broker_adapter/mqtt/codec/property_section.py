@@ -31,7 +31,9 @@ def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Prop
     values: dict[str, Any] = {}
     known = _READERS[place]
     while at < end:
-        identifier, at = read_variable(data, at, end)
+        identifier, at = data[at], at + 1
+        if identifier > 0x7F:
+            identifier, at = read_variable(data, at - 1, end)
         reader = known.get(identifier)
         if reader is None:
             raise malformed(f"property {identifier:#04x} is not known")
@@ -93,6 +95,11 @@ def _shown(place: Place) -> str:
     return (place.name or "").replace("_", " ")
 
 
+def is_empty(properties: Properties) -> bool:
+    """Whether there is none: the whole section may be left out where the standard says so."""
+    return properties is EMPTY or properties == EMPTY
+
+
 def write_properties(place: Place, properties: Properties) -> bytes:
     """Write the properties with their length.
 
@@ -105,20 +112,21 @@ def write_properties(place: Place, properties: Properties) -> bytes:
     return write_variable(len(written)) + written
 
 
-def properties_in(place: Place, properties: Properties) -> bytes:
-    """Write the properties without their length; see `write_properties`."""
+def properties_in(place: Place, properties: Properties, *, leave_out: str = "") -> bytes:
+    """Write the properties, all but the one that is left out, without their length; see `write_properties`."""
     allowed, others = _WRITERS[place]
     if others.get(properties) != others.absent:
         raise ValueError(f"{_shown(place)} has a property that may not be there: {properties}")
     written = b""
     for name, write in allowed:
         value = getattr(properties, name)
-        if value is not None:
+        if value is not None and name != leave_out:
             written += write(value)
     return written
 
 
-def _writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
+def writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
+    """The writer of one property with its identifier, for where properties are put together by hand."""
     head, write = write_variable(declared.identifier), declared.type.write
     if not declared.is_tuple:
         return lambda value: head + write(value)
@@ -157,7 +165,7 @@ _READERS: Final = {
 }
 _WRITERS: Final = {
     place: (
-        tuple((declared.name, _writer_of(declared, place)) for declared in PROPERTIES if place & declared.places),
+        tuple((declared.name, writer_of(declared, place)) for declared in PROPERTIES if place & declared.places),
         _others(place),
     )
     for place in _WRITTEN_PLACES

@@ -131,6 +131,9 @@ PROPERTIES: Final = (
     Property(0x2A, "shared_subscription_available", BYTE, _P.CONNACK, _YES_OR_NO),
 )
 
+MESSAGE_EXPIRY_INTERVAL: Final = next(declared for declared in PROPERTIES if declared.identifier == 0x02)
+TOPIC_ALIAS: Final = next(declared for declared in PROPERTIES if declared.identifier == 0x23)
+
 # The standard has it both ways: section 2.2.2.2 calls a property in a wrong place malformed, and by the definitions of
 # section 1.2 what can be read but is not allowed is a protocol error. Brokers in use tell the first of the packets of
 # the subscription flow and the second of all others; clients are tested against that.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Final
 
 from broker_adapter.mqtt.codec.errors import protocol_error
-from broker_adapter.mqtt.codec.fixed_header import framed
+from broker_adapter.mqtt.codec.fixed_header import fixed_header
 from broker_adapter.mqtt.codec.packet_types import PacketType, Side, first_byte
 from broker_adapter.mqtt.codec.packets import Publish
 from broker_adapter.mqtt.codec.primitives import MAX_TWO_BYTES, TWO_BYTES, truncated
@@ -17,6 +18,7 @@ from broker_adapter.mqtt.codec.text import topic_name
 from broker_adapter.mqtt.codec.version import Version
 
 RETAIN: Final = 0x01
+QOS: Final = 0x06
 QOS_SHIFT: Final = 1
 DUP: Final = 0x08
 
@@ -60,31 +62,49 @@ def read_publish(version: Version, sender: Side) -> Callable[[int, bytes, int, i
     return read
 
 
+def publish_first_byte(qos: int, retain: bool) -> int:
+    """The first byte without the DUP flag."""
+    if not 0 <= qos <= 2:
+        raise ValueError(f"PUBLISH has QoS {qos}, it must be 0, 1 or 2")
+    return _FIRST | qos << QOS_SHIFT | (RETAIN if retain else 0)
+
+
+def check_packet_id(first: int, packet_id: int) -> None:
+    """Refuse a packet identifier that does not go with the QoS in the first byte."""
+    if (not 0 < packet_id <= MAX_TWO_BYTES) if first & QOS else packet_id:
+        qos = first >> QOS_SHIFT & 3
+        raise ValueError(f"PUBLISH of QoS {qos} has packet identifier {packet_id}, it must have 0 with QoS 0 only")
+
+
 def write_publish(packet: Publish, version: Version) -> bytes:
     """Write a PUBLISH.
 
     Raises:
         ValueError: The QoS does not go with the packet identifier or the DUP flag, or a value is out of its bounds.
     """
-    qos, packet_id = packet.qos, packet.packet_id
-    head = packet.topic.encode()
-    size = len(head)
-    if size > MAX_TWO_BYTES:
-        raise ValueError(f"topic name has {size} bytes, it must have at most {MAX_TWO_BYTES}")
-    head = TWO_BYTES.pack(size) + head
-    if qos:
-        if not (qos <= 2 and 1 <= packet_id <= MAX_TWO_BYTES):
-            raise ValueError(f"PUBLISH has QoS {qos} and packet identifier {packet_id}, it must have 1 to 65535")
-        head += TWO_BYTES.pack(packet_id)
-    elif packet_id or packet.dup:
-        raise ValueError("PUBLISH of QoS 0 has a packet identifier or the DUP flag, it must have neither")
-    if version is Version.V5:
-        head += b"\0" if packet.properties is EMPTY else write_properties(Place.PUBLISH, packet.properties)
-    first = _FIRST | qos << QOS_SHIFT | (RETAIN if packet.retain else 0) | (DUP if packet.dup else 0)
-    size = len(head) + len(packet.payload)
-    if size < 0x80:
-        return b"%c%c%b%b" % (first, size, head, packet.payload)
-    return framed(first, head + packet.payload)
+    qos, packet_id, properties = packet.qos, packet.packet_id, packet.properties
+    first = publish_first_byte(qos, packet.retain)
+    topic = packet.topic.encode()
+    topic_bytes = len(topic)
+    if topic_bytes > MAX_TWO_BYTES:
+        raise ValueError(f"topic name has {topic_bytes} bytes, it must have at most {MAX_TWO_BYTES}")
+    tail = b"" if version is Version.V311 else b"\0"
+    if properties is not EMPTY and tail:
+        tail = write_properties(Place.PUBLISH, properties)
+    if packet_id or qos:
+        check_packet_id(first, packet_id)
+        tail = TWO_BYTES.pack(packet_id) + tail
+    if packet.dup:
+        if not qos:
+            raise ValueError("PUBLISH of QoS 0 has the DUP flag, it must not be set")
+        first |= DUP
+    payload = packet.payload
+    length = TWO_BYTES.size + topic_bytes + len(tail) + len(payload)
+    if length < 0x80:
+        return b"%b%b%b%b" % (_SHORT_HEAD.pack(first, length, topic_bytes), topic, tail, payload)
+    return b"".join((fixed_header(first, length), TWO_BYTES.pack(topic_bytes), topic, tail, payload))
 
 
+# First byte, remaining length where it takes one byte, length of the topic name.
+_SHORT_HEAD: Final = Struct(">BBH")
 _FIRST: Final = first_byte(PacketType.PUBLISH)
