@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test crash lint format demo bench bench-quick lock image clean
+.PHONY: help setup clients test crash lint format demo bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,10 @@ help: ## list these targets
 setup: $(VENV_STAMP) ## make .venv from requirements/dev.lock (nothing happens when it is up to date)
 	@:
 
-test: $(VENV_STAMP) ## run the tests (TESTS="path or options" narrows them)
+clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT client; where that fails they are skipped
+	@$(BIN)/python -m tests.mqtt.clients.install
+
+test: $(VENV_STAMP) clients ## run the tests (TESTS="path or options" narrows them)
 	@$(BIN)/python -m pytest $(TESTS)
 
 crash: $(VENV_STAMP) ## run the long crash and fault tests as well (minutes)
@@ -59,14 +62,19 @@ lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (U
 	compile requirements/build.in -o requirements/build.lock; \
 	compile pyproject.toml -o requirements/base.lock; \
 	compile pyproject.toml --extra server -o requirements/server.lock; \
+	compile pyproject.toml --extra broker -o requirements/broker.lock; \
 	compile pyproject.toml --extra dev -o requirements/dev.lock
 	@! grep -nE '(https?|file)://' requirements/*.lock || { echo 'lock: an address got into a lock file' >&2; exit 1; }
+
+lock-clients: $(VENV_STAMP) ## bring the npm lock file in line with its package.json
+	@$(BIN)/python -m tests.mqtt.clients.install --lock
 
 image: ## build the container image of the server
 	docker build --tag journal-engine .
 
 clean: ## remove the environment, caches and everything else that can be made again
 	rm -rf .tools .venv .demo .bench build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf tests/mqtt/clients/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(TOOLS_STAMP): requirements/tools.lock

@@ -1,6 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
-Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load`, `idle_shards` and `history`.
+Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load`, `idle_shards`, `history` and
+`mqtt`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import adapter_load, client_load, contenders, history, idle_shards, ours, runs, table
 from benchmarks.load import LoadError, Timing
+from benchmarks.mqtt import measurements as mqtt
 from benchmarks.processes import ProcessError
 from benchmarks.rows import rows
 from benchmarks.stage import Stage, file_system_of
@@ -39,6 +41,10 @@ QUICK_SHARDS = 10_000
 FULL_SHARDS = 100_000
 QUICK_RECORDS = 1_000_000
 FULL_RECORDS = 5_000_000
+QUICK_CONNECTIONS = 1000
+FULL_CONNECTIONS = 10_000
+QUICK_QUEUED = 20_000
+FULL_QUEUED = 100_000
 TABLE_WIDTH = 165
 EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup, trio.TooSlowError)
 
@@ -51,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     quick: bool = arguments.quick
     shards = QUICK_SHARDS if quick else FULL_SHARDS
     records = QUICK_RECORDS if quick else FULL_RECORDS
-    wanted = runs.select(rows(shards=shards, many=ours.MANY_SHARDS, history=records), arguments.rows)
+    connections = QUICK_CONNECTIONS if quick else FULL_CONNECTIONS
+    queued = QUICK_QUEUED if quick else FULL_QUEUED
+    all_rows = rows(shards=shards, many=ours.MANY_SHARDS, history=records, connections=connections, queued=queued)
+    wanted = runs.select(all_rows, arguments.rows)
     if not wanted:
         Console(stderr=True).print(f"no row matches {arguments.rows!r}; try --list")
         return 2
@@ -67,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     timing = QUICK if quick else FULL
     rounds: int = arguments.runs or (QUICK_RUNS if quick else FULL_RUNS)
     with Stage(Path(tempfile.mkdtemp(prefix="run-", dir=directory)), keep=arguments.keep) as stage:
-        samples = _measure(stage, wanted, shards, records, timing, rounds, quick)
+        samples = _measure(stage, wanted, shards, records, connections, queued, timing, rounds, quick)
     lines = runs.evaluate(wanted, samples)
     machine = _machine(directory)
     form = "quick" if quick else "full"
@@ -77,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{timing.measured_s} s; ratios compare runs of the same round. "
         + (
             f"Quick form: idle rows use {shards:,} shards, their goals are for {FULL_SHARDS:,}; "
-            f"sealed rows use {records:,} records, their goals are for {FULL_RECORDS:,}. "
+            f"sealed rows use {records:,} records, their goals are for {FULL_RECORDS:,}; "
+            f"MQTT rows use {connections:,} idle connections and {queued:,} queued messages, "
+            f"their goals are for {FULL_CONNECTIONS:,} and {FULL_QUEUED:,}. "
             if quick
             else ""
         )
@@ -96,6 +107,8 @@ def _measure(
     wanted: Sequence[runs.Row],
     shards: int,
     records: int,
+    connections: int,
+    queued: int,
     timing: Timing,
     rounds: int,
     quick: bool,
@@ -114,6 +127,7 @@ def _measure(
         task = bar.add_task("starting")
         creating = bar.add_task("creating shards", visible=False)
         writing = bar.add_task("writing history", visible=False)
+        connecting = bar.add_task("idle connections", visible=False)
         measurements = [
             *_interleaved(stage),
             idle_shards.measurement(
@@ -125,6 +139,12 @@ def _measure(
                 stage,
                 records,
                 lambda done, total: bar.update(writing, completed=done, total=total, visible=done < total),
+            ),
+            *mqtt.measurements(
+                stage,
+                idle_connections=connections,
+                queued=queued,
+                progress=lambda done, total: bar.update(connecting, completed=done, total=total, visible=done < total),
             ),
         ]
         plan = runs.schedule(measurements, {row.key for row in wanted}, rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.mqtt import rows as mqtt
 from benchmarks.runs import Goal, Row
 
 VALUE_BYTES = 100
@@ -20,15 +21,26 @@ SINGLE_STORED_MB = (HEADER_BYTES + 8 + 104 + 40) / 1e6
 BATCHED_STORED_MB = (SMALL_BATCH_BYTES + 40) / BATCH_RECORDS / 1e6
 
 
-def rows(*, shards: int, many: int, history: int) -> list[Row]:
+def rows(*, shards: int, many: int, history: int, connections: int, queued: int) -> list[Row]:
     """All rows.
 
     Args:
         history: Records of the section about sealed segments; its goals are for 5,000,000.
-        shards: Idle shards of the last section; its goals are for 100,000.
+        shards: Idle shards of their section; its goals are for 100,000.
         many: Shards that the spread row appends to.
+        connections: Idle MQTT connections; the goal is for 10,000.
+        queued: Messages that wait for an MQTT session; the goal is for 100,000.
     """
-    return [*_limits(), *_peers(), *_appends(many), *_latency(), *_reading(), *_idle(shards), *_history(history)]
+    return [
+        *_limits(),
+        *_peers(),
+        *_appends(many),
+        *_latency(),
+        *_reading(),
+        *_idle(shards),
+        *_history(history),
+        *mqtt.rows(idle=connections, queued=queued),
+    ]
 
 
 def _limits() -> list[Row]:

@@ -19,6 +19,7 @@ import secrets
 
 import attrs
 
+from journal.json_files import write_json
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.file_system import FileSystem, Lock, make_durable_directory
 
@@ -66,7 +67,7 @@ class DataDirectory:
             tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
             pid: Process id of the server.
         """
-        _write_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
+        _replace_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
 
     def close(self) -> None:
         """Release the lock."""
@@ -145,20 +146,14 @@ def read_format(files: FileSystem, path: str) -> str:
 
 def _write_format(files: FileSystem, path: str) -> str:
     node_id = secrets.token_hex(8)
-    _write_json(files, f"{path}/FORMAT", {"version": LAYOUT_VERSION, "node_id": node_id})
+    _replace_json(files, f"{path}/FORMAT", {"version": LAYOUT_VERSION, "node_id": node_id})
     files.sync_directory(path)
     return node_id
 
 
-def _write_json(files: FileSystem, path: str, content: dict[str, object]) -> None:
+def _replace_json(files: FileSystem, path: str, content: dict[str, object]) -> None:
     """Write a small file aside and put it into its place, so that nobody reads half of it."""
-    file = files.open(f"{path}.new", create=True)
-    try:
-        file.truncate(0)
-        file.pwritev([json.dumps(content).encode() + b"\n"], 0)
-        file.fsync()
-    finally:
-        file.close()
+    write_json(files, f"{path}.new", content)
     files.rename(f"{path}.new", path)
 
 

@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 import journal
-from journal.config import ConfigurationError
+from journal.settings import ConfigurationError
 from shards.errors import CorruptionError, SealFailedError
 from shards.seal_plan import SealedFile, SealPlan
 

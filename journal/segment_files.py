@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from journal.json_files import write_json
 from shards.errors import DiskFullError
 from shards.file_system import FileSystem, make_durable_directory
 from shards.log_segment import LogSegment
@@ -170,18 +171,9 @@ class SegmentFiles:
 
     def _put_mark(self, directory: str, shard_id: int, start_offset: int) -> None:
         aside = f"{self._sealing}/start-{shard_id:016x}"
-        self._write(aside, {"start_offset": start_offset})
+        write_json(self._files, aside, {"start_offset": start_offset})
         self._files.rename(aside, start_mark_path(directory, shard_id))
         self._unsynced.add(directory)
-
-    def _write(self, path: str, content: dict[str, object]) -> None:
-        file = self._files.open(path, create=True)
-        try:
-            file.truncate(0)
-            file.pwritev([json.dumps(content).encode() + b"\n"], 0)
-            file.fsync()
-        finally:
-            file.close()
 
     # Coming
 
@@ -209,8 +201,10 @@ class SegmentFiles:
         for waiting in list(self._to_remove):
             if waiting.path == segment.path:
                 self._to_remove.remove(waiting)
-        self._write(
-            f"{path}{_NOTE}", {"shard_id": segment.shard_id, "path": segment.path.removeprefix(f"{self._sealed}/")}
+        write_json(
+            self._files,
+            f"{path}{_NOTE}",
+            {"shard_id": segment.shard_id, "path": segment.path.removeprefix(f"{self._sealed}/")},
         )
         self._files.sync_directory(self._sealing)
         directory = posixpath.dirname(segment.path)

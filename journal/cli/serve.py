@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from command_line.boundary import UsageError
 from command_line.output import write_text
+from command_line.overrides import overrides_of
 
 
 def serve(
@@ -31,7 +31,7 @@ def serve(
     from journal.config import load_config
     from journal.server import run_server
 
-    overrides = overrides_of(settings)
+    overrides = overrides_of(settings, listed_in="conf/journal.toml")
     if listen is not None:
         overrides["listen.tcp"] = listen
     wanted = load_config(config, overrides)
@@ -42,31 +42,3 @@ def serve(
             write_text(" ".join(("ready", *addresses)))
 
     trio.run(serving)
-
-
-def overrides_of(settings: tuple[str, ...]) -> dict[str, object]:
-    """Settings by dotted name, out of ``SECTION.KEY=VALUE`` texts.
-
-    Raises:
-        UsageError: A text has another form, or a setting is named twice.
-    """
-    overrides: dict[str, object] = {}
-    for setting in settings:
-        name, equals, value = (part.strip() for part in setting.partition("="))
-        section, dot, key = name.partition(".")
-        if not (equals and section and dot and key):
-            raise UsageError(
-                f"--set {setting!r} is no setting; write it as SECTION.KEY=VALUE, for example "
-                f"--set log.level=debug (conf/journal.toml lists all settings)"
-            )
-        if name in overrides:
-            raise UsageError(f"--set names {name} twice, as {overrides[name]} and as {value}; leave one of them out")
-        overrides[name] = _value(value)
-    return overrides
-
-
-def _value(text: str) -> object:
-    """What a configuration file would have: no setting is a text that reads like a number or like true and false."""
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if text.removeprefix("-").isdecimal() else text

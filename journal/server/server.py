@@ -11,22 +11,24 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import attrs
 import structlog
 import trio
 
 from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
+from journal.listening import accept, bind, linger, prepare, reached_at
+from journal.log import configure_log
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
 from journal.server.http import make_app, serve_http
-from journal.server.listening import accept, bind, linger, reached_at
-from journal.server.log import configure_log
 from journal.server.operations import ServerOperations
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.receive_buffers import BufferPool
 from journal.server.statistics import ServerStatistics
-from journal.server.tcp import prepare, receive
-from journal.server.websocket import WebSocketCarrier, open_websocket, receive_messages
+from journal.server.tcp import receive
+from journal.server.websocket import WebSocketCarrier, receive_messages
+from journal.websocket_opening import open_websocket
 
 _GOODBYE_S = 2.0
 _SWITCH_INTERVAL_S = 0.001
@@ -140,7 +142,11 @@ class Server:
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
-        async with open_websocket(sock, limits.max_frame_bytes, limits.hello_timeout_s) as websocket:
+        async with open_websocket(
+            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
+            max_message_bytes=limits.max_frame_bytes,
+            handshake_timeout_s=limits.hello_timeout_s,
+        ) as websocket:
             await self._serve(
                 WebSocketCarrier(websocket),
                 peer,
@@ -203,7 +209,7 @@ async def run_server(
     configure_log(config.log)
     # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    sockets = bind(config)
+    sockets = bind(attrs.asdict(config.listen), main="tcp")
     stopping = trio.Event()
     try:
         async with trio.open_nursery() as nursery:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from journal.cli.serve import overrides_of
+from command_line.overrides import overrides_of
 from journal.config import load_config
 from journal.engine import open_engine
 from shards.batch import encode_values
@@ -129,7 +129,7 @@ def test_settings_that_make_no_sense_are_named_with_what_is_allowed(data: Path, 
 
 def write_some(data: Path, *, stop: bool = False, **shards: list[bytes]) -> None:
     """A directory with one batch for each value, as a stop leaves it, or else as a SIGKILL does."""
-    config = load_config(None, overrides_of(SETTINGS))
+    config = load_config(None, overrides_of(SETTINGS, listed_in="conf/journal.toml"))
     origin = data.with_name("origin")
 
     async def write() -> None:

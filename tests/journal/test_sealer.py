@@ -16,10 +16,11 @@ import pytest
 import trio
 import trio.testing
 
-from journal.config import ConfigurationError, SealingConfig, ServerConfig, StorageConfig
+from journal.config import SealingConfig, ServerConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.sealer import WorkerSealer
 from journal.sealing_worker import answer
+from journal.settings import ConfigurationError
 from shards.errors import CorruptionError, SealFailedError
 from shards.file_system import OsFileSystem
 from shards.log_segment import LogSegment

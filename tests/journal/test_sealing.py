@@ -13,11 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from journal.config import MIB, SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.decisions import Sealed
 from journal.disk import InlineDisk
 from journal.engine import Engine, open_engine
 from journal.sealer import InlineSealer, Sealer
+from journal.settings import MIB
 from shards.clock import ManualClock
 from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, ShardNotFoundError
 from shards.log_segment import LogSegment

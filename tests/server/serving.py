@@ -11,11 +11,12 @@ from typing import Any
 import attrs
 import trio
 
-from journal.config import KIB, MIB, LimitsConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.config import LimitsConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol import Frame, FrameParser, Op, decode_error, decode_reply, encode, frames
 from journal.protocol.messages import HelloRequest, OpenShardRequest
 from journal.server import Server
+from journal.settings import KIB, MIB
 from shards.batch import encode_values, read_records
 from shards.model import Mode, ShardConfig
 from shards.record import Gap, StoredRecord

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from journal.config import KIB, MIB
 from journal.protocol import Op, encode, frames, messages
+from journal.settings import KIB, MIB
 from tests.server.serving import RawClient, Served, acks_in, batch_of, serving
 
 OUTPUT_LIMIT = 2 * MIB

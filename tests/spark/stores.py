@@ -13,7 +13,8 @@ import trio
 
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import open_embedded
-from journal.config import MIB, LimitsConfig, SealingConfig, ServerConfig, StorageConfig
+from journal.config import LimitsConfig, SealingConfig, ServerConfig, StorageConfig
+from journal.settings import MIB
 from shards.record import Record
 from spark_export.conditions import Condition
 from spark_export.options import parse_options

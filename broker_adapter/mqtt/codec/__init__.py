@@ -3,7 +3,7 @@
 What a packet alone can show is checked here; what needs the state of a connection or a session is not.
 """
 
-from broker_adapter.mqtt.codec.acknowledgement_bodies import encode_acknowledgements
+from broker_adapter.mqtt.codec.acknowledgement_bodies import encode_acknowledgements, encode_pubacks
 from broker_adapter.mqtt.codec.decoder import Decoder
 from broker_adapter.mqtt.codec.encoder import encode
 from broker_adapter.mqtt.codec.errors import MqttProtocolError
@@ -28,7 +28,7 @@ from broker_adapter.mqtt.codec.packets import (
     Will,
 )
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
-from broker_adapter.mqtt.codec.publish_parts import PublishParts
+from broker_adapter.mqtt.codec.publish_template import PublishTemplate, publish_template
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.codec.version import Version
 
@@ -47,7 +47,7 @@ __all__ = [
     "Puback",
     "Pubcomp",
     "Publish",
-    "PublishParts",
+    "PublishTemplate",
     "Pubrec",
     "Pubrel",
     "ReasonCode",
@@ -60,4 +60,6 @@ __all__ = [
     "Will",
     "encode",
     "encode_acknowledgements",
+    "encode_pubacks",
+    "publish_template",
 ]

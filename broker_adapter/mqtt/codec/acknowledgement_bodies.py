@@ -97,6 +97,11 @@ def encode_acknowledgements(cls: type[Acknowledgement], packet_ids: Sequence[int
     return struct.pack(f">{len(packet_ids)}I", *[head | packet_id for packet_id in packet_ids])
 
 
+def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
+    """Encode one PUBACK of success for each packet identifier."""
+    return encode_acknowledgements(Puback, packet_ids)
+
+
 def _checked(packet_id: int) -> int:
     if not 1 <= packet_id <= MAX_TWO_BYTES:
         raise ValueError(f"packet identifier is {packet_id}, it must be from 1 to {MAX_TWO_BYTES}")

@@ -21,7 +21,7 @@ from broker_adapter.mqtt.codec.connection_bodies import (
 )
 from broker_adapter.mqtt.codec.errors import MqttProtocolError, malformed
 from broker_adapter.mqtt.codec.fixed_header import is_no_type, read_length, refusal, too_large
-from broker_adapter.mqtt.codec.packet_types import FIRST_BYTES, PacketType, Side, first_byte
+from broker_adapter.mqtt.codec.packet_types import PacketType, Side, first_byte, why_not
 from broker_adapter.mqtt.codec.packets import (
     Connect,
     Disconnect,
@@ -48,7 +48,7 @@ class Decoder:
     """Decodes what one peer sends.
 
     Args:
-        of: Who sends: a client, whose first packet must be CONNECT, or a server.
+        of: Who sends: a client, whose first packet must be CONNECT and no other one, or a server.
         version: What is spoken; of a client it is learned from its CONNECT.
         max_packet_bytes: Longest packet to accept, fixed header included. May be set later.
 
@@ -165,14 +165,12 @@ class Decoder:
             self._held, self._size_bytes = bytearray(data[at:]), size_bytes
 
     def _learn(self, connect: Connect) -> None:
-        if self.version is None:
-            self.version = connect.version
-            self._authenticates = connect.properties.authentication_method is not None
-            self._readers = _readers(connect.version, self._sender, self._authenticates)
+        self.version = connect.version
+        self._authenticates = connect.properties.authentication_method is not None
+        self._readers = _readers(connect.version, self._sender, self._authenticates)
 
 
 _READER_OF: Final[dict[PacketType, Callable[[Version, Side], Reader]]] = {
-    PacketType.CONNECT: lambda _version, _sender: read_connect,
     PacketType.CONNACK: lambda version, _sender: read_connack(version),
     PacketType.PUBLISH: read_publish,
     PacketType.PUBACK: lambda version, _sender: read_acknowledgement(Puback, version),
@@ -209,10 +207,7 @@ def _table(readers: dict[int, Reader]) -> Readers:
 def _readers(version: Version, sender: Side, authenticates: bool) -> Readers:
     readers: dict[int, Reader] = {}
     for packet_type, make in _READER_OF.items():
-        may_come = sender in FIRST_BYTES[packet_type].senders
-        if packet_type is PacketType.AUTH and (version is Version.V311 or not authenticates):
-            may_come = False
-        if may_come:
+        if not why_not(packet_type, sender, version, authenticates=authenticates):
             reader = make(version, sender)
             firsts = PUBLISH_FIRST_BYTES if packet_type is PacketType.PUBLISH else (first_byte(packet_type),)
             readers.update(dict.fromkeys(firsts, reader))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker_adapter.mqtt.codec.errors import MqttProtocolError, malformed, protocol_error
-from broker_adapter.mqtt.codec.packet_types import FIRST_BYTES, PacketType, Side
+from broker_adapter.mqtt.codec.packet_types import FIRST_BYTES, PacketType, Side, why_not
 from broker_adapter.mqtt.codec.primitives import MAX_VARIABLE, MAX_VARIABLE_BYTES, read_variable, write_variable
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.codec.version import Version
 
-_RESERVED_TYPE = 0
+_RESERVED_TYPE: Final = 0
 
 
 def fixed_header(first: int, length: int) -> bytes:
@@ -63,18 +65,18 @@ def refusal(first: int, sender: Side, version: Version | None, *, authenticates:
     if is_no_type(first):
         return protocol_error("packet type is 0, it must be from 1 to 15")
     packet_type, flags = PacketType(first >> 4), first & 0x0F
+    why = why_not(packet_type, sender, version, authenticates=authenticates)
+    if why and packet_type in _REFUSED_WHATEVER_FLAGS:
+        return protocol_error(why)
     if packet_type is PacketType.PUBLISH:
-        if flags & 0b0110 == 0b0110:
-            return malformed("PUBLISH has QoS 3, it must be 0, 1 or 2")
-        return malformed("PUBLISH has the DUP flag with QoS 0, it must not be set")
-    # These two may not come at all, whatever their flags: CONNACK opens a connection, AUTH was not agreed upon.
-    if packet_type is PacketType.CONNACK and sender == "client":
-        return protocol_error("CONNACK came from a client, it must come from the server")
-    if packet_type is PacketType.AUTH and version is Version.V311:
-        return protocol_error("packet type is AUTH, which MQTT 3.1.1 does not have")
-    if packet_type is PacketType.AUTH and not authenticates:
-        return protocol_error("AUTH came although CONNECT named no authentication method")
-    expected = FIRST_BYTES[packet_type]
-    if flags != expected.flags:
-        return malformed(f"{packet_type.name} has the flags {flags:#06b}, they must be {expected.flags:#06b}")
-    return protocol_error(f"{packet_type.name} came from the {sender}, it must come from the {expected.senders[0]}")
+        fault = "QoS 3, it must be 0, 1 or 2" if flags & 0b0110 == 0b0110 else "the DUP flag with QoS 0"
+        return malformed(f"PUBLISH has {fault}")
+    expected = FIRST_BYTES[packet_type].flags
+    if flags != expected:
+        return malformed(f"{packet_type.name} has the flags {flags:#06b}, they must be {expected:#06b}")
+    return protocol_error(why)
+
+
+# CONNACK opens a connection and AUTH must have been agreed upon: out of place they are never looked into. Of all other
+# packets a wrong flag is told first.
+_REFUSED_WHATEVER_FLAGS: Final = (PacketType.CONNACK, PacketType.AUTH)

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.codec.version import Version
 
 Side: TypeAlias = Literal["client", "server"]
 
@@ -67,6 +68,24 @@ FIRST_BYTES: Final = {
 def first_byte(packet_type: PacketType) -> int:
     """The first byte of every packet of a type; of PUBLISH the one with no flag set."""
     return packet_type << 4 | FIRST_BYTES[packet_type].flags
+
+
+def why_not(packet_type: PacketType, sender: Side, version: Version, *, authenticates: bool) -> str:
+    """Why packets of a type may not come from ``sender`` once CONNECT was there; empty if they may.
+
+    Args:
+        authenticates: CONNECT named an authentication method.
+    """
+    if packet_type is PacketType.CONNECT and sender == "client":
+        return "CONNECT came a second time"
+    if packet_type is PacketType.AUTH and version is Version.V311:
+        return "AUTH came, which MQTT 3.1.1 does not have"
+    if packet_type is PacketType.AUTH and not authenticates:
+        return "AUTH came although CONNECT named no authentication method"
+    if packet_type is PacketType.DISCONNECT and version is Version.V311 and sender == "server":
+        return "DISCONNECT came from the server, in MQTT 3.1.1 it must come from the client"
+    senders = FIRST_BYTES[packet_type].senders
+    return "" if sender in senders else f"{packet_type.name} came from the {sender}, it must come from the {senders[0]}"
 
 
 def codes(*ranges: int | tuple[int, int]) -> frozenset[ReasonCode]:

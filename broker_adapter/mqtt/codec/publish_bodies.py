@@ -1,4 +1,4 @@
-"""PUBLISH after the fixed header. One that goes to many receivers is `codec.publish_parts`."""
+"""PUBLISH after the fixed header. One that goes to many receivers is `codec.publish_template`."""
 
 from __future__ import annotations
 

@@ -1,32 +1,42 @@
-"""Listening sockets: binding them, accepting from them, and closing what was accepted without losing the last words."""
+"""Listening sockets: binding them, accepting from them, setting up and closing what was accepted.
+
+What is said over the connections is not known here.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 import trio
 
-from journal.config import ServerConfig, parse_address
+from journal.settings import parse_address
 
 _BACKLOG = 1024
 _LINGER_S = 0.5
 _DISCARDED_AT_ONCE = 64 * 1024
 _RETRY_S = 0.1
+_KEEPALIVE_IDLE_S = 30
+_KEEPALIVE_INTERVAL_S = 10
+_KEEPALIVE_PROBES = 3
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
-def bind(config: ServerConfig) -> dict[str, socket.socket]:
+def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
     """Bind the configured addresses.
+
+    Args:
+        addresses: By name of the setting under ``[listen]``; an empty one is left out.
+        main: The name for which the option ``--listen`` stands.
 
     Raises:
         OSError: An address is taken or not of this machine; the message names the setting.
     """
     sockets: dict[str, socket.socket] = {}
-    for name in ("tcp", "websocket", "http"):
-        address = parse_address(getattr(config.listen, name))
+    for name, text in addresses.items():
+        address = parse_address(text)
         if address is None:
             continue
         host, port = address
@@ -40,7 +50,7 @@ def bind(config: ServerConfig) -> dict[str, socket.socket]:
             sock.close()
             for other in sockets.values():
                 other.close()
-            option = "--listen HOST:PORT or " if name == "tcp" else ""
+            option = "--listen HOST:PORT or " if name == main else ""
             raise OSError(
                 error.errno,
                 f"cannot listen on {host}:{port} (listen.{name}): {error.strerror}; "
@@ -75,6 +85,16 @@ async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool
         if not admit(client, f"{address[0]}:{address[1]}"):
             client.close()
         await trio.lowlevel.checkpoint()
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set a socket up: no delay for small frames, and a dead peer is noticed within a minute."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
 
 
 async def linger(sock: socket.socket) -> None:

@@ -1,0 +1,88 @@
+"""What connections cost that do nothing: the broker's memory with many of them open."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import attrs
+
+from benchmarks import load
+from benchmarks.load import LoadError
+from benchmarks.mqtt import packets
+from benchmarks.processes import Server
+from benchmarks.runs import UnavailableError
+
+GROUP = 200
+SPARE_FILES = 200
+KEEP_ALIVE_S = 600
+SETTLE_TIMEOUT_S = 10.0
+SETTLED_BYTES = 256 << 10
+
+Progress = Callable[[int, int], None]
+
+
+@attrs.frozen(slots=True)
+class IdleMemory:
+    """Resident bytes of a broker.
+
+    Attributes:
+        before_bytes: With no connection yet.
+        after_bytes: With all of them, once it has stopped moving.
+    """
+
+    before_bytes: int
+    after_bytes: int
+
+
+def raise_file_limit() -> None:
+    """Let this process and the servers it starts have as many open files as the system allows them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def idle_memory(broker: Server, connections: int, progress: Progress) -> IdleMemory:
+    """Open connections of clean sessions, each with a keep alive of ten minutes, and look at the broker's memory.
+
+    Raises:
+        UnavailableError: The system does not allow so many open files.
+    """
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed < connections + SPARE_FILES:
+        raise UnavailableError(f"{connections} connections need more open files than the {allowed} that are allowed")
+    before = settled(broker.resident_bytes)
+    with ExitStack() as stack:
+        for first in range(0, connections, GROUP):
+            group = [
+                stack.enter_context(load.connect(broker.address, timeout_s=30.0))
+                for _ in range(min(GROUP, connections - first))
+            ]
+            for number, connection in enumerate(group, first):
+                connection.sendall(packets.connect(f"idle-{number}", keep_alive_s=KEEP_ALIVE_S))
+            for connection in group:
+                packets.expect_connack(_exactly_four(connection.recv))
+            progress(first + len(group), connections)
+        return IdleMemory(before, settled(broker.resident_bytes))
+
+
+def settled(look: Callable[[], int]) -> int:
+    """A figure once five looks in a row lie close together, or the last look when that takes too long."""
+    give_up_at = time.monotonic() + SETTLE_TIMEOUT_S
+    looks: list[int] = []
+    while True:
+        looks = [*looks[-4:], look()]
+        if time.monotonic() > give_up_at or (len(looks) == 5 and max(looks) - min(looks) < SETTLED_BYTES):
+            return looks[-1]
+        time.sleep(0.2)
+
+
+def _exactly_four(receive: Callable[[int], bytes]) -> bytes:
+    data = b""
+    while len(data) < 4:
+        received = receive(4 - len(data))
+        if not received:
+            raise LoadError(f"the broker closed an idle connection after {data!r}")
+        data += received
+    return data

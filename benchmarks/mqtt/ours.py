@@ -1,0 +1,47 @@
+"""The product as an MQTT cluster: a journal server and brokers on it, each a process, as a user would start them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.stage import REPOSITORY, start_journal
+
+CONFIG = """\
+[broker]
+id = "{broker_id}"
+store = "journal://127.0.0.1:{port}"
+
+[listen]
+mqtt = "127.0.0.1:0"
+
+[access]
+anonymous = true
+"""
+
+
+class OurBrokers:
+    """A running cluster.
+
+    Args:
+        directory: Fresh directory for data and logs; must lie on a real disk.
+        count: How many brokers.
+    """
+
+    def __init__(self, directory: Path, *, count: int) -> None:
+        self.brokers: list[processes.Server] = []
+        self._journal = start_journal(directory / "data", directory / "journal.log")
+        try:
+            for number in range(count):
+                config_path = directory / f"broker-{number}.toml"
+                config_path.write_text(CONFIG.format(broker_id=f"bench-{number}", port=self._journal.address[1]))
+                argv = processes.python_module("broker_adapter.mqtt.cli.main", "--config", str(config_path.resolve()))
+                log_path = directory / f"broker-{number}.log"
+                self.brokers.append(processes.start_announcing(argv, log_path, cwd=REPOSITORY))
+        except processes.ProcessError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for server in (*self.brokers, self._journal):
+            server.stop()

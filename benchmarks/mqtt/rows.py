@@ -1,0 +1,94 @@
+"""The rows about MQTT: what each is called, what it is compared to, and what it must reach. No measuring here."""
+
+from __future__ import annotations
+
+from benchmarks.runs import Goal, Row
+
+CONNECTIONS = 10
+PAYLOAD_BYTES = 100
+SYNCED = "fsync"
+NOT_SYNCED = "no fsync"
+
+GOAL_PUBLISHES_PER_S = 40_000.0
+GOAL_LATENCY_US = 3000.0
+GOAL_IDLE_MB = 300.0
+GOAL_DRAINED_PER_S = 50_000.0
+
+OURS = "mqtt"
+MOSQUITTO = "mqtt.mosquitto"
+NATS = "mqtt.nats"
+
+
+def rows(*, idle: int, queued: int) -> list[Row]:
+    """All rows.
+
+    Args:
+        idle: Connections that do nothing; the goal is for 10,000.
+        queued: Messages waiting for a session; the goal is for 100,000.
+    """
+    return [*_publishing(), *_across(), *_draining(queued), *_idle(idle)]
+
+
+def _publishing() -> list[Row]:
+    words = f"QoS 1 publishes, {PAYLOAD_BYTES} B, {CONNECTIONS} connections"
+    return [
+        Row(f"{MOSQUITTO}.publish", f"mosquitto, {words}", "messages/s", NOT_SYNCED),
+        Row(f"{NATS}.publish", f"NATS MQTT on JetStream file, {words}", "messages/s", NOT_SYNCED),
+        Row(
+            f"{OURS}.publish",
+            words,
+            "messages/s",
+            SYNCED,
+            peer=f"{MOSQUITTO}.publish",
+            goal=Goal(GOAL_PUBLISHES_PER_S),
+        ),
+    ]
+
+
+def _across() -> list[Row]:
+    found: list[Row] = []
+    for key, words, promise in (
+        (MOSQUITTO, "mosquitto, one bridged to the other", NOT_SYNCED),
+        (NATS, "NATS MQTT, cluster of three", NOT_SYNCED),
+        (OURS, "two brokers", SYNCED),
+    ):
+        ours = key == OURS
+        found += [
+            Row(
+                f"{key}.across-p50",
+                f"{words}: QoS 1 publish at one to delivery at another, 1,000 messages/s, p50",
+                "us",
+                promise,
+                peer=f"{NATS}.across-p50" if ours else "",
+                goal=Goal(GOAL_LATENCY_US, at_most=True) if ours else None,
+            ),
+            Row(f"{key}.across-p99", "the same, p99", "us", promise, peer=f"{NATS}.across-p99" if ours else ""),
+        ]
+    return found
+
+
+def _draining(queued: int) -> list[Row]:
+    words = f"a session that was away receives {queued:,} messages"
+    return [
+        Row(f"{MOSQUITTO}.drain", f"mosquitto, {words}", "messages/s", "memory"),
+        Row(f"{NATS}.drain", f"NATS MQTT, {words}", "messages/s", "file"),
+        Row(f"{OURS}.drain", words, "messages/s", "file", peer=f"{NATS}.drain", goal=Goal(GOAL_DRAINED_PER_S)),
+    ]
+
+
+def _idle(idle: int) -> list[Row]:
+    found: list[Row] = []
+    for key, words in ((MOSQUITTO, "mosquitto, "), (NATS, "NATS MQTT, "), (OURS, "")):
+        ours = key == OURS
+        found += [
+            Row(
+                f"{key}.idle",
+                f"{words}resident memory with {idle:,} idle connections",
+                "MB",
+                "RSS",
+                peer=f"{NATS}.idle" if ours else "",
+                goal=Goal(GOAL_IDLE_MB, at_most=True) if ours else None,
+            ),
+            Row(f"{key}.idle-each", f"{words}memory an idle connection costs", "B", "RSS"),
+        ]
+    return found

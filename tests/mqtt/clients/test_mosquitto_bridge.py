@@ -1,0 +1,108 @@
+"""Mosquitto in front of the cluster with the configuration that we ship: both ways, and on when a broker is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.mqtt.clients.paho_client import PahoClient, fresh
+from tests.mqtt.cluster.processes import REPOSITORY, USES_MOSQUITTO, Cluster, Process, free_port, running_cluster
+
+CONFIG = REPOSITORY / "conf" / "mosquitto-bridge.conf"
+PROGRAM = shutil.which("mosquitto", path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin")
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
+
+
+@contextmanager
+def running_bridge(directory: Path, ports: list[int]) -> Iterator[Process]:
+    """A mosquitto with our configuration for the length of a block; only addresses, name and topics are changed."""
+    assert PROGRAM is not None
+    name, port = fresh("bridge"), free_port()
+    text = CONFIG.read_text()
+    for pattern, replacement in (
+        (r"^addresses .*$", "addresses " + " ".join(f"127.0.0.1:{each}" for each in ports)),
+        (r"^remote_clientid .*$", f"remote_clientid {name}"),
+    ):
+        text, count = re.subn(pattern, replacement, text, flags=re.MULTILINE)
+        assert count == 1, pattern
+    own = directory / "mosquitto.conf"
+    user = "user root\n" if os.getuid() == 0 else ""
+    own.write_text(f"""\
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence_location {directory}/
+include_dir {directory}/conf.d
+{user}""")
+    (directory / "conf.d").mkdir()
+    (directory / "conf.d" / "bridge.conf").write_text(text)
+    process = Process([PROGRAM, "-c", str(own)], directory / "bridge.log", {"mqtt": port})
+    process.start()
+    try:
+        yield process
+    finally:
+        process.end(signal.SIGKILL)
+
+
+def test_messages_pass_the_bridge_in_both_directions(cluster: Cluster, tmp_path: Path) -> None:
+    with running_bridge(tmp_path, cluster.mqtt_ports) as bridge:
+        own = fresh("line")
+        with (
+            PahoClient(bridge.ports["mqtt"]) as device,
+            PahoClient(cluster.port(1)) as application,
+        ):
+            application.subscribe(f"plant/{own}/#", 1)
+            device.subscribe(f"commands/{own}/#", 1)
+            device.subscribe(f"plant/{own}/#", 1)
+            payloads = [b"%d" % number for number in range(50)]
+            for payload in payloads:
+                device.publish(f"plant/{own}/temperature", payload, 1)
+                application.publish(f"commands/{own}/set", payload, 1)
+            assert application.wait_payloads(50) == payloads
+            device.wait_messages(100)
+            for level in ("plant", "commands"):
+                assert [each.payload for each in device.messages if each.topic.startswith(level)] == payloads
+            # Nothing goes round in circles.
+            assert application.wait_quiet() == payloads
+            assert len(device.wait_quiet()) == 100
+
+
+@pytest.mark.skipif(USES_MOSQUITTO, reason="one mosquitto stands for all brokers: nobody is left")
+def test_the_bridge_goes_on_at_another_broker(tmp_path: Path) -> None:
+    (tmp_path / "bridge").mkdir()
+    with (
+        running_cluster(tmp_path) as cluster,
+        running_bridge(tmp_path / "bridge", cluster.mqtt_ports) as bridge,
+        PahoClient(bridge.ports["mqtt"]) as device,
+        PahoClient(cluster.port(2), durable=True) as application,
+    ):
+        own = fresh("line")
+        application.subscribe(f"plant/{own}/#", 1)
+        device.subscribe(f"commands/{own}/#", 1)
+        for number in range(5):
+            device.publish(f"plant/{own}/x", b"before %d" % number, 1)
+            application.publish(f"commands/{own}/x", b"before %d" % number, 1)
+        application.wait_payload(b"before 4")
+        device.wait_payload(b"before 4")
+        cluster.brokers[0].end(signal.SIGKILL)
+        for number in range(5):
+            device.publish(f"plant/{own}/x", b"after %d" % number, 1)
+            application.publish(f"commands/{own}/x", b"after %d" % number, 1)
+        application.wait_payload(b"after 4")
+        device.wait_payload(b"after 4")
+        expected = {b"%s %d" % (when, number) for when in (b"before", b"after") for number in range(5)}
+        assert {each.payload for each in application.messages} == expected
+        assert {each.payload for each in device.messages} == expected
+
+
+def test_what_the_documentation_shows_of_it_is_in_it() -> None:
+    [shown] = re.findall(r"```conf\n(.*?)```", (REPOSITORY / "docs" / "mqtt.md").read_text(), flags=re.DOTALL)
+    assert len(shown.splitlines()) >= 5
+    assert set(shown.splitlines()) <= set(CONFIG.read_text().splitlines())

@@ -1,0 +1,213 @@
+"""A journal server and brokers on it as processes: started on loopback, killed, started again, ended by their handles.
+
+Where the environment says ``MQTT_TESTS_AGAINST=mosquitto`` one mosquitto stands for all brokers. That shows that a test
+is right, not that the product is: what mosquitto lacks is skipped there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+
+TIMEOUT_S = 30
+REPOSITORY = Path(__file__).parents[3]
+USES_MOSQUITTO = os.environ.get("MQTT_TESTS_AGAINST") == "mosquitto"
+
+JOURNAL = """\
+[listen]
+tcp = "127.0.0.1:{port}"
+websocket = ""
+http = ""
+[storage]
+journal_file_bytes = "8 MiB"
+journal_budget_bytes = "32 MiB"
+disk_reserve_bytes = 0
+"""
+
+MOSQUITTO = """\
+listener {port} 127.0.0.1
+listener {websocket_port} 127.0.0.1
+protocol websockets
+allow_anonymous true
+max_queued_messages 0
+persistence false
+"""
+
+
+def free_port() -> int:
+    """A free loopback port below the range from which connections take theirs.
+
+    From within that range a client that tries to reach a dead server may, by chance, connect to itself.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port")
+
+
+class Process:
+    """One server process that may be ended and started again with the same command.
+
+    Attributes:
+        ports: Where it listens, by the words of its ``ready`` line.
+    """
+
+    def __init__(self, argv: Sequence[str], log: Path, ports: dict[str, int] | None = None) -> None:
+        self.ports = ports or {}
+        self._argv = argv
+        self._log = log
+        self._announces = ports is None
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start it and return when it is ready."""
+        assert not self.is_running
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if self._announces else log,
+                stderr=log,
+                text=True,
+                cwd=REPOSITORY,
+            )
+        if self._announces:
+            self._read_ready_line(self._process)
+        else:
+            self._wait_until_it_accepts(self._process)
+
+    def end(self, how: signal.Signals) -> int:
+        """Send a signal and wait for the end; the exit status, 0 if it was not running."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with process:
+            process.send_signal(how)
+            return process.wait(TIMEOUT_S)
+
+    def _read_ready_line(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+        line = process.stdout.readline() if readable else ""
+        assert line.startswith("ready"), f"{line!r}; {self.log_text[-2000:]}"
+        self.ports = {name: int(port) for name, port in re.findall(r"(\w+)=[^ ]*:(\d+)", line)}
+
+    def _wait_until_it_accepts(self, process: subprocess.Popen[str]) -> None:
+        give_up_at = time.monotonic() + TIMEOUT_S
+        for port in self.ports.values():
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, self.log_text[-2000:]
+                    assert time.monotonic() < give_up_at, self.log_text[-2000:]
+                    time.sleep(0.01)
+
+
+@attrs.define
+class Cluster:
+    """Brokers, and the journal server that they share (None where mosquitto stands for them)."""
+
+    server: Process | None
+    brokers: list[Process]
+
+    def port(self, number: int) -> int:
+        """Where broker ``number`` speaks MQTT."""
+        return self.brokers[number].ports["mqtt"]
+
+    def websocket_port(self, number: int) -> int:
+        return self.brokers[number].ports["websocket"]
+
+    @property
+    def mqtt_ports(self) -> list[int]:
+        return [broker.ports["mqtt"] for broker in self.brokers]
+
+
+@contextmanager
+def running_cluster(directory: Path, *, brokers: int = 3) -> Iterator[Cluster]:
+    """A cluster for the length of a block. Everything is ended by SIGTERM at its end, and must obey."""
+    cluster = _mosquitto(directory, brokers) if USES_MOSQUITTO else _ours(directory, brokers)
+    processes = [*cluster.brokers, *([cluster.server] if cluster.server else [])]
+    with ExitStack() as stack:
+        for process in processes:
+            stack.callback(process.end, signal.SIGKILL)
+        for process in reversed(processes):
+            if not process.is_running:
+                process.start()
+        yield cluster
+        statuses = [process.end(signal.SIGTERM) for process in dict.fromkeys(processes)]
+        assert set(statuses) <= {0}, f"{statuses}: {[process.log_text[-1000:] for process in processes]}"
+
+
+def _ours(directory: Path, count: int) -> Cluster:
+    port = free_port()
+    journal = directory / "journal.toml"
+    journal.write_text(JOURNAL.format(port=port))
+    server = Process(
+        [*_module("journal.cli.main", "serve"), "--data", str(directory / "data"), "--config", str(journal)],
+        directory / "journal.log",
+    )
+    return Cluster(
+        server,
+        [
+            Process(broker_command(directory, f"broker-{number}", port), directory / f"broker-{number}.log")
+            for number in range(count)
+        ],
+    )
+
+
+def broker_command(directory: Path, broker_id: str, journal_port: int) -> list[str]:
+    """The command of one broker, on ports that stay the same when it is started again."""
+    config = directory / f"{broker_id}.toml"
+    config.write_text(f"""\
+id = "{broker_id}"
+store = "journal://127.0.0.1:{journal_port}"
+[listen]
+mqtt = "127.0.0.1:{free_port()}"
+websocket = "127.0.0.1:{free_port()}"
+[access]
+anonymous = true
+""")
+    return [*_module("broker_adapter.mqtt.cli.main"), "--config", str(config)]
+
+
+def _mosquitto(directory: Path, count: int) -> Cluster:
+    program = shutil.which("mosquitto", path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.skip("mosquitto is not installed")
+    ports = {"mqtt": free_port(), "websocket": free_port()}
+    config = directory / "mosquitto.conf"
+    config.write_text(MOSQUITTO.format(port=ports["mqtt"], websocket_port=ports["websocket"]))
+    process = Process([program, "-c", str(config)], directory / "mosquitto.log", ports)
+    return Cluster(None, [process] * count)
+
+
+def _module(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", name, *arguments]
