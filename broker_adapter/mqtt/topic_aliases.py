@@ -5,20 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.faults import ConversationError
 
 _CANDIDATES_PER_ALIAS: Final = 8
-
-
-class AliasError(Exception):
-    """The client used an alias that it may not use.
-
-    Attributes:
-        reason_code: Why the connection ends.
-    """
-
-    def __init__(self, reason_code: ReasonCode, message: str) -> None:
-        super().__init__(message)
-        self.reason_code = reason_code
 
 
 class InboundAliases:
@@ -36,10 +25,10 @@ class InboundAliases:
         """The topic that a PUBLISH with an alias is for; a topic beside it is what the alias stands for from now on.
 
         Raises:
-            AliasError: The alias is out of range, or stands for nothing.
+            ConversationError: The alias is out of range, or stands for nothing.
         """
         if not 0 < alias <= self._maximum:
-            raise AliasError(
+            raise ConversationError(
                 ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}: it may be from 1 to {self._maximum}"
             )
         if topic:
@@ -47,7 +36,9 @@ class InboundAliases:
             return topic
         known = self._topics.get(alias)
         if known is None:
-            raise AliasError(ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} stands for no topic on this connection")
+            raise ConversationError(
+                ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} stands for no topic on this connection"
+            )
         return known
 
 

@@ -1,12 +1,13 @@
-"""Sessions that outlive their broker: owned by one broker at a time, kept in the store, taken over by compare-and-set."""
+"""Sessions that outlive their broker: kept in the store, owned by one broker at a time, taken by compare-and-set."""
 
+from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.session.errors import (
     BrokerReplacedError,
     SessionError,
     SessionTakenOverError,
     StoreUnavailableError,
 )
-from broker_adapter.mqtt.session.outbound_window import InFlight, Origin, OutboundWindow
+from broker_adapter.mqtt.session.outbound_window import InFlight, OutboundWindow
 from broker_adapter.mqtt.session.retained import Retained
 from broker_adapter.mqtt.session.session import NEVER_EXPIRES_S, Membership, Session
 from broker_adapter.mqtt.session.sessions import OpenedSession, Sessions

@@ -6,7 +6,6 @@ back when the session returns, is the business of its neighbours.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
@@ -14,25 +13,14 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
 
 MAX_PACKET_ID: Final = 65_535
 
-
-class Origin(enum.IntEnum):
-    """Why a message goes to the client; it decides what becomes of it when the connection ends."""
-
-    SUBSCRIPTION = 0
-    """It matched a subscription of the session: sent again, once it was under way, and never twice at QoS 2."""
-
-    RETAINED = 1
-    """It was retained when the client subscribed: sent again, if it still is."""
-
-    GROUP = 2
-    """A share of a group: at QoS 1 another member gets it, at QoS 2 it stays this client's."""
-
-    REPLAY = 3
-    """Asked for again by the client: replay leaves no trace in the session."""
+MAX_SEEN_RANGES: Final = 2_000
+"""So many ranges of offsets that were finished at QoS 0 and 1 above the position are remembered. None need be: it
+spares a client that returns some of what it has already."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -80,7 +68,8 @@ class OutboundWindow:
     Args:
         publishes: Under way when the session was stored, in the order in which they were sent.
         releases: Waiting for PUBCOMP, in the order in which PUBREC came.
-        done: Finished above the position.
+        done: Finished at QoS 2 above the position: must not be sent again.
+        seen: Finished at QoS 0 and 1 above the position: need not be sent again.
         position_lsn: The session's position.
         last_packet_id: Where identifiers go on.
     """
@@ -90,6 +79,7 @@ class OutboundWindow:
         publishes: Iterable[InFlight] = (),
         releases: Iterable[InFlight] = (),
         done: DoneRanges | None = None,
+        seen: DoneRanges | None = None,
         *,
         position_lsn: int = 0,
         last_packet_id: int = 0,
@@ -104,6 +94,7 @@ class OutboundWindow:
         self._quota_taken = 0
         self.receive_maximum = MAX_PACKET_ID
         self.done = done or DoneRanges()
+        self.seen = seen or DoneRanges(max_ranges=MAX_SEEN_RANGES)
         self.position_lsn = position_lsn
         self.last_packet_id = last_packet_id
 
@@ -122,6 +113,10 @@ class OutboundWindow:
     def releases(self) -> Iterator[InFlight]:
         """Messages that wait for PUBCOMP, in the order in which PUBREC came."""
         return iter(self._releases.values())
+
+    def holds(self, packet_id: int) -> bool:
+        """Whether something is under way under that identifier."""
+        return packet_id in self._publishes or packet_id in self._releases
 
     @property
     def lowest_lsn(self) -> int | None:
@@ -163,7 +158,7 @@ class OutboundWindow:
     def sent(self, message: Message) -> None:
         """Note that a message of a subscription went out at QoS 0, so that it does not when the session returns."""
         if message.lsn > self.position_lsn:
-            self.done.add(message.shard, message.offset, message.lsn)
+            self.seen.add(message.shard, message.offset, message.lsn)
 
     def take_resends(self, max_count: int = MAX_PACKET_ID) -> list[InFlight]:
         """What goes out again next, in order, as far as the quota allows: PUBREL if released, else PUBLISH with DUP.
@@ -234,13 +229,14 @@ class OutboundWindow:
     def is_known(self, message: Message) -> bool:
         """Whether a message of a subscription is under way or finished, so that it must not be taken once more."""
         place = (message.shard, message.offset)
-        return place in self._places or place in self.done
+        return place in self._places or place in self.done or place in self.seen
 
     def advance(self, position_lsn: int) -> None:
         """The session's position has moved: what is finished up to there need not be remembered."""
         if position_lsn > self.position_lsn:
             self.position_lsn = position_lsn
             self.done.forget(position_lsn)
+            self.seen.forget(position_lsn)
 
     # Steps that several of the above share
 
@@ -248,7 +244,7 @@ class OutboundWindow:
         packet_id = self.last_packet_id
         while True:
             packet_id = packet_id % MAX_PACKET_ID + 1
-            if packet_id not in self._publishes and packet_id not in self._releases:
+            if not self.holds(packet_id):
                 self.last_packet_id = packet_id
                 return packet_id
 
@@ -267,7 +263,8 @@ class OutboundWindow:
         if entry.origin is Origin.SUBSCRIPTION:
             self._places.discard((entry.shard, entry.offset))
             if entry.lsn > self.position_lsn:
-                self.done.add(entry.shard, entry.offset, entry.lsn)
+                finished = self.done if entry.qos == 2 else self.seen
+                finished.add(entry.shard, entry.offset, entry.lsn)
 
     def _count_as_sent(self, entry: InFlight) -> None:
         # An answer to what the earlier connection sent: it need not go out again.

@@ -40,8 +40,9 @@ class Session:
         subscriptions: Options by topic filter; shared ones under their whole filter (``$share/...``).
         memberships: Of shared subscriptions, by (group name, topic filter).
         out: Messages on their way to the client.
-        inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released. `Sessions.commit`
-            adds to them; the connection takes out what PUBREL names, and saves that before it sends PUBCOMP.
+        inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released.
+            `Sessions.commit` adds to them; the connection takes out what PUBREL names, and saves that before it sends
+            PUBCOMP.
         is_open: Whether this broker still has it. It turns false when the session is closed or taken over.
     """
 
