@@ -301,7 +301,7 @@ class Connection:
         services = self._services
         self.version = first.version
         self._is_reading = False
-        admission = await services.handshake.admit(first)
+        admission = await services.handshake.admit(first, self._peer)
         self._is_reading = True
         self._heard_at_s = trio.current_time()
         session, terms = admission.session, admission.terms
