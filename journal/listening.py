@@ -60,12 +60,18 @@ def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
     return sockets
 
 
+def listens_at(sock: socket.socket) -> str:
+    """``HOST:PORT`` of a listening socket."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def reached_at(sock: socket.socket) -> str:
     """``HOST:PORT`` at which this machine reaches a listening socket."""
-    host, port = sock.getsockname()[:2]
+    host, _, port = listens_at(sock).rpartition(":")
     # An address that stands for all of them is none to connect to.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 it is compared, not bound
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 it is compared, not bound
+    return f"{host}:{port}"
 
 
 async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool]) -> None:

@@ -5,7 +5,7 @@ Shards and records have their own way to the reader (an offset that moves when t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 
 import trio
@@ -162,7 +162,7 @@ class CommittedState:
             self._check(one.key, one.expected_version)
         return [_state_key(one.key) for one in changes]
 
-    async def scan(self, prefix: bytes) -> AsyncIterator[StateValue]:
+    async def scan(self, prefix: bytes) -> AsyncGenerator[StateValue, None]:
         after: bytes | None = None
         while True:
             await self._writes.settled()

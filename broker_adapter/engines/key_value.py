@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import trio
 
@@ -455,9 +455,10 @@ class KeyValueAdapter(StorageAdapter):
 
     async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
         self._require_open()
-        async for value in self._state.scan(prefix):
-            yield value
-            self._require_open()
+        async with aclosing(self._state.scan(prefix)) as values:
+            async for value in values:
+                yield value
+                self._require_open()
 
     async def commit(self, changes: Changes) -> Committed:
         self._require_open()

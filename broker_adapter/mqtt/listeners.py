@@ -16,7 +16,6 @@ import attrs
 import structlog
 import trio
 
-from broker_adapter.mqtt.statistics import BrokerStatistics
 from broker_adapter.mqtt.streams import TcpStream, TlsStream, WebSocketStream
 from journal.listening import accept, prepare
 from journal.websocket_opening import open_websocket
@@ -69,25 +68,18 @@ class Listeners:
     Args:
         handle: Talks to one client.
         limits: What peers can make it hold.
-        statistics: `sockets_total` is counted here.
+        tls: See the attribute.
 
     Attributes:
         tls: For connections that come from now on; it may be exchanged. Needed where `mqtts` or `websockets` listens.
         connection_count: Open connections, those in their handshake too.
     """
 
-    def __init__(
-        self,
-        handle: Handler,
-        limits: ListenerLimits,
-        statistics: BrokerStatistics,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, handle: Handler, limits: ListenerLimits, tls: ssl.SSLContext | None = None) -> None:
         self.tls = tls
         self.connection_count = 0
         self._handle = handle
         self._limits = limits
-        self._statistics = statistics
         self._serve: dict[str, Callable[[socket.socket, Peer], Awaitable[None]]] = {
             "mqtt": self._serve_tcp,
             "mqtts": self._serve_tls,
@@ -125,7 +117,6 @@ class Listeners:
         await trio.lowlevel.checkpoint()
 
     def _admit(self, name: str, sock: socket.socket, address: str) -> bool:
-        self._statistics.sockets_total += 1
         limit = self._limits.max_connections
         if self.connection_count >= limit:
             if not self._is_full:

@@ -17,7 +17,7 @@ import trio
 
 from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
-from journal.listening import accept, bind, linger, prepare, reached_at
+from journal.listening import accept, bind, linger, listens_at, prepare, reached_at
 from journal.log import configure_log
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
@@ -95,9 +95,7 @@ class Server:
             if "http" in sockets:
                 app = make_app(self.engine, self.statistics, self.stopping.is_set)
                 self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping)
-            for name, sock in sockets.items():
-                host, port = sock.getsockname()[:2]
-                self.addresses.append(f"{name}={f'[{host}]' if ':' in host else host}:{port}")
+            self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
             task_status.started(self.addresses)
             await self.stopping.wait()
             accepting.cancel_scope.cancel()

@@ -14,7 +14,6 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from broker_adapter.mqtt.certificates import server_context
 from broker_adapter.mqtt.listeners import Handler, ListenerLimits, Listeners, Peer
-from broker_adapter.mqtt.statistics import BrokerStatistics
 
 AUTHORITY = trustme.CA()
 
@@ -59,7 +58,6 @@ class Served:
     """Running listeners and where they are."""
 
     listeners: Listeners
-    statistics: BrokerStatistics
     ports: dict[str, int]
 
     async def connect(self, name: str = "mqtt") -> trio.SocketStream:
@@ -83,13 +81,22 @@ class Served:
         self, name: str = "websocket", subprotocols: Iterable[str] = ("mqtt",)
     ) -> AsyncIterator[WebSocketConnection]:
         """A WebSocket client for the length of the block."""
-        async with await (self.connect_tls(name) if name == "websockets" else self.connect(name)) as stream:
-            async with trio.open_nursery() as nursery:
-                async with await wrap_client_stream(
-                    nursery, stream, "127.0.0.1", "/mqtt", subprotocols=list(subprotocols)
-                ) as client:
-                    yield client
-                nursery.cancel_scope.cancel()
+        stream = await (self.connect_tls(name) if name == "websockets" else self.connect(name))
+        async with websocket_over(stream, subprotocols) as client:
+            yield client
+
+
+@asynccontextmanager
+async def websocket_over(
+    stream: trio.abc.Stream, subprotocols: Iterable[str] = ("mqtt",)
+) -> AsyncIterator[WebSocketConnection]:
+    """A WebSocket over a stream that is closed at the end in any case, which the library leaves open in some."""
+    async with stream, trio.open_nursery() as nursery:
+        async with await wrap_client_stream(
+            nursery, stream, "127.0.0.1", "/mqtt", subprotocols=list(subprotocols)
+        ) as client:
+            yield client
+        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -104,13 +111,12 @@ async def serving(
     sockets = {}
     for name in names:
         sockets[name] = socket.create_server(("127.0.0.1", 0))
-    statistics = BrokerStatistics()
-    listeners = Listeners(handler, limits or ListenerLimits(), statistics, tls)
+    listeners = Listeners(handler, limits or ListenerLimits(), tls)
     try:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 await nursery.start(listeners.run, sockets)
-                yield Served(listeners, statistics, {name: sock.getsockname()[1] for name, sock in sockets.items()})
+                yield Served(listeners, {name: sock.getsockname()[1] for name, sock in sockets.items()})
                 nursery.cancel_scope.cancel()
     finally:
         for sock in sockets.values():
