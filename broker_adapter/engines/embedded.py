@@ -25,12 +25,14 @@ from broker_adapter.adapter import (
     StoredBatches,
     Subscription,
 )
+from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
 from broker_adapter.feed import Feed
 from broker_adapter.opening import directory_of
+from journal.atomic_changes import Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE
@@ -357,6 +359,17 @@ class EmbeddedAdapter(StorageAdapter):
             if len(page) < _SCAN_PAGE_VALUES:
                 return
             after = page[-1].key
+
+    async def commit(self, changes: Changes) -> Committed:
+        check_changes(changes)
+        appended, values = await self._calls.run(
+            self._engine.atomic.commit(
+                [(shard, self._encode(records)) for shard, records in changes.appends],
+                [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
+                [Delete(one.key, one.expected_version) for one in changes.deletes],
+            )
+        )
+        return Committed(tuple(appended), tuple(values))
 
     # Producers and life cycle
 

@@ -26,6 +26,8 @@ from broker_adapter.adapter import (
     StoredBatches,
     Subscription,
 )
+from broker_adapter.changes import Changes, Committed, check_changes
+from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
 from broker_adapter.feed import Feed
@@ -33,6 +35,7 @@ from journal.client import Client, open_client
 from journal.client import Delivery as PushedBatches
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import StateDeleteRequest, StatePutRequest
 from shards.batch import BatchHeader
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError
 from shards.model import (
@@ -273,6 +276,17 @@ class JournalAdapter(StorageAdapter):
             if not page.more or not page.values:
                 return
             after = page.values[-1].key
+
+    async def commit(self, changes: Changes) -> Committed:
+        check_changes(changes)
+        appended, values = await self._calls.run(
+            self._client.commit(
+                [(shard, encoded(records, now_us=_now_us())) for shard, records in changes.appends],
+                [StatePutRequest(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
+                [StateDeleteRequest(one.key, one.expected_version) for one in changes.deletes],
+            )
+        )
+        return Committed(tuple(appended), tuple(values))
 
     # Producers and life cycle
 

@@ -30,7 +30,7 @@ from broker_adapter.mqtt.codec.packets import (
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
 from broker_adapter.mqtt.codec.property_table import WILL
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
-from broker_adapter.mqtt.codec.reasons import ALLOWED_REASONS
+from broker_adapter.mqtt.codec.reasons import ALLOWED_REASONS, OF_RETURN_CODE
 from broker_adapter.mqtt.codec.topic_syntax import check_filter, check_topic
 from broker_adapter.mqtt.codec.version import Version
 
@@ -62,13 +62,13 @@ def _connect(reader: Reader, _is_v5: bool) -> Connect:
     will = _will(reader, is_v5, flags, will_qos) if flags & 4 else None
     return Connect(
         client_id,
-        version,
         flags & 2 == 2,
         keep_alive_s,
         reader.name("the user name") if flags & 0x80 else None,
         reader.binary("the password") if flags & 0x40 else None,
         will,
         properties,
+        version,
     )
 
 
@@ -93,26 +93,31 @@ def _connack(reader: Reader, is_v5: bool) -> Connack:
     flags = reader.byte("the acknowledge flags")
     if flags & 0xFE:
         raise malformed("CONNACK has a reserved flag set")
-    reason_code = _reason(reader, is_v5, PacketType.CONNACK)
+    reason_code = _reason(reader, PacketType.CONNACK) if is_v5 else _return_code(reader)
     properties = reader.properties(PacketType.CONNACK) if is_v5 else EMPTY
     return Connack(flags == 1, reason_code, properties)
 
 
-def _reason(reader: Reader, is_v5: bool, kind: PacketType) -> int:
+def _reason(reader: Reader, kind: PacketType) -> ReasonCode:
     reason_code = reader.byte("the reason code")
-    if is_v5:
-        if reason_code not in ALLOWED_REASONS[kind]:
-            raise protocol_error(f"{kind.name} has the reason code 0x{reason_code:02x}")
-    elif kind is PacketType.CONNACK and reason_code > 5:
-        raise malformed(f"CONNACK has the return code {reason_code}")
-    return reason_code
+    if reason_code not in ALLOWED_REASONS[kind]:
+        raise protocol_error(f"{kind.name} has the reason code 0x{reason_code:02x}")
+    return ReasonCode(reason_code)
 
 
-def _acknowledgement(reader: Reader, is_v5: bool, kind: PacketType) -> tuple[int, int, Properties]:
+def _return_code(reader: Reader) -> ReasonCode:
+    return_code = reader.byte("the return code")
+    found = OF_RETURN_CODE.get(return_code)
+    if found is None:
+        raise malformed(f"CONNACK has the return code {return_code}")
+    return found
+
+
+def _acknowledgement(reader: Reader, is_v5: bool, kind: PacketType) -> tuple[int, ReasonCode, Properties]:
     packet_id = reader.packet_id()
     if not is_v5 or reader.is_at_end():
-        return packet_id, 0, EMPTY
-    reason_code = _reason(reader, is_v5, kind)
+        return packet_id, ReasonCode.SUCCESS, EMPTY
+    reason_code = _reason(reader, kind)
     return packet_id, reason_code, EMPTY if reader.is_at_end() else reader.properties(kind)
 
 
@@ -166,7 +171,7 @@ def _suback(reader: Reader, is_v5: bool) -> Suback:
     allowed = ALLOWED_REASONS[PacketType.SUBACK] if is_v5 else (0, 1, 2, 0x80)
     if not codes or any(code not in allowed for code in codes):
         raise malformed(f"SUBACK has the reason codes {codes!r}")
-    return Suback(packet_id, tuple(codes), properties)
+    return Suback(packet_id, tuple(map(ReasonCode, codes)), properties)
 
 
 def _answers(reader: Reader, is_v5: bool, kind: PacketType) -> tuple[int, Properties, bytes]:
@@ -194,7 +199,7 @@ def _unsuback(reader: Reader, is_v5: bool) -> Unsuback:
     packet_id, properties, codes = _answers(reader, is_v5, PacketType.UNSUBACK)
     if not codes or any(code not in ALLOWED_REASONS[PacketType.UNSUBACK] for code in codes):
         raise malformed(f"UNSUBACK has the reason codes {codes!r}")
-    return Unsuback(packet_id, tuple(codes), properties)
+    return Unsuback(packet_id, tuple(map(ReasonCode, codes)), properties)
 
 
 def _pingreq(_reader: Reader, _is_v5: bool) -> Pingreq:
@@ -209,10 +214,10 @@ def _disconnect(reader: Reader, is_v5: bool) -> Disconnect:
     return Disconnect(*_ending(reader, is_v5, PacketType.DISCONNECT))
 
 
-def _ending(reader: Reader, is_v5: bool, kind: PacketType) -> tuple[int, Properties]:
+def _ending(reader: Reader, is_v5: bool, kind: PacketType) -> tuple[ReasonCode, Properties]:
     if not is_v5 or reader.is_at_end():
-        return 0, EMPTY
-    reason_code = _reason(reader, is_v5, kind)
+        return ReasonCode.SUCCESS, EMPTY
+    reason_code = _reason(reader, kind)
     return reason_code, EMPTY if reader.is_at_end() else reader.properties(kind)
 
 

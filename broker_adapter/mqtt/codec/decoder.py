@@ -10,10 +10,13 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from broker_adapter.mqtt.codec.bodies import BODIES
+from broker_adapter.mqtt.codec.encoder import encode
 from broker_adapter.mqtt.codec.errors import MqttProtocolError, malformed, protocol_error
 from broker_adapter.mqtt.codec.fields import LARGEST_VARIABLE, Reader, name_of
 from broker_adapter.mqtt.codec.packets import (
+    Connack,
     Connect,
+    Disconnect,
     Packet,
     PacketType,
     Puback,
@@ -24,6 +27,7 @@ from broker_adapter.mqtt.codec.packets import (
 )
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.codec.reasons import RETURN_CODES
 from broker_adapter.mqtt.codec.topic_syntax import check_topic
 from broker_adapter.mqtt.codec.version import Version
 
@@ -34,6 +38,9 @@ _FROM_CLIENTS: Final = frozenset({1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15})
 _FROM_SERVERS: Final = frozenset({2, 3, 4, 5, 6, 7, 9, 11, 13, 14, 15})
 # The lower four bits of the first byte; PUBLISH has flags there.
 _FIXED_FLAGS: Final = {int(kind): 2 if kind in (6, 8, 10) else 0 for kind in PacketType if kind != PacketType.PUBLISH}
+
+_V5_CONNECT: Final = b"\0\4MQTT\5"
+_LONGEST_CONNECT_HEAD: Final = 5 + len(_V5_CONNECT)
 
 # Acknowledgements that say success and no more, which nearly all do.
 _SHORT: Final[dict[int, Callable[[int], Packet]]] = {4: Puback, 5: Pubrec, 6: Pubrel, 7: Pubcomp}
@@ -85,10 +92,21 @@ class Decoder:
             at = self._decode(chunk, packets)
         except MqttProtocolError as error:
             error.packets = packets
+            error.answer = self._answer(error.reason_code, chunk)
             raise
         if at < len(chunk):
             self._held += memoryview(chunk)[at:]
         return packets
+
+    def _answer(self, reason_code: ReasonCode, chunk: bytes) -> bytes:
+        """What the peer is told before the connection is closed; servers are told nothing."""
+        if self._kinds is not _FROM_CLIENTS:
+            return b""
+        if not self._awaits_connect:
+            return encode(Disconnect(reason_code), Version.V5) if self.version is Version.V5 else b""
+        if _V5_CONNECT in chunk[:_LONGEST_CONNECT_HEAD]:
+            return encode(Connack(reason_code=reason_code), Version.V5)
+        return encode(Connack(reason_code=reason_code), Version.V311) if reason_code in RETURN_CODES else b""
 
     def _decode(self, chunk: bytes, packets: list[Packet]) -> int:
         """Decode whole packets; return where the first that is not whole begins."""
@@ -120,12 +138,12 @@ class Decoder:
             else:
                 reader = Reader(chunk, body, stop)
                 packet = BODIES[kind](reader, self.version is Version.V5)
-                packets.append(packet)
+                if not reader.is_at_end():
+                    raise malformed(f"{PacketType(kind).name} has {stop - reader.at} bytes too many")
                 if isinstance(packet, Connect):
                     self.version = packet.version
                     self._awaits_connect = False
-                if not reader.is_at_end():
-                    raise malformed(f"{PacketType(kind).name} has {stop - reader.at} bytes too many")
+                packets.append(packet)
             at = stop
         return at
 

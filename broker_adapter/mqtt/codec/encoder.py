@@ -28,6 +28,8 @@ from broker_adapter.mqtt.codec.packets import (
     Unsubscribe,
 )
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.codec.reasons import RETURN_CODES
 from broker_adapter.mqtt.codec.version import Version
 
 _PINGREQ: Final = bytes((PacketType.PINGREQ << 4, 0))
@@ -117,8 +119,12 @@ def _connect(packet: Connect, _: Version) -> bytes:
 
 
 def _connack(packet: Connack, version: Version) -> bytes:
-    body = bytes((packet.session_present, packet.reason_code))
-    return _framed(PacketType.CONNACK << 4, body + (properties(packet.properties) if version is Version.V5 else b""))
+    if version is Version.V5:
+        body = bytes((packet.session_present, packet.reason_code)) + properties(packet.properties)
+    else:
+        return_code = RETURN_CODES.get(packet.reason_code, RETURN_CODES[ReasonCode.SERVER_UNAVAILABLE])
+        body = bytes((packet.session_present, return_code))
+    return _framed(PacketType.CONNACK << 4, body)
 
 
 def _publish(packet: Publish, version: Version) -> bytes:
@@ -157,7 +163,11 @@ def _subscribe(packet: Subscribe, version: Version) -> bytes:
 
 
 def _suback(packet: Suback, version: Version) -> bytes:
-    return _framed(PacketType.SUBACK << 4, _headed(packet, version) + bytes(packet.reason_codes))
+    codes = packet.reason_codes
+    if version is not Version.V5:
+        # MQTT 3.1.1 knows one failure.
+        codes = tuple(min(code, ReasonCode.UNSPECIFIED_ERROR) for code in codes)
+    return _framed(PacketType.SUBACK << 4, _headed(packet, version) + bytes(codes))
 
 
 def _unsubscribe(packet: Unsubscribe, version: Version) -> bytes:

@@ -16,12 +16,14 @@ class MqttProtocolError(Exception):
     Attributes:
         reason_code: What to tell the peer.
         packets: Whole and sound packets that came before the fault in the same call of the decoder.
+        answer: The last bytes to send, a CONNACK or a DISCONNECT; empty where the version has none for it.
     """
 
     def __init__(self, reason_code: ReasonCode, problem: str) -> None:
         super().__init__(problem)
         self.reason_code = reason_code
         self.packets: list[Packet] = []
+        self.answer = b""
 
 
 def malformed(problem: str) -> MqttProtocolError:

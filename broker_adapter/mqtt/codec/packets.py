@@ -40,7 +40,7 @@ class Will:
     """What the server publishes for a client that went without DISCONNECT."""
 
     topic: str
-    payload: bytes
+    payload: bytes = b""
     qos: int = 0
     retain: bool = False
     properties: Properties = EMPTY
@@ -50,22 +50,22 @@ class Will:
 class Connect:
     """A client's first packet. ``keep_alive_s`` 0 means none."""
 
-    client_id: str
-    version: Version = Version.V311
+    client_id: str = ""
     clean_start: bool = True
     keep_alive_s: int = 0
     username: str | None = None
     password: bytes | None = None
     will: Will | None = None
     properties: Properties = EMPTY
+    version: Version = Version.V5
 
 
 @attrs.define(slots=True)
 class Connack:
-    """The answer to CONNECT. ``reason_code`` holds the return code (0 to 5) for MQTT 3.1.1."""
+    """The answer to CONNECT. MQTT 3.1.1 has five return codes for refusals; see `codec.reasons`."""
 
     session_present: bool = False
-    reason_code: int = 0
+    reason_code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = EMPTY
 
 
@@ -85,7 +85,7 @@ class Publish:
 @attrs.define(slots=True)
 class _Acknowledgement:
     packet_id: int
-    reason_code: int = 0
+    reason_code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = EMPTY
 
 
@@ -134,7 +134,7 @@ class Suback:
     """What became of each subscription, in their order: the granted QoS or a failure."""
 
     packet_id: int
-    reason_codes: tuple[int, ...]
+    reason_codes: tuple[ReasonCode, ...]
     properties: Properties = EMPTY
 
 
@@ -152,7 +152,7 @@ class Unsuback:
     """What became of each; MQTT 3.1.1 does not say (an empty tuple)."""
 
     packet_id: int
-    reason_codes: tuple[int, ...] = ()
+    reason_codes: tuple[ReasonCode, ...] = ()
     properties: Properties = EMPTY
 
 
@@ -170,7 +170,7 @@ class Pingresp:
 class Disconnect:
     """The last packet of either side; only clients send it in MQTT 3.1.1."""
 
-    reason_code: int = 0
+    reason_code: ReasonCode = ReasonCode.NORMAL_DISCONNECTION
     properties: Properties = EMPTY
 
 
@@ -178,7 +178,7 @@ class Disconnect:
 class Auth:
     """A step of an enhanced authentication; MQTT 5 only."""
 
-    reason_code: int = ReasonCode.SUCCESS
+    reason_code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = EMPTY
 
 

@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from broker_adapter.mqtt.codec.packets import PacketType
+from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+
+RETURN_CODES: Final[dict[ReasonCode, int]] = {
+    ReasonCode.SUCCESS: 0,
+    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    ReasonCode.SERVER_UNAVAILABLE: 3,
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
+    ReasonCode.NOT_AUTHORIZED: 5,
+}
+"""What MQTT 3.1.1 can say in CONNACK; of everything else it says that the server is unavailable."""
+
+OF_RETURN_CODE: Final = {number: reason for reason, number in RETURN_CODES.items()}
 
 _TAKEN_OVER: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
 _RELEASED: Final = frozenset({0x00, 0x92})
