@@ -34,42 +34,74 @@ from broker_adapter.mqtt.codec.reasons import ALLOWED_REASONS, OF_RETURN_CODE
 from broker_adapter.mqtt.codec.topic_syntax import check_filter, check_topic
 from broker_adapter.mqtt.codec.version import Version
 
+_LEVELS_BEFORE_V5: Final = (3, 4)
+
+_NAMES: Final = ("MQTT", "MQIsdp")
+"""Names of the protocol in its versions; whoever says another one speaks something else."""
+
 
 def _connect(reader: Reader, _is_v5: bool) -> Connect:
-    name, level = reader.text("the protocol name"), reader.byte("the protocol level")
-    if (name, level) not in (("MQTT", 4), ("MQTT", 5)):
-        raise MqttProtocolError(
-            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-            f"the protocol is {name!a} at level {level}, it must be 'MQTT' at 4 (3.1.1) or 5",
-        )
-    version = Version(level)
-    flags = reader.byte("the connect flags")
-    will_qos = flags >> 3 & 3
-    if flags & 1:
-        raise malformed("CONNECT has its reserved flag set")
-    if will_qos == 3:
-        raise malformed("CONNECT has a will of QoS 3")
-    if not flags & 4 and flags & 0x38:
-        raise malformed("CONNECT has flags of a will, but no will")
-    if version is Version.V311 and flags & 0x40 and not flags & 0x80:
-        raise malformed("CONNECT has a password, but no user name")
-    keep_alive_s = reader.two_bytes("the keep alive")
+    version, flags, keep_alive_s = _connect_head(reader)
+    try:
+        return _connect_body(reader, version, flags, keep_alive_s)
+    except MqttProtocolError as error:
+        error.version = version
+        # Of a CONNECT that cannot be read MQTT 3.1.1 has the connection closed without a word.
+        error.is_told = error.is_told and version is Version.V5
+        raise
+
+
+def _connect_body(reader: Reader, version: Version, flags: int, keep_alive_s: int) -> Connect:
     is_v5 = version is Version.V5
     properties = reader.properties(PacketType.CONNECT) if is_v5 else EMPTY
     if properties.authentication_data is not None and properties.authentication_method is None:
         raise protocol_error("CONNECT has authentication data, but no method")
     client_id = _client_id(reader)
-    will = _will(reader, is_v5, flags, will_qos) if flags & 4 else None
-    return Connect(
-        client_id,
-        flags & 2 == 2,
-        keep_alive_s,
-        reader.name("the user name") if flags & 0x80 else None,
-        reader.binary("the password") if flags & 0x40 else None,
-        will,
-        properties,
-        version,
-    )
+    will = _will(reader, is_v5, flags) if flags & 4 else None
+    username, password = _credentials(reader, flags)
+    if not reader.is_at_end():
+        raise malformed("CONNECT goes on behind its last field")
+    return Connect(client_id, flags & 2 == 2, keep_alive_s, username, password, will, properties, version)
+
+
+def _connect_head(reader: Reader) -> tuple[Version, int, int]:
+    """Version, flags and keep alive. Whoever gets these wrong hardly speaks MQTT: it is not answered."""
+    name, level = reader.text("the protocol name"), reader.byte("the protocol level")
+    if (name, level) not in (("MQTT", 4), ("MQTT", 5)):
+        error = MqttProtocolError(
+            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+            f"the protocol is {name!a} at level {level}, it must be 'MQTT' at 4 (3.1.1) or 5",
+            is_told=name in _NAMES,
+        )
+        # Versions to come are told as version 5 has it, those before 3.1.1 as that one has it.
+        error.version = Version.V311 if level in _LEVELS_BEFORE_V5 else Version.V5
+        raise error
+    version = Version(level)
+    flags = reader.byte("the connect flags")
+    fault = ""
+    if flags & 1:
+        fault = "has its reserved flag set"
+    elif flags >> 3 & 3 == 3:
+        fault = "has a will of QoS 3"
+    elif not flags & 4 and flags & 0x38:
+        fault = "has flags of a will, but no will"
+    elif version is Version.V311 and flags & 0x40 and not flags & 0x80:
+        fault = "has a password, but no user name"
+    if fault:
+        raise malformed(f"CONNECT {fault}")
+    return version, flags, reader.two_bytes("the keep alive")
+
+
+def _credentials(reader: Reader, flags: int) -> tuple[str | None, bytes | None]:
+    try:
+        return (
+            reader.name("the user name") if flags & 0x80 else None,
+            reader.binary("the password") if flags & 0x40 else None,
+        )
+    except MqttProtocolError as error:
+        # Who tries what credentials may look like learns nothing from it.
+        error.is_told = False
+        raise
 
 
 def _client_id(reader: Reader) -> str:
@@ -80,13 +112,13 @@ def _client_id(reader: Reader) -> str:
         raise
 
 
-def _will(reader: Reader, is_v5: bool, flags: int, qos: int) -> Will:
+def _will(reader: Reader, is_v5: bool, flags: int) -> Will:
     properties = reader.properties(WILL) if is_v5 else EMPTY
     if properties.response_topic is not None:
         check_topic(properties.response_topic)
     topic = reader.name("the will topic")
     check_topic(topic)
-    return Will(topic, reader.binary("the will payload"), qos, flags & 0x20 == 0x20, properties)
+    return Will(topic, reader.binary("the will payload"), flags >> 3 & 3, flags & 0x20 == 0x20, properties)
 
 
 def _connack(reader: Reader, is_v5: bool) -> Connack:
@@ -101,7 +133,10 @@ def _connack(reader: Reader, is_v5: bool) -> Connack:
 def _reason(reader: Reader, kind: PacketType) -> ReasonCode:
     reason_code = reader.byte("the reason code")
     if reason_code not in ALLOWED_REASONS[kind]:
-        raise protocol_error(f"{kind.name} has the reason code 0x{reason_code:02x}")
+        error = protocol_error(f"{kind.name} has the reason code 0x{reason_code:02x}")
+        # It leaves, whatever it says.
+        error.is_told = kind is not PacketType.DISCONNECT
+        raise error
     return ReasonCode(reason_code)
 
 

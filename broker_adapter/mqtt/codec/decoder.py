@@ -27,7 +27,6 @@ from broker_adapter.mqtt.codec.packets import (
 )
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
-from broker_adapter.mqtt.codec.reasons import RETURN_CODES
 from broker_adapter.mqtt.codec.topic_syntax import check_topic
 from broker_adapter.mqtt.codec.version import Version
 
@@ -39,8 +38,8 @@ _FROM_SERVERS: Final = frozenset({2, 3, 4, 5, 6, 7, 9, 11, 13, 14, 15})
 # The lower four bits of the first byte; PUBLISH has flags there.
 _FIXED_FLAGS: Final = {int(kind): 2 if kind in (6, 8, 10) else 0 for kind in PacketType if kind != PacketType.PUBLISH}
 
-_V5_CONNECT: Final = b"\0\4MQTT\5"
-_LONGEST_CONNECT_HEAD: Final = 5 + len(_V5_CONNECT)
+# The standard calls wrong flags malformed; of these, brokers in use say that they break the protocol.
+_FLAGS_ARE_RULES: Final = (PacketType.PUBREL, PacketType.DISCONNECT, PacketType.AUTH)
 
 # Acknowledgements that say success and no more, which nearly all do.
 _SHORT: Final[dict[int, Callable[[int], Packet]]] = {4: Puback, 5: Pubrec, 6: Pubrel, 7: Pubcomp}
@@ -92,21 +91,19 @@ class Decoder:
             at = self._decode(chunk, packets)
         except MqttProtocolError as error:
             error.packets = packets
-            error.answer = self._answer(error.reason_code, chunk)
+            error.answer = self._answer(error)
             raise
         if at < len(chunk):
             self._held += memoryview(chunk)[at:]
         return packets
 
-    def _answer(self, reason_code: ReasonCode, chunk: bytes) -> bytes:
+    def _answer(self, error: MqttProtocolError) -> bytes:
         """What the peer is told before the connection is closed; servers are told nothing."""
-        if self._kinds is not _FROM_CLIENTS:
+        if self._kinds is not _FROM_CLIENTS or not error.is_told:
             return b""
         if not self._awaits_connect:
-            return encode(Disconnect(reason_code), Version.V5) if self.version is Version.V5 else b""
-        if _V5_CONNECT in chunk[:_LONGEST_CONNECT_HEAD]:
-            return encode(Connack(reason_code=reason_code), Version.V5)
-        return encode(Connack(reason_code=reason_code), Version.V311) if reason_code in RETURN_CODES else b""
+            return encode(Disconnect(error.reason_code), Version.V5) if self.version is Version.V5 else b""
+        return b"" if error.version is None else encode(Connack(reason_code=error.reason_code), error.version)
 
     def _decode(self, chunk: bytes, packets: list[Packet]) -> int:
         """Decode whole packets; return where the first that is not whole begins."""
@@ -114,8 +111,10 @@ class Decoder:
         while at < end:
             first = chunk[at]
             kind = first >> 4
-            self._check_first_byte(kind, first)
+            if not kind:
+                raise protocol_error("packet type 0 is forbidden")
             size, body = _remaining_length(chunk, at + 1, end)
+            self._check_first_byte(kind, first)
             if body < 0:
                 self._wanted_bytes = end - at + 1
                 return at
@@ -148,14 +147,13 @@ class Decoder:
         return at
 
     def _check_first_byte(self, kind: int, first: int) -> None:
-        if not kind:
-            raise protocol_error("packet type 0 is forbidden")
         if kind == PacketType.AUTH and self.version is Version.V311:
             raise protocol_error("MQTT 3.1.1 has no AUTH")
         if kind == PacketType.CONNACK and kind not in self._kinds:
             raise protocol_error("CONNACK comes from the wrong side")
         if kind != _PUBLISH and first & 15 != _FIXED_FLAGS[kind]:
-            raise malformed(f"{PacketType(kind).name} has the flags {first & 15:04b}")
+            fault = protocol_error if kind in _FLAGS_ARE_RULES else malformed
+            raise fault(f"{PacketType(kind).name} has the flags {first & 15:04b}")
         if kind not in self._kinds:
             raise protocol_error(f"{PacketType(kind).name} comes from the wrong side")
         if self._awaits_connect is not (kind == PacketType.CONNECT):
@@ -232,5 +230,6 @@ def _remaining_length(chunk: bytes, at: int, end: int) -> tuple[int, int]:
             return size, at
         shift += 7
         if shift > 21:
-            raise malformed("the remaining length has more than four bytes")
+            # Where the next packet begins, nobody knows: whoever sends this does not listen to MQTT either.
+            raise malformed("the remaining length has more than four bytes", is_told=False)
     return 0, -1

@@ -8,6 +8,7 @@ from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
     from broker_adapter.mqtt.codec.packets import Packet
+    from broker_adapter.mqtt.codec.version import Version
 
 
 class MqttProtocolError(Exception):
@@ -17,18 +18,22 @@ class MqttProtocolError(Exception):
         reason_code: What to tell the peer.
         packets: Whole and sound packets that came before the fault in the same call of the decoder.
         answer: The last bytes to send, a CONNACK or a DISCONNECT; empty where the version has none for it.
+        is_told: Whether there is any use in an answer.
+        version: As which version a client speaks that does not get as far as CONNECT; None if nobody knows.
     """
 
-    def __init__(self, reason_code: ReasonCode, problem: str) -> None:
+    def __init__(self, reason_code: ReasonCode, problem: str, *, is_told: bool = True) -> None:
         super().__init__(problem)
         self.reason_code = reason_code
+        self.is_told = is_told
+        self.version: Version | None = None
         self.packets: list[Packet] = []
         self.answer = b""
 
 
-def malformed(problem: str) -> MqttProtocolError:
+def malformed(problem: str, *, is_told: bool = True) -> MqttProtocolError:
     """The bytes are no packet of this version."""
-    return MqttProtocolError(ReasonCode.MALFORMED_PACKET, problem)
+    return MqttProtocolError(ReasonCode.MALFORMED_PACKET, problem, is_told=is_told)
 
 
 def protocol_error(problem: str) -> MqttProtocolError:
