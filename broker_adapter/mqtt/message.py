@@ -19,6 +19,8 @@ _PAYLOAD_FORMAT: Final = "payload-format"
 _USER_PROPERTY: Final = "user-property"
 
 _QOS_TEXT: Final = (b"0", b"1", b"2")
+_FORMAT_TEXT: Final = (b"0", b"1")
+_FORMAT_OF_TEXT: Final = {text: number for number, text in enumerate(_FORMAT_TEXT)}
 
 
 @attrs.define(slots=True, eq=False)
@@ -80,8 +82,8 @@ def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
         headers.append((_RESPONSE_TOPIC, properties.response_topic.encode()))
     if properties.correlation_data is not None:
         headers.append((_CORRELATION_DATA, properties.correlation_data))
-    if properties.payload_format_indicator:
-        headers.append((_PAYLOAD_FORMAT, b"1"))
+    if properties.payload_format_indicator is not None:
+        headers.append((_PAYLOAD_FORMAT, _FORMAT_TEXT[properties.payload_format_indicator]))
     headers.extend((_USER_PROPERTY, f"{name}\0{value}".encode()) for name, value in properties.user_properties)
     return headers
 
@@ -127,7 +129,7 @@ def _properties_of(headers: list[tuple[str, bytes]]) -> Properties:
             values[name] = value
     content_type, response_topic = values.get(_CONTENT_TYPE), values.get(_RESPONSE_TOPIC)
     return Properties(
-        payload_format_indicator=1 if _PAYLOAD_FORMAT in values else None,
+        payload_format_indicator=_FORMAT_OF_TEXT.get(values.get(_PAYLOAD_FORMAT, b"")),
         content_type=None if content_type is None else content_type.decode(errors="replace"),
         response_topic=None if response_topic is None else response_topic.decode(errors="replace"),
         correlation_data=values.get(_CORRELATION_DATA),
