@@ -16,7 +16,7 @@ from broker_adapter.mqtt.codec import (
     Version,
 )
 from broker_adapter.mqtt.limits import Limits
-from shards.clock import ManualClock
+from shards.clock import ManualClock, SystemClock
 from tests.mqtt.serving import Client, Serving, serving
 
 BOTH = [Version.V311, Version.V5]
@@ -89,7 +89,8 @@ async def test_topics_that_come_again_come_as_aliases() -> None:
 
 
 async def test_a_message_comes_with_the_time_that_it_has_left() -> None:
-    clock = ManualClock()
+    # The store has a clock of its own.
+    clock = ManualClock(SystemClock().now_us())
     async with serving(clock=clock) as served:
         client = await served.client("c", properties=KEPT)
         await client.subscribe("a", qos=1)
