@@ -309,6 +309,27 @@ async def test_many_positions_are_stored_together_and_one_that_is_fenced_spoils_
             await one.sessions.save(sessions[7])
 
 
+async def test_a_session_that_is_just_being_written_is_stored_with_the_next_ones(autojump_clock: MockClock) -> None:
+    async with cluster(wrap=lambda adapter: Path(adapter, delay_s=lambda: 0.7)) as brokers:
+        one = await brokers.start("one")
+        busy, idle = (await one.open("busy")).session, (await one.open("idle")).session
+
+        async def write_on() -> None:
+            for _ in range(10):
+                await one.sessions.save(busy)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write_on)
+            for lsn in range(1, 30):
+                for session in (busy, idle):
+                    session.advance(lsn)
+                    one.sessions.save_soon(session)
+                await trio.sleep(0.3)
+        await trio.sleep(5)
+        for session in (busy, idle):
+            assert (await brokers.stored_progress(session.client_id)).position_lsn == 29
+
+
 async def test_positions_of_an_outage_are_stored_after_it(autojump_clock: MockClock) -> None:
     async with cluster(wrap=Path) as brokers:
         one = await brokers.start("one")
