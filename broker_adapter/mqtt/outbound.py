@@ -125,7 +125,11 @@ class Outbound:
         if message.expires_at_us and message.expires_at_us <= now_us:
             self._done(arrival)
             return
-        packet = self._encoder.prepare(message, qos, arrival.retain, arrival.subscription_ids, now_us)
+        # What waits for a save must not set an alias that others would use before it.
+        is_saved_first = qos == 2 and self._session.is_durable
+        packet = self._encoder.prepare(
+            message, qos, arrival.retain, arrival.subscription_ids, now_us, may_set_alias=not is_saved_first
+        )
         if packet is None:
             # Larger than what the client takes: for it the message is as good as delivered.
             self._statistics.publishes_dropped += 1
@@ -136,7 +140,7 @@ class Outbound:
         statistics.publishes_sent += 1
         statistics.publish_bytes_sent += len(message.payload)
         if not qos:
-            self._output.send(packet.with_id(0))
+            self._output.send(packet.with_packet_id(0))
             if origin is Origin.SUBSCRIPTION:
                 window.sent(message)
             self._done(arrival)
@@ -144,8 +148,8 @@ class Outbound:
         entry = window.assign(
             message, qos, origin=origin, retain=arrival.retain, subscription_ids=arrival.subscription_ids
         )
-        data = packet.with_id(entry.packet_id)
-        if qos == 2 and self._session.is_durable:
+        data = packet.with_packet_id(entry.packet_id)
+        if is_saved_first:
             # At QoS 2 it is this client's once that is durable; at QoS 1 its share of a group is done when it says so.
             self._saved.send(data, arrival.acknowledge)
             return
@@ -227,10 +231,10 @@ class Outbound:
             return
         packet = None
         if message is not None:
-            packet = self._encoder.prepare(message, entry.qos, entry.retain, entry.subscription_ids, now_us, dup=True)
+            packet = self._encoder.prepare(message, entry.qos, entry.retain, entry.subscription_ids, now_us)
         if packet is not None:
             self._statistics.packets_sent += 1
             self._statistics.publishes_sent += 1
-            self._output.send(packet.with_id(entry.packet_id))
+            self._output.send(packet.with_packet_id(entry.packet_id, dup=True))
         elif self._window.gone(entry.packet_id) is not None:
             self._release(entry.packet_id)

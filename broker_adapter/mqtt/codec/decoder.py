@@ -113,8 +113,12 @@ class Decoder:
             kind = first >> 4
             if not kind:
                 raise protocol_error("packet type 0 is forbidden")
-            size, body = _remaining_length(chunk, at + 1, end)
-            self._check_first_byte(kind, first)
+            body = at + 2
+            if body > end or (size := chunk[at + 1]) > 0x7F:
+                size, body = _remaining_length(chunk, at + 1, end)
+            # PUBLISH comes from both sides and has flags of its own.
+            if kind != _PUBLISH or self._awaits_connect:
+                self._check_first_byte(kind, first)
             if body < 0:
                 self._wanted_bytes = end - at + 1
                 return at

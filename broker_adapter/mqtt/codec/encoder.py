@@ -51,7 +51,7 @@ def encode_pubacks(packet_ids: Iterable[int]) -> bytes:
     return b"".join([_PUBACK_HEAD + packet_id.to_bytes(2, "big") for packet_id in packet_ids])
 
 
-@attrs.frozen(slots=True)
+@attrs.define(slots=True, eq=False)
 class PublishTemplate:
     """A PUBLISH that is encoded once and sent to many, each with its own packet identifier.
 
