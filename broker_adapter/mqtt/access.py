@@ -171,7 +171,7 @@ class AccessControl:
         self._anonymous = anonymous
 
     async def authenticate(
-        self, client_id: str, username: str | None, password: bytes | None, peer: str = ""
+        self, client_id: str, username: str | None, password: bytes | None, peer: str
     ) -> Principal | None:
         """Who the client is; None refuses it."""
         if self._anonymous and (not username or self.authentication.users is None):

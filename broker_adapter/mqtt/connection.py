@@ -285,7 +285,7 @@ class Connection:
         services = self._services
         self._version = first.version
         self._is_reading = False
-        admission = await services.handshake.admit(first)
+        admission = await services.handshake.admit(first, self._peer)
         self._is_reading = True
         self._heard_at_s = trio.current_time()
         keep_alive_s = admission.terms.keep_alive_s

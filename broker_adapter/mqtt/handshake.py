@@ -77,8 +77,12 @@ class Handshake:
         self._sessions = sessions
         self._limits = limits
 
-    async def admit(self, connect: Connect) -> Admission:
+    async def admit(self, connect: Connect, peer: str) -> Admission:
         """Let a client in. Its session is this broker's when this returns.
+
+        Args:
+            connect: What it said.
+            peer: Where it is, ``HOST:PORT``.
 
         Raises:
             ConnectRefusedError: It may not come in.
@@ -90,7 +94,7 @@ class Handshake:
             )
         client_id = self._client_id(connect)
         topic = self._will_topic(connect)
-        principal = await self._access.authenticate(client_id, connect.username, connect.password)
+        principal = await self._access.authenticate(client_id, connect.username, connect.password, peer)
         if principal is None:
             raise ConnectRefusedError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
         if topic is not None and not self._access.may_publish(principal, topic):

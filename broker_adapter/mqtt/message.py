@@ -6,8 +6,8 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.codec.encoder import PublishTemplate
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from broker_adapter.mqtt.codec.publish_template import PublishTemplate
 from shards.record import Record, StoredRecord
 
 _CLIENT: Final = "client"

@@ -22,8 +22,17 @@ class Principal:
 class Access(Protocol):
     """Decides on connecting, publishing and subscribing."""
 
-    async def authenticate(self, client_id: str, username: str | None, password: bytes | None) -> Principal | None:
-        """Who the client is; None refuses it (bad user name or password)."""
+    async def authenticate(
+        self, client_id: str, username: str | None, password: bytes | None, peer: str
+    ) -> Principal | None:
+        """Who the client is; None refuses it (bad user name or password).
+
+        Args:
+            client_id: As the client named itself, or as it was named.
+            username: As the client gave it.
+            password: As the client gave it.
+            peer: Where the client is, ``HOST:PORT``: who guesses is slowed down.
+        """
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
         """Whether it may publish to a topic. A delayed message is asked for under the topic it is for."""
@@ -35,7 +44,9 @@ class Access(Protocol):
 class AllowAll:
     """Lets everybody do everything."""
 
-    async def authenticate(self, client_id: str, username: str | None, password: bytes | None) -> Principal | None:
+    async def authenticate(
+        self, client_id: str, username: str | None, password: bytes | None, peer: str
+    ) -> Principal | None:
         return Principal(client_id, username or "")
 
     def may_publish(self, principal: Principal, topic: str) -> bool:

@@ -9,11 +9,13 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.codec import Properties, PublishTemplate, Version, publish_template
+from broker_adapter.mqtt.codec import EMPTY, PublishTemplate, Version, publish_template
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.topic_aliases import OutboundAliases
 
 _SECOND_US: Final = 1_000_000
+_ALIAS_BYTES: Final = 3
+_SOME_INTERVAL_S: Final = 0
 
 
 class PublishEncoder:
@@ -30,77 +32,70 @@ class PublishEncoder:
         self._aliases = aliases
         self._max_packet_bytes = max_packet_bytes
 
-    def prepare(
-        self,
-        message: Message,
-        qos: int,
-        retain: bool,
-        subscription_ids: tuple[int, ...],
-        now_us: int,
-        *,
-        may_set_alias: bool = True,
+    def template(
+        self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
     ) -> PublishTemplate | None:
-        """The packet for a message; None if it is larger than the client takes.
-
-        Args:
-            message: The message.
-            qos: At which it is sent.
-            retain: The retain flag as it is sent.
-            subscription_ids: Those that it is sent with.
-            now_us: The time, for what it has left.
-            may_set_alias: It goes out before all that is prepared later, so that these may count on its alias.
-        """
-        is_v5 = self._version is Version.V5
-        if is_v5 and self._aliases.maximum:
-            return self._with_alias(message, qos, retain, subscription_ids, now_us, may_set_alias=may_set_alias)
-        expiry_s = _expiry_s(message, now_us) if is_v5 and message.expires_at_us else None
-        made_for = (self._version, qos, retain, subscription_ids, expiry_s)
+        """What `packet` is made of; None if that would be larger than the client takes."""
+        made_for = (self._version, qos, retain, subscription_ids)
         encoded = message.encoded
         if encoded is not None and encoded[0] == made_for:
             template = encoded[1]
         else:
-            values = _properties(message, subscription_ids, expiry_s)
-            template = publish_template(
-                message.topic, message.payload, qos, self._version, retain=retain, values=values
-            )
+            template = self._make(message, qos, retain, subscription_ids)
             message.encoded = (made_for, template)
         return template if template.size_bytes <= self._max_packet_bytes else None
 
-    def _with_alias(
+    def _make(self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]) -> PublishTemplate:
+        values = EMPTY
+        if self._version is Version.V5:
+            values = message.properties
+            if subscription_ids or message.expires_at_us:
+                values = attrs.evolve(
+                    values,
+                    subscription_identifiers=subscription_ids,
+                    # What is left is filled in when it is sent.
+                    message_expiry_interval=_SOME_INTERVAL_S if message.expires_at_us else None,
+                )
+        return publish_template(message.topic, message.payload, qos, self._version, retain=retain, values=values)
+
+    def packet(
         self,
+        template: PublishTemplate,
         message: Message,
-        qos: int,
-        retain: bool,
-        subscription_ids: tuple[int, ...],
+        packet_id: int,
         now_us: int,
         *,
-        may_set_alias: bool,
-    ) -> PublishTemplate | None:
-        expiry_s = _expiry_s(message, now_us) if message.expires_at_us else None
-        values = _properties(message, subscription_ids, expiry_s)
+        dup: bool = False,
+        may_set_alias: bool = True,
+    ) -> bytes:
+        """The packet, which is going out.
+
+        Args:
+            template: Of the message.
+            message: The message.
+            packet_id: 0 at QoS 0.
+            now_us: The time, for what the message has left.
+            dup: It was sent before.
+            may_set_alias: It goes out before all that is made later, so that these may count on its alias.
+        """
+        aliases = self._aliases
+        if self._version is Version.V311 or not (message.expires_at_us or aliases.maximum):
+            return template.with_packet_id(packet_id, dup=dup)
+        expiry_interval_s = None
+        if message.expires_at_us:
+            # In seconds that have begun.
+            expiry_interval_s = max(1, -((now_us - message.expires_at_us) // _SECOND_US))
         topic = message.topic
-        if alias := self._aliases.known(topic):
-            topic = ""
-        elif may_set_alias:
-            alias = self._aliases.next_for(topic)
-        if alias:
-            values = attrs.evolve(values, topic_alias=alias)
-        template = publish_template(topic, message.payload, qos, self._version, retain=retain, values=values)
-        if template.size_bytes > self._max_packet_bytes:
-            return None
-        if topic and may_set_alias:
-            # Only now: an alias that the client never saw would mean nothing to it.
-            self._aliases.count(topic)
-        return template
-
-
-def _expiry_s(message: Message, now_us: int) -> int:
-    """What the message has left, in seconds that have begun."""
-    return max(1, -((now_us - message.expires_at_us) // _SECOND_US))
-
-
-def _properties(message: Message, subscription_ids: tuple[int, ...], expiry_s: int | None) -> Properties:
-    values = message.properties
-    if subscription_ids or expiry_s is not None:
-        values = attrs.evolve(values, subscription_identifiers=subscription_ids, message_expiry_interval=expiry_s)
-    return values
+        known = alias = aliases.known(topic)
+        if not alias and may_set_alias and template.size_bytes + _ALIAS_BYTES <= self._max_packet_bytes:
+            alias = aliases.assign(topic)
+        return (
+            template.head(
+                packet_id,
+                dup=dup,
+                expiry_interval_s=expiry_interval_s,
+                topic_alias=alias or None,
+                knows_alias=bool(known),
+            )
+            + message.payload
+        )

@@ -59,22 +59,17 @@ class OutboundAliases:
         """The alias that the client knows for a topic; 0 if there is none."""
         return self._aliases.get(topic, 0)
 
-    def next_for(self, topic: str) -> int:
-        """The alias that `count` would set for a topic; 0 for none."""
-        if topic not in self._candidates or len(self._aliases) >= self.maximum:
-            return 0
-        return len(self._aliases) + 1
-
-    def count(self, topic: str) -> None:
-        """A packet with the topic, and the alias that is next for it, goes out."""
+    def assign(self, topic: str) -> int:
+        """Count a topic that is being sent; returns the alias to set for it with this packet, 0 for none."""
         if len(self._aliases) >= self.maximum:
-            return
-        if topic in self._candidates:
-            del self._candidates[topic]
-            self._aliases[topic] = len(self._aliases) + 1
-            if len(self._aliases) >= self.maximum:
-                self._candidates.clear()
-            return
-        if len(self._candidates) >= self.maximum * _CANDIDATES_PER_ALIAS:
-            del self._candidates[next(iter(self._candidates))]
-        self._candidates[topic] = None
+            return 0
+        if topic not in self._candidates:
+            if len(self._candidates) >= self.maximum * _CANDIDATES_PER_ALIAS:
+                del self._candidates[next(iter(self._candidates))]
+            self._candidates[topic] = None
+            return 0
+        del self._candidates[topic]
+        alias = self._aliases[topic] = len(self._aliases) + 1
+        if len(self._aliases) >= self.maximum:
+            self._candidates.clear()
+        return alias

@@ -35,7 +35,9 @@ BOTH = [Version.V311, Version.V5]
 class Doorkeeper:
     """Lets in who knows the password, and them not everywhere."""
 
-    async def authenticate(self, client_id: str, username: str | None, password: bytes | None) -> Principal | None:
+    async def authenticate(
+        self, client_id: str, username: str | None, password: bytes | None, peer: str
+    ) -> Principal | None:
         await trio.lowlevel.checkpoint()
         return Principal(client_id, username or "") if password == b"sesame" else None
 

@@ -47,14 +47,14 @@ def test_connect_is_understood(version: Version, client_id: str, clean_start: bo
     assert packet.properties.session_expiry_interval == (None if clean_start or version is Version.V311 else 3600)
     if version is Version.V311:
         [packet] = decoded(load_packets.connect(client_id, clean_session=clean_start, keep_alive_s=7))
-        assert packet == Connect(client_id, version, clean_start, keep_alive_s=7)
+        assert packet == Connect(client_id, version=version, clean_start=clean_start, keep_alive_s=7)
 
 
 @given(versions, packet_ids, topics, st.binary(max_size=300), st.integers(0, 2), st.booleans(), st.booleans())
 def test_publish_is_understood_both_ways(
     version: Version, packet_id: int, topic: str, payload: bytes, qos: int, dup: bool, retain: bool
 ) -> None:
-    expected = Publish(topic, payload, qos, retain, dup and qos > 0, packet_id if qos else 0)
+    expected = Publish(topic, payload, qos=qos, retain=retain, dup=dup and qos > 0, packet_id=packet_id if qos else 0)
     data = packets.publish(version, packet_id, topic, payload, qos, dup=expected.dup, retain=retain)
     assert decoded(data, version) == [expected]
     if version is Version.V311 and qos < 2 and not retain and not expected.dup:

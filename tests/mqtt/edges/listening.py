@@ -81,13 +81,22 @@ class Served:
         self, name: str = "websocket", subprotocols: Iterable[str] = ("mqtt",)
     ) -> AsyncIterator[WebSocketConnection]:
         """A WebSocket client for the length of the block."""
-        async with await (self.connect_tls(name) if name == "websockets" else self.connect(name)) as stream:
-            async with trio.open_nursery() as nursery:
-                async with await wrap_client_stream(
-                    nursery, stream, "127.0.0.1", "/mqtt", subprotocols=list(subprotocols)
-                ) as client:
-                    yield client
-                nursery.cancel_scope.cancel()
+        stream = await (self.connect_tls(name) if name == "websockets" else self.connect(name))
+        async with websocket_over(stream, subprotocols) as client:
+            yield client
+
+
+@asynccontextmanager
+async def websocket_over(
+    stream: trio.abc.Stream, subprotocols: Iterable[str] = ("mqtt",)
+) -> AsyncIterator[WebSocketConnection]:
+    """A WebSocket over a stream that is closed at the end in any case, which the library leaves open in some."""
+    async with stream, trio.open_nursery() as nursery:
+        async with await wrap_client_stream(
+            nursery, stream, "127.0.0.1", "/mqtt", subprotocols=list(subprotocols)
+        ) as client:
+            yield client
+        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -200,8 +200,16 @@ async def test_who_gets_in_and_as_whom(
 ) -> None:
     """A name that nobody can check is nobody's: a rule for the user "anna" must not let in who only says so."""
     access: Access = AccessControl(Authentication(users() if known else None), AccessRules(), anonymous=anonymous)
-    principal = await access.authenticate("c", username, password)
+    principal = await access.authenticate("c", username, password, "10.0.0.1:5000")
     assert principal == (None if expected is None else Principal("c", expected))
+
+
+async def test_who_guesses_is_slowed_down_whatever_port_it_comes_from() -> None:
+    access = AccessControl(Authentication(users(), lambda: 0.0), AccessRules(), anonymous=False)
+    for port in range(4):
+        assert await access.authenticate("c", "anna", b"wrong", f"10.0.0.1:{port}") is None
+    assert await access.authenticate("c", "anna", b"secret", "10.0.0.1:5000") is None
+    assert await access.authenticate("c", "anna", b"secret", "10.0.0.2:5000") == Principal("c", "anna")
 
 
 async def test_exchanged_rules_hold_from_the_next_question_on() -> None:

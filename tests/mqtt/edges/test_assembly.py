@@ -113,10 +113,10 @@ async def test_users_and_rules_decide_who_may_do_what(tmp_path: Path) -> None:
         """,
     )
     access = access_control_of(config)
-    anna = await access.authenticate("c", "anna", b"secret")
+    anna = await access.authenticate("c", "anna", b"secret", "")
     assert anna == Principal("c", "anna")
-    assert await access.authenticate("c", "anna", b"else") is None
-    assert await access.authenticate("c", None, None) is None
+    assert await access.authenticate("c", "anna", b"else", "") is None
+    assert await access.authenticate("c", None, None, "") is None
     rules = access_rules_of(config)
     for principal, publish, subscribe in (
         (anna, {"out/a", "out/secret", "in/anna"}, {"out/a"}),
