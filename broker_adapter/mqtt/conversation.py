@@ -191,12 +191,13 @@ class Conversation:
         """
         received: list[Received] = []
         incoming = self._incoming
+        now_us = self._services.clock.now_us()
         try:
             for packet in packets:
                 if isinstance(packet, Publish):
                     if incoming is None:
                         incoming = self._begin_publishing()
-                    one = incoming.take(packet)
+                    one = incoming.take(packet, now_us)
                     if one is not None:
                         received.append(one)
                 else:
@@ -230,7 +231,6 @@ class Conversation:
             principal=self._admission.principal,
             access=services.access,
             limits=services.limits,
-            clock=services.clock,
             statistics=services.statistics,
         )
         return self._incoming

@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from broker_adapter.mqtt.codec.publish_template import PublishTemplate
 from shards.record import Record, StoredRecord
 
 _CLIENT: Final = "client"
@@ -37,6 +38,7 @@ class Message:
         shard: Name of its shard; empty if it is not stored.
         offset: Its number in the shard, -1 if it is not stored.
         lsn: Position over all shards, 0 if it is not stored.
+        encoded: The packet that was last made of it, and for whom it serves; see `publish_encoding`.
     """
 
     topic: str
@@ -50,6 +52,7 @@ class Message:
     shard: str = ""
     offset: int = -1
     lsn: int = 0
+    encoded: tuple[object, PublishTemplate] | None = attrs.field(default=None, repr=False)
 
 
 def record_of(message: Message, topic: str | None = None) -> Record:
