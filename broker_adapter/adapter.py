@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 import attrs
 
+from broker_adapter.changes import Changes, Committed
 from broker_adapter.feed import Feed
 from shards.model import (
     AckLevel,
@@ -470,6 +471,28 @@ class StorageAdapter(abc.ABC):
     @abc.abstractmethod
     def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
         """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot."""
+
+    # Several changes in one step
+
+    @abc.abstractmethod
+    async def commit(self, changes: Changes) -> Committed:
+        """Append records and change state together: all of it or, after any refusal or crash, nothing.
+
+        Must not return until all of it would survive a crash (what goes into memory-mode shards is lost with the node,
+        as always). Readers see all of it or nothing. Of several commits that expect the same version of a key one wins.
+        Appends that were acknowledged before it come before it; of those that still wait nothing is said.
+
+        Args:
+            changes: No key may be in it twice. An append is acknowledged at the level of its shard's mode.
+
+        Raises:
+            InvalidRequestError: There is nothing to do, or a key is there twice.
+            VersionConflictError: A key has another version than expected.
+            ShardNotFoundError: There is no such shard.
+            LimitExceededError: It is too large for one commit.
+            ConnectionLostError: The connection to the store was lost: whether it was done is not known. The versions of
+                the keys tell.
+        """
 
     # Producers and life cycle
 

@@ -80,6 +80,7 @@ class Appender:
         open_segment: Callable[[Shard], Segment],
         words: Callable[[Shard, memoryview], Words],
         fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
+        publishing: Callable[[Shard], None],
     ) -> None:
         self._committer = committer
         self._largest_group_bytes = committer.largest_group_bytes
@@ -90,6 +91,7 @@ class Appender:
         self._open_segment = open_segment
         self._words = words
         self._fold_words = fold_words
+        self._publishing = publishing
         self._immediate_words: list[tuple[Shard, int, Words]] = []
         self._run_view: memoryview | None = None
         self._run_start = 0
@@ -389,6 +391,7 @@ class Appender:
             for sink, acks in immediate.items():
                 sink.acknowledge(acks)
         self._committer.kick()
+        self._committer.look_for_rest()
 
     def _publish_now(self) -> None:
         if self._immediate_words:
@@ -396,18 +399,30 @@ class Appender:
             self._immediate_words.clear()
         for shard in self._published_now:
             if not shard.pending_groups:
+                self._publishing(shard)
                 shard.publish(shard.published_now())
         self._published_now.clear()
         self._chunk_number += 1
 
+    def check_acceptable(self, shard: Shard, size_bytes: int) -> None:
+        """Raise what `append` would raise now, whatever is in the batch."""
+        shard.check_usable()
+        self._check_size(size_bytes)
+        refused = self.refuse_memory if shard.in_memory_mode else self.refuse_files
+        if refused is not None:
+            raise refused
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_batch_bytes:
+            raise LimitExceededError(
+                f"record batch of {size_bytes} bytes is over the limit of {self._max_batch_bytes} "
+                f"(limits.max_batch_bytes); split it"
+            )
+
     def _check(self, batch: memoryview) -> None:
         """Refuse what is no sound batch of a producer, or too large."""
         header = verify_body(batch)
-        if len(batch) > self._max_batch_bytes:
-            raise LimitExceededError(
-                f"record batch of {len(batch)} bytes is over the limit of {self._max_batch_bytes} "
-                f"(limits.max_batch_bytes); split it"
-            )
+        self._check_size(len(batch))
         if header.size_bytes != len(batch):
             raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
 

@@ -26,6 +26,7 @@ from broker_adapter.adapter import (
     StoredBatches,
     Subscription,
 )
+from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
@@ -267,8 +268,7 @@ class KeyValueAdapter(StorageAdapter):
                 f"shard {name!r} cannot acknowledge durably: it is in memory mode or its engine keeps nothing; "
                 f"switch it to file mode, or ask for the acknowledgement level 'memory'"
             )
-        if len(batch) > self._max_batch_bytes:
-            raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
+        self._check_size(batch)
         # In file mode MEMORY may be asked for but is not given: an offset told before the flush could, after a crash,
         # be told again for another record.
         level = AckLevel.MEMORY if in_memory else AckLevel.DURABLE
@@ -286,6 +286,10 @@ class KeyValueAdapter(StorageAdapter):
         self._commit.write(mutations)
         group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
         return Appended(base_offset, level), group
+
+    def _check_size(self, batch: bytes) -> None:
+        if len(batch) > self._max_batch_bytes:
+            raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
 
     def _place(self, shard: StoredShard, mutations: Mutations, batch: bytes, header: batches.BatchHeader) -> int:
         lsn = self._table.next_lsn(mutations)
@@ -454,6 +458,33 @@ class KeyValueAdapter(StorageAdapter):
         async for value in self._state.scan(prefix):
             yield value
             self._require_open()
+
+    async def commit(self, changes: Changes) -> Committed:
+        self._require_open()
+        check_changes(changes)
+        now_us = self._clock.now_us()
+        encoded_batches = [(self._shard(name), encoded(records, now_us=now_us)) for name, records in changes.appends]
+        for _, batch in encoded_batches:
+            self._check_size(batch)
+        keys = self._state.check_changes((*changes.puts, *changes.deletes))
+        mutations = Mutations()
+        appended: list[Appended] = []
+        ends: dict[StoredShard, int] = {}
+        for shard, batch in encoded_batches:
+            in_memory = not self._durable or shard.config.mode is Mode.MEMORY
+            base_offset = self._place(shard, mutations, batch, batches.BatchHeader.unpack(batch))
+            if in_memory and self._durable:
+                shard.reserve(mutations)
+            ends[shard] = shard.next_offset
+            appended.append(Appended(base_offset, AckLevel.MEMORY if in_memory else AckLevel.DURABLE))
+        values = self._state.change(mutations, changes.puts, changes.deletes)
+
+        def show() -> None:
+            for shard, end in ends.items():
+                self._advance(shard, end)
+
+        await self._writes.write(mutations, *keys, on_durable=show)
+        return Committed(tuple(appended), values)
 
     # Producers and life cycle
 

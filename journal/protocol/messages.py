@@ -163,15 +163,19 @@ class FetchIndexedRequest:
 
 @attrs.frozen(slots=True)
 class SubscribeRequest:
-    """Exactly one of ``shard`` and ``filter`` is given; ``start`` and ``value`` are those of `Start`."""
+    """Exactly one of ``shard`` and ``filter`` is given; ``start`` and ``value`` are those of `Start`.
+
+    A filter without a group may also start at "committed", behind the lsn of the reply, and end behind ``until_lsn``.
+    """
 
     subscription: U32
     shard: str | None = None
     filter: str | None = None
-    start: StartKind = "latest"
+    start: StartKind | Literal["committed"] = "latest"
     value: Count = 0
     credit_bytes: U32 = 1 << 20
     group: str | None = None
+    until_lsn: Count | None = None
 
 
 @attrs.frozen(slots=True)
@@ -193,7 +197,7 @@ class ShardEvent:
     Attributes:
         event: ``added`` announces a shard_ref before its first PUSH; ``removed`` ends it (deleted); ``error`` ends it
             with ``status``, ``code``, ``message``, ``details``; ``progress`` says that all records up to ``lsn`` were
-            pushed. Others are to be ignored.
+            pushed, ``end`` that besides nothing more comes. Others are to be ignored.
         offset: With ``added``: offset at which the subscription starts in this shard; -1 if the group decides.
         shard_id: With ``added``: number of the shard, which tells a new shard from a deleted one of the same name.
     """
@@ -291,6 +295,39 @@ class StateScanReply:
 
 
 @attrs.frozen(slots=True)
+class ShardBatch:
+    """One record batch, unstamped and without a producer, for a shard."""
+
+    shard: str
+    batch: bytes
+
+
+@attrs.frozen(slots=True)
+class CommitRequest:
+    """Appends and state changes that are made together or not at all; no key may be there twice."""
+
+    appends: list[ShardBatch] = attrs.Factory(list)
+    puts: list[StatePutRequest] = attrs.Factory(list)
+    deletes: list[StateDeleteRequest] = attrs.Factory(list)
+
+
+@attrs.frozen(slots=True)
+class BatchAppended:
+    """Level reached and first offset of a batch."""
+
+    level: U32
+    base_offset: Count
+
+
+@attrs.frozen(slots=True)
+class CommitReply:
+    """What became of the appends and the puts, in their order."""
+
+    appended: list[BatchAppended]
+    values: list[StateValue]
+
+
+@attrs.frozen(slots=True)
 class ProducerOpenRequest:
     name: str
 
@@ -337,6 +374,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.STATE_PUT: Operation(StatePutRequest, StateValue),
     Op.STATE_DELETE: Operation(StateDeleteRequest, Empty),
     Op.STATE_SCAN: Operation(StateScanRequest, StateScanReply),
+    Op.COMMIT: Operation(CommitRequest, CommitReply),
     Op.PRODUCER_OPEN: Operation(ProducerOpenRequest, ProducerIdentity),
 }
 
