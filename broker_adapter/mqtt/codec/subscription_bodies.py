@@ -101,6 +101,10 @@ def write_subscribe(packet: Subscribe, version: Version) -> bytes:
     parts = [_write_head(packet.packet_id, Place.SUBSCRIBE, packet.properties, version)]
     for wanted in packet.subscriptions:
         options = wanted.qos
+        if not (0 <= options <= 2 and 0 <= wanted.retain_handling <= 2):
+            raise ValueError(
+                f"SUBSCRIBE has QoS {options} and retain handling {wanted.retain_handling}, each must be 0, 1 or 2"
+            )
         if version is Version.V5:
             options |= wanted.retain_handling << _RETAIN_HANDLING_SHIFT
             options |= _NO_LOCAL if wanted.no_local else 0
