@@ -69,7 +69,7 @@ async def test_its_lsn_tells_whether_a_subscription_gets_it_live_too(adapter: St
     await retain(adapter, "t", b"2")
     (second,) = await Retained(adapter, clock=CLOCK).find("t")
     assert second.lsn > first.lsn > 0
-    assert (second.shard, second.offset) == ("$mqtt/retained/t", -1)
+    assert (second.shard, second.offset) == ("$mqtt/retained/t", second.lsn)
 
 
 async def test_a_wildcard_in_first_place_finds_no_topic_that_begins_with_a_dollar(adapter: StorageAdapter) -> None:
