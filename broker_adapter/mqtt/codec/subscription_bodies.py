@@ -87,7 +87,8 @@ def _subscription(filter_text: str, options: int, version: Version) -> Subscript
     if options & _RESERVED:
         raise malformed(f"SUBSCRIBE has the subscription options {options:#04x}, the two upper bits must be 0")
     if qos > 2:
-        raise protocol_error("SUBSCRIBE has maximum QoS 3, it must be 0, 1 or 2")
+        # Malformed, as in MQTT 3.1.1 and as brokers in use say; the text of MQTT 5 has it as a protocol error.
+        raise malformed("SUBSCRIBE has maximum QoS 3, it must be 0, 1 or 2")
     if retain_handling > 2:
         raise protocol_error("SUBSCRIBE has retain handling 3, it must be 0, 1 or 2")
     no_local = bool(options & _NO_LOCAL)

@@ -124,12 +124,14 @@ CLIENT_5: Final = [
     Refused("remaining length longer than need be (1.5.5-1)", "c0 8000", MALFORMED),
     *(
         Refused(f"{name} with a flag (2.1.3-1)", f"{first:02x} 02 0001", MALFORMED, "e00181")
-        for name, first in (("PUBACK", 0x41), ("PUBREC", 0x58), ("PUBREL", 0x60), ("PUBREL", 0x6A), ("PUBCOMP", 0x72))
+        for name, first in (("PUBACK", 0x41), ("PUBREC", 0x58), ("PUBCOMP", 0x72))
     ),
+    Refused("PUBREL without its flag (3.6.1-1)", "60 02 0001", PROTOCOL, "e00182"),
+    Refused("PUBREL with a flag more (3.6.1-1)", "6a 02 0001", PROTOCOL, "e00182"),
     Refused("SUBSCRIBE without its flag (3.8.1-1)", "80 07 0001 00 0001 61 00", MALFORMED, "e00181"),
     Refused("UNSUBSCRIBE with a flag more (3.10.1-1)", "a3 06 0001 00 0001 61", MALFORMED, "e00181"),
     Refused("PINGREQ with a flag", "c1 00", MALFORMED, "e00181"),
-    Refused("DISCONNECT with a flag (3.14.1-1)", "e8 00", MALFORMED, "e00181"),
+    Refused("DISCONNECT with a flag (3.14.1-1)", "e8 00", PROTOCOL, "e00182"),
     # PUBLISH, section 3.3.
     Refused("PUBLISH of QoS 3 (3.3.1-4)", "36 06 0001 61 0001 00", MALFORMED, "e00181"),
     Refused("PUBLISH of QoS 0 with DUP (3.3.1-2)", "38 04 0001 61 00", MALFORMED, "e00181"),
@@ -173,7 +175,7 @@ CLIENT_5: Final = [
     Refused("SUBSCRIBE without properties", "82 02 0001", MALFORMED, "e00181"),
     Refused("SUBSCRIBE without topic filter (3.8.3-2)", "82 03 0001 00", PROTOCOL, "e00182"),
     Refused("SUBSCRIBE without options", "82 06 0001 00 0001 61", MALFORMED, "e00181"),
-    Refused("maximum QoS 3", "82 07 0001 00 0001 61 03", PROTOCOL, "e00182"),
+    Refused("maximum QoS 3", "82 07 0001 00 0001 61 03", MALFORMED, "e00181"),
     Refused("retain handling 3", "82 07 0001 00 0001 61 30", PROTOCOL, "e00182"),
     Refused("reserved options (3.8.3-5)", "82 07 0001 00 0001 61 40", MALFORMED, "e00181"),
     Refused(
@@ -213,7 +215,7 @@ CLIENT_311: Final = [
     Refused("CONNACK from a client", "20 02 00 00", PROTOCOL),
     Refused("PUBACK with a reason code", "40 03 0001 00", MALFORMED),
     Refused("PUBREL with a reason code", "62 03 0001 00", MALFORMED),
-    Refused("PUBREL without its flag (3.6.1-1)", "60 02 0001", MALFORMED),
+    Refused("PUBREL without its flag (3.6.1-1)", "60 02 0001", PROTOCOL),
     Refused("PUBLISH with packet identifier 0", "32 05 0001 61 0000", PROTOCOL),
     Refused("PUBLISH without topic (4.7.3-1)", "30 02 0000", PROTOCOL),
     Refused("topic with + (3.3.2-2)", "30 03 0001 2b", MALFORMED),
