@@ -80,8 +80,6 @@ class CatchingUp:
         inbox.when_room(self._enqueue)
 
     def _enqueue(self, inbox: Inbox) -> None:
-        if inbox.state is State.CLOSED:
-            return
         self._waiting.append(inbox)
         if self.reading_count < self._limits.max_catching_up:
             self.reading_count += 1
@@ -90,7 +88,9 @@ class CatchingUp:
     async def _work(self) -> None:
         try:
             while self._waiting:
-                await self._catch_up(self._waiting.popleft())
+                inbox = self._waiting.popleft()
+                if inbox.is_behind:
+                    await self._catch_up(inbox)
         except trio.ClosedResourceError:
             _log.debug("catching up ends, the store is being closed")
         finally:

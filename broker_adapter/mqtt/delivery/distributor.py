@@ -225,13 +225,14 @@ class Distributor:
             for subscriber in restored:
                 self._release(subscriber)
             raise
+        # First of all: where tails are says nothing of what this session has got for these subscriptions.
+        inbox.fall_behind(offline_until_lsn)
         for subscriber in restored:
             if inbox.state is State.CLOSED or subscriber.topic_filter in self._subscribed[inbox].by_filter:
                 self._release(subscriber)
             else:
                 self._add(subscriber)
         self._skip_uncounted(inbox)
-        inbox.fall_behind(offline_until_lsn)
 
     async def unsubscribe(self, inbox: Inbox, topic_filter: str) -> None:
         """End a subscription; what waits in the inbox stays."""

@@ -197,15 +197,18 @@ class Tails:
                 self._close(tail)
 
     async def _make_narrower(self, wide: Tail, wanted: list[str]) -> None:
-        """Have what is needed of a tail brought by others that bring less."""
-        for target in wanted:
-            if any(covers(target, one) for one in self._needed_of(wide)):
-                if target not in self._tails:
-                    await self._open(target)
-                narrow = self._tails[target]
-                for need in self._needs.values():
-                    if need.tail is wide and covers(target, need.target):
-                        need.move(narrow)
+        """Have what is needed of a tail brought by others that bring less, if these are few enough."""
+        needed = self._needed_of(wide)
+        narrower = [target for target in wanted if any(covers(target, one) for one in needed)]
+        if not all(covers(wide.target, target) for target in narrower):
+            return
+        for target in narrower:
+            if target not in self._tails:
+                await self._open(target)
+            narrow = self._tails[target]
+            for need in self._needs.values():
+                if need.tail is wide and covers(target, need.target):
+                    need.move(narrow)
             await trio.lowlevel.checkpoint()
 
     def _needed_of(self, tail: Tail) -> list[str]:

@@ -43,6 +43,9 @@ _log = logging.getLogger(__name__)
 
 _SAVED_TOGETHER: Final = 64
 
+_CONFLICTS_IN_ONE_STEP: Final = 2
+"""After so many conflicts a session is taken in two steps."""
+
 
 @attrs.frozen(slots=True)
 class OpenedSession:
@@ -236,13 +239,16 @@ class Sessions:
         """Read, decide, commit, until a commit is carried out. Exactly one of those who compete is, each time."""
         attempts: dict[int, Transition] = {}
         asked: set[int] = set()
-        attempt = 0
+        attempt = conflict_count = 0
         while True:
             found = await read(self._contact, client_id, with_progress=not wanted.clean_start)
             record = found.record
             if record is not None and record.claim in attempts:
                 # It was carried out, and only the answer was lost.
-                return await self._reread(found, attempts[record.claim])
+                opened = await self._finish_taking(attempts[record.claim], found.record_version)
+                if opened is not None:
+                    return opened
+                continue
             is_elsewhere = record is not None and record.owner not in (transitions.NOBODY, self._broker_id)
             if record is not None and is_elsewhere and record.epoch not in asked:
                 asked.add(record.epoch)
@@ -252,9 +258,55 @@ class Sessions:
                     self.statistics.forced_count += 1
                 continue
             opening = attrs.evolve(wanted, claim=secrets.randbits(63))
-            transition = attempts[opening.claim] = transitions.opened(found, opening, self._clock.now_us())
+            transition = attempts[opening.claim] = transitions.opened(
+                found, opening, self._clock.now_us(), with_progress=conflict_count < _CONFLICTS_IN_ONE_STEP
+            )
             try:
                 committed = await self._commits.make(client_id, transition)
+            except VersionConflictError:
+                conflict_count += 1
+                await self._contact.pause_after_conflict(attempt)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+                await self._contact.pause(attempt)
+            else:
+                self.statistics.taken_over_count += is_elsewhere
+                record_version = committed.values[0].version
+                if transition.progress is None:
+                    opened = await self._finish_taking(transition, record_version)
+                    if opened is not None:
+                        return opened
+                    continue
+                progress_version = committed.values[1].version if opening.expiry_interval_s > 0 else 0
+                return self._register(transition, record_version, progress_version)
+            attempt += 1
+
+    async def _finish_taking(self, transition: Transition, record_version: int) -> OpenedSession | None:
+        """Take what is under way in a session whose record is this broker's, if it was not taken in the same step.
+
+        An owner before that goes on writing notices soon that the record is not its own any more.
+
+        Returns:
+            None if somebody else has taken the session meanwhile.
+        """
+        record = transition.record
+        assert record is not None
+        second: Transition | None = None
+        attempt = 0
+        while True:
+            found = await read(self._contact, record.client_id)
+            if found.record is None or found.record.claim != record.claim:
+                return None
+            if transition.progress is not None:
+                return self._register(transition, record_version, found.progress_version)
+            if second is not None and (found.progress is None or found.progress.claim == record.claim):
+                # The second step was carried out, and only the answer was lost.
+                taken = attrs.evolve(transition, progress=second.progress)
+                return self._register(taken, record_version, found.progress_version)
+            second = transitions.progress_taken(found, record)
+            try:
+                committed = await self._commits.make(record.client_id, second)
             except VersionConflictError:
                 await self._contact.pause_after_conflict(attempt)
             except StorageError as error:
@@ -262,16 +314,9 @@ class Sessions:
                     raise
                 await self._contact.pause(attempt)
             else:
-                has_progress = opening.expiry_interval_s > 0
-                versions = committed.values[0].version, committed.values[1].version if has_progress else 0
-                self.statistics.taken_over_count += is_elsewhere
-                return self._register(transition, *versions)
+                taken = attrs.evolve(transition, progress=second.progress)
+                return self._register(taken, record_version, committed.values[0].version if committed.values else 0)
             attempt += 1
-
-    async def _reread(self, found: Found, transition: Transition) -> OpenedSession:
-        """Register what was carried out some time ago; the versions are those that were just read."""
-        found = await read(self._contact, found.client_id)
-        return self._register(transition, found.record_version, found.progress_version)
 
     def _register(self, transition: Transition, record_version: int, progress_version: int) -> OpenedSession:
         record = transition.record
