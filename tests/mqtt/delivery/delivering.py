@@ -83,7 +83,7 @@ class Session:
         return since_lsn
 
     async def restore(self, **subscriptions: int) -> None:
-        """Bring back subscriptions at QoS 1, given as filter=since_lsn with ``__`` for a slash and ``ALL`` for ``#``."""
+        """Bring back subscriptions at QoS 1, as filter=since_lsn with ``__`` for a slash and ``ALL`` for ``#``."""
         restored = {
             name.replace("__", "/").replace("ALL", "#"): SubscriptionOptions(1, since_lsn=since_lsn)
             for name, since_lsn in subscriptions.items()
