@@ -94,12 +94,6 @@ FIRST: Final = [
     Refused("protocol name is another", "10 0b 0003 4d5154 04 02 0000 0000", PROTOCOL),
     Refused("protocol name is none", "10 08 0000 04 02 0000 0000", PROTOCOL),
     Refused(
-        "MQTT 3.1",
-        "10 0e 0006 4d5149736470 03 02 0000 0000",
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-        "20020001",
-    ),
-    Refused(
         "the old name with a newer level",
         "10 0e 0006 4d5149736470 04 02 0000 0000",
         ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -285,6 +279,13 @@ def check(decoder: Decoder, row: Refused) -> None:
     assert (error.reason_code.name, error.answer.hex()) == (row.reason_code.name, row.answer)
     assert error.packets == []
     assert decoder.is_empty
+
+
+def test_a_client_of_mqtt_3_1_is_taken_as_one_of_3_1_1() -> None:
+    decoder = Decoder()
+    [connect] = decoder.receive(bytes.fromhex("10 0e 0006 4d5149736470 03 02 0000 0000"))
+    assert isinstance(connect, Connect)
+    assert connect.version is decoder.version is Version.V311
 
 
 @named([*FIRST, *CONNECT_311, *CONNECT_5])
