@@ -343,6 +343,13 @@ def test_a_message_names_the_thing_what_was_found_and_what_is_allowed() -> None:
     assert str(error) == "SUBSCRIBE has retain handling 3, it must be 0, 1 or 2"
 
 
+def test_a_message_does_not_repeat_all_that_a_peer_sent() -> None:
+    topic_filter = b"a+" + b"x" * 65_000
+    body = b"\0\1\0" + len(topic_filter).to_bytes(2, "big") + topic_filter + b"\0"
+    length = bytes((len(body) & 0x7F | 0x80, len(body) >> 7 & 0x7F | 0x80, len(body) >> 14))
+    assert len(str(refusal(Decoder(version=V5), (b"\x82" + length + body).hex()))) < 200
+
+
 def test_a_version_must_be_given_for_what_a_server_sends() -> None:
     with pytest.raises(ValueError, match="it must be given for what a server sends"):
         Decoder(of="server")
