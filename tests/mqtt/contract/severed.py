@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import trio
@@ -56,8 +56,10 @@ class SeveredStore:
 
     async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[Any]:
         self._require()
-        async for value in self._store.scan_state(prefix):
-            yield value
+        # Its keys are not all read where the caller is cancelled.
+        async with aclosing(self._store.scan_state(prefix)) as values:  # type: ignore[type-var]
+            async for value in values:
+                yield value
             self._require()
 
     @asynccontextmanager
