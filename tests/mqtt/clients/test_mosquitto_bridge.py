@@ -108,7 +108,7 @@ def test_the_bridge_goes_on_at_another_broker(tmp_path: Path) -> None:
 
 
 def _wait_for_the_line(application: PahoClient, device: PahoClient, own: str) -> None:
-    """Send commands until one comes down, and forget them: what is sent before the bridge has subscribed never comes."""
+    """Send commands until one comes down, and forget them: what is sent before the bridge subscribes never comes."""
     give_up_at = time.monotonic() + 20
     while not device.messages:
         assert time.monotonic() < give_up_at, "the bridge has not subscribed"
