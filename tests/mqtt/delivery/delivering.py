@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -82,12 +82,9 @@ class Session:
             since_lsn = await self.distributor.subscribe(self.inbox, topic_filter, options_of)
         return since_lsn
 
-    async def restore(self, **subscriptions: int) -> None:
-        """Bring back subscriptions at QoS 1, given as filter=since_lsn with ``__`` for a slash and ``ALL`` for ``#``."""
-        restored = {
-            name.replace("__", "/").replace("ALL", "#"): SubscriptionOptions(1, since_lsn=since_lsn)
-            for name, since_lsn in subscriptions.items()
-        }
+    async def restore(self, subscriptions: Mapping[str, int], qos: int = 1) -> None:
+        """Bring back subscriptions, by filter with the lsn since which they count."""
+        restored = {one: SubscriptionOptions(qos, since_lsn=since_lsn) for one, since_lsn in subscriptions.items()}
         await self.distributor.restore(self.inbox, restored)
 
     async def unsubscribe(self, topic_filter: str) -> None:

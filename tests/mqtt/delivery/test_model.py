@@ -150,7 +150,9 @@ class History:
         if self.open:
             connection = self.open[self.random.choice(sorted(self.open))]
             topic_filter = self.random.choice(FILTERS)
-            since_lsn = await connection.session.subscribe(topic_filter, subscription_id=1 + FILTERS.index(topic_filter))
+            since_lsn = await connection.session.subscribe(
+                topic_filter, subscription_id=1 + FILTERS.index(topic_filter)
+            )
             if topic_filter in connection.all_of:
                 assert since_lsn == connection.all_of[topic_filter]
             else:
