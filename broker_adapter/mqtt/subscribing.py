@@ -146,6 +146,7 @@ class Subscribing:
         self._is_working = False
 
     async def _restore(self) -> None:
+        await self._give_up_denied()
         plain: dict[str, SubscriptionOptions] = {}
         shared: list[tuple[FilterRequest, SubscriptionOptions]] = []
         for text, options in self._session.subscriptions.items():
@@ -167,6 +168,21 @@ class Subscribing:
                         start_lsn=membership.start_lsn,
                     )
                 )
+
+    async def _give_up_denied(self) -> None:
+        """End subscriptions that the client may not have: the rules changed, or it is another user's session."""
+        requests = {text: parse_filter(text) for text in self._session.subscriptions}
+        denied = {
+            text: request
+            for text, request in requests.items()
+            if not self._access.may_subscribe(self._principal, request.topic_filter)
+        }
+        for text, request in denied.items():
+            del self._session.subscriptions[text]
+            if request.group:
+                await self._sessions.leave_share(self._session, request.group, request.topic_filter)
+        if denied:
+            await self._sessions.save_subscriptions(self._session)
 
     # SUBSCRIBE
 

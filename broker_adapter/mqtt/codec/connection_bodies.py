@@ -11,13 +11,13 @@ from broker_adapter.mqtt.codec.fixed_header import framed
 from broker_adapter.mqtt.codec.packet_types import REASON_CODES, PacketType, Side, first_byte
 from broker_adapter.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Will
 from broker_adapter.mqtt.codec.primitives import (
-    TWO_BYTES,
     read_binary,
     read_byte,
     read_two_bytes,
     write_binary,
     write_byte,
     write_string,
+    write_two_bytes,
 )
 from broker_adapter.mqtt.codec.properties import EMPTY
 from broker_adapter.mqtt.codec.property_section import is_empty, read_properties, write_properties
@@ -80,6 +80,9 @@ def read_connect(_first: int, data: bytes, at: int, stop: int) -> Connect:
 def _version(name: bytes, level: int) -> Version:
     if name == _PROTOCOL_NAME and level in (Version.V311, Version.V5):
         return Version(level)
+    if name == _OLD_PROTOCOL_NAME and level == _OLD_LEVEL:
+        # MQTT 3.1 has the same packets as 3.1.1, and asks for less.
+        return Version.V311
     if name not in (_PROTOCOL_NAME, _OLD_PROTOCOL_NAME):
         raise protocol_error(f"protocol name is {name[:20]!r}, it must be 'MQTT'", is_told=False)
     message = (
@@ -175,6 +178,8 @@ def write_connect(packet: Connect, version: Version) -> bytes:
         flags |= ConnectFlags.CLEAN_START
     payload = [write_string(packet.client_id)]
     if will is not None:
+        if not 0 <= will.qos <= 2:
+            raise ValueError(f"CONNECT has will QoS {will.qos}, it must be 0, 1 or 2")
         flags |= ConnectFlags.WILL | will.qos << _WILL_QOS_SHIFT
         if will.retain:
             flags |= ConnectFlags.WILL_RETAIN
@@ -187,7 +192,7 @@ def write_connect(packet: Connect, version: Version) -> bytes:
     if packet.password is not None:
         flags |= ConnectFlags.PASSWORD
         payload.append(write_binary(packet.password))
-    head = [write_binary(_PROTOCOL_NAME), write_byte(version), write_byte(flags), TWO_BYTES.pack(packet.keep_alive_s)]
+    head = [write_binary(_PROTOCOL_NAME), write_byte(version), write_byte(flags), write_two_bytes(packet.keep_alive_s)]
     if version is Version.V5:
         head.append(write_properties(Place.CONNECT, packet.properties))
     return framed(first_byte(PacketType.CONNECT), b"".join(head + payload))

@@ -69,14 +69,18 @@ def refusal(first: int, sender: Side, version: Version | None, *, authenticates:
     if why and packet_type in _REFUSED_WHATEVER_FLAGS:
         return protocol_error(why)
     if packet_type is PacketType.PUBLISH:
-        fault = "QoS 3, it must be 0, 1 or 2" if flags & 0b0110 == 0b0110 else "the DUP flag with QoS 0"
-        return malformed(f"PUBLISH has {fault}")
+        what = "QoS 3, it must be 0, 1 or 2" if flags & 0b0110 == 0b0110 else "the DUP flag with QoS 0"
+        return malformed(f"PUBLISH has {what}")
     expected = FIRST_BYTES[packet_type].flags
     if flags != expected:
-        return malformed(f"{packet_type.name} has the flags {flags:#06b}, they must be {expected:#06b}")
+        fault = protocol_error if packet_type in _FLAGS_BREAK_THE_PROTOCOL else malformed
+        return fault(f"{packet_type.name} has the flags {flags:#06b}, they must be {expected:#06b}")
     return protocol_error(why)
 
 
 # CONNACK opens a connection and AUTH must have been agreed upon: out of place they are never looked into. Of all other
 # packets a wrong flag is told first.
 _REFUSED_WHATEVER_FLAGS: Final = (PacketType.CONNACK, PacketType.AUTH)
+
+# The standard has wrong flags malformed; of these packets brokers in use say 0x82, and clients are tested against that.
+_FLAGS_BREAK_THE_PROTOCOL: Final = (PacketType.PUBREL, PacketType.DISCONNECT)

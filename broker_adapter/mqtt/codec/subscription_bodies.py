@@ -21,7 +21,7 @@ from broker_adapter.mqtt.codec.properties import EMPTY, Properties
 from broker_adapter.mqtt.codec.property_section import read_properties, write_properties
 from broker_adapter.mqtt.codec.property_table import Place
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
-from broker_adapter.mqtt.codec.text import is_shared, topic_filter
+from broker_adapter.mqtt.codec.text import is_shared, shown, topic_filter
 from broker_adapter.mqtt.codec.version import Version
 
 # Options of a subscription: QoS in bits 0 and 1, retain handling in bits 4 and 5.
@@ -87,12 +87,13 @@ def _subscription(filter_text: str, options: int, version: Version) -> Subscript
     if options & _RESERVED:
         raise malformed(f"SUBSCRIBE has the subscription options {options:#04x}, the two upper bits must be 0")
     if qos > 2:
-        raise protocol_error("SUBSCRIBE has maximum QoS 3, it must be 0, 1 or 2")
+        # Malformed, as in MQTT 3.1.1 and as brokers in use say; the text of MQTT 5 has it as a protocol error.
+        raise malformed("SUBSCRIBE has maximum QoS 3, it must be 0, 1 or 2")
     if retain_handling > 2:
         raise protocol_error("SUBSCRIBE has retain handling 3, it must be 0, 1 or 2")
     no_local = bool(options & _NO_LOCAL)
     if no_local and is_shared(filter_text):
-        raise protocol_error(f"SUBSCRIBE has no local with the shared subscription {filter_text!a}")
+        raise protocol_error(f"SUBSCRIBE has no local with the shared subscription {shown(filter_text)}")
     return SubscriptionRequest(filter_text, qos, no_local, bool(options & _RETAIN_AS_PUBLISHED), retain_handling)
 
 
@@ -101,6 +102,10 @@ def write_subscribe(packet: Subscribe, version: Version) -> bytes:
     parts = [_write_head(packet.packet_id, Place.SUBSCRIBE, packet.properties, version)]
     for wanted in packet.subscriptions:
         options = wanted.qos
+        if not (0 <= options <= 2 and 0 <= wanted.retain_handling <= 2):
+            raise ValueError(
+                f"SUBSCRIBE has QoS {options} and retain handling {wanted.retain_handling}, each must be 0, 1 or 2"
+            )
         if version is Version.V5:
             options |= wanted.retain_handling << _RETAIN_HANDLING_SHIFT
             options |= _NO_LOCAL if wanted.no_local else 0

@@ -94,12 +94,6 @@ FIRST: Final = [
     Refused("protocol name is another", "10 0b 0003 4d5154 04 02 0000 0000", PROTOCOL),
     Refused("protocol name is none", "10 08 0000 04 02 0000 0000", PROTOCOL),
     Refused(
-        "MQTT 3.1",
-        "10 0e 0006 4d5149736470 03 02 0000 0000",
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-        "20020001",
-    ),
-    Refused(
         "the old name with a newer level",
         "10 0e 0006 4d5149736470 04 02 0000 0000",
         ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -124,12 +118,14 @@ CLIENT_5: Final = [
     Refused("remaining length longer than need be (1.5.5-1)", "c0 8000", MALFORMED),
     *(
         Refused(f"{name} with a flag (2.1.3-1)", f"{first:02x} 02 0001", MALFORMED, "e00181")
-        for name, first in (("PUBACK", 0x41), ("PUBREC", 0x58), ("PUBREL", 0x60), ("PUBREL", 0x6A), ("PUBCOMP", 0x72))
+        for name, first in (("PUBACK", 0x41), ("PUBREC", 0x58), ("PUBCOMP", 0x72))
     ),
+    Refused("PUBREL without its flag (3.6.1-1)", "60 02 0001", PROTOCOL, "e00182"),
+    Refused("PUBREL with a flag more (3.6.1-1)", "6a 02 0001", PROTOCOL, "e00182"),
     Refused("SUBSCRIBE without its flag (3.8.1-1)", "80 07 0001 00 0001 61 00", MALFORMED, "e00181"),
     Refused("UNSUBSCRIBE with a flag more (3.10.1-1)", "a3 06 0001 00 0001 61", MALFORMED, "e00181"),
     Refused("PINGREQ with a flag", "c1 00", MALFORMED, "e00181"),
-    Refused("DISCONNECT with a flag (3.14.1-1)", "e8 00", MALFORMED, "e00181"),
+    Refused("DISCONNECT with a flag (3.14.1-1)", "e8 00", PROTOCOL, "e00182"),
     # PUBLISH, section 3.3.
     Refused("PUBLISH of QoS 3 (3.3.1-4)", "36 06 0001 61 0001 00", MALFORMED, "e00181"),
     Refused("PUBLISH of QoS 0 with DUP (3.3.1-2)", "38 04 0001 61 00", MALFORMED, "e00181"),
@@ -173,7 +169,7 @@ CLIENT_5: Final = [
     Refused("SUBSCRIBE without properties", "82 02 0001", MALFORMED, "e00181"),
     Refused("SUBSCRIBE without topic filter (3.8.3-2)", "82 03 0001 00", PROTOCOL, "e00182"),
     Refused("SUBSCRIBE without options", "82 06 0001 00 0001 61", MALFORMED, "e00181"),
-    Refused("maximum QoS 3", "82 07 0001 00 0001 61 03", PROTOCOL, "e00182"),
+    Refused("maximum QoS 3", "82 07 0001 00 0001 61 03", MALFORMED, "e00181"),
     Refused("retain handling 3", "82 07 0001 00 0001 61 30", PROTOCOL, "e00182"),
     Refused("reserved options (3.8.3-5)", "82 07 0001 00 0001 61 40", MALFORMED, "e00181"),
     Refused(
@@ -213,7 +209,7 @@ CLIENT_311: Final = [
     Refused("CONNACK from a client", "20 02 00 00", PROTOCOL),
     Refused("PUBACK with a reason code", "40 03 0001 00", MALFORMED),
     Refused("PUBREL with a reason code", "62 03 0001 00", MALFORMED),
-    Refused("PUBREL without its flag (3.6.1-1)", "60 02 0001", MALFORMED),
+    Refused("PUBREL without its flag (3.6.1-1)", "60 02 0001", PROTOCOL),
     Refused("PUBLISH with packet identifier 0", "32 05 0001 61 0000", PROTOCOL),
     Refused("PUBLISH without topic (4.7.3-1)", "30 02 0000", PROTOCOL),
     Refused("topic with + (3.3.2-2)", "30 03 0001 2b", MALFORMED),
@@ -285,6 +281,13 @@ def check(decoder: Decoder, row: Refused) -> None:
     assert decoder.is_empty
 
 
+def test_a_client_of_mqtt_3_1_is_taken_as_one_of_3_1_1() -> None:
+    decoder = Decoder()
+    [connect] = decoder.receive(bytes.fromhex("10 0e 0006 4d5149736470 03 02 0000 0000"))
+    assert isinstance(connect, Connect)
+    assert connect.version is decoder.version is Version.V311
+
+
 @named([*FIRST, *CONNECT_311, *CONNECT_5])
 def test_at_the_beginning(row: Refused) -> None:
     check(Decoder(), row)
@@ -338,6 +341,13 @@ def test_every_first_byte_is_known_or_refused_before_the_body_is_there(sender: S
 def test_a_message_names_the_thing_what_was_found_and_what_is_allowed() -> None:
     error = refusal(Decoder(version=V5), "82 07 0001 00 0001 61 30")
     assert str(error) == "SUBSCRIBE has retain handling 3, it must be 0, 1 or 2"
+
+
+def test_a_message_does_not_repeat_all_that_a_peer_sent() -> None:
+    topic_filter = b"a+" + b"x" * 65_000
+    body = b"\0\1\0" + len(topic_filter).to_bytes(2, "big") + topic_filter + b"\0"
+    length = bytes((len(body) & 0x7F | 0x80, len(body) >> 7 & 0x7F | 0x80, len(body) >> 14))
+    assert len(str(refusal(Decoder(version=V5), (b"\x82" + length + body).hex()))) < 200
 
 
 def test_a_version_must_be_given_for_what_a_server_sends() -> None:
