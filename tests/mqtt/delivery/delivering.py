@@ -82,18 +82,9 @@ class Session:
             since_lsn = await self.distributor.subscribe(self.inbox, topic_filter, options_of)
         return since_lsn
 
-<<<<<<< HEAD
     async def restore(self, subscriptions: Mapping[str, int], qos: int = 1) -> None:
         """Bring back subscriptions, by filter with the lsn since which they count."""
         restored = {one: SubscriptionOptions(qos, since_lsn=since_lsn) for one, since_lsn in subscriptions.items()}
-=======
-    async def restore(self, **subscriptions: int) -> None:
-        """Bring back subscriptions at QoS 1, as filter=since_lsn with ``__`` for a slash and ``ALL`` for ``#``."""
-        restored = {
-            name.replace("__", "/").replace("ALL", "#"): SubscriptionOptions(1, since_lsn=since_lsn)
-            for name, since_lsn in subscriptions.items()
-        }
->>>>>>> integrate
         await self.distributor.restore(self.inbox, restored)
 
     async def unsubscribe(self, topic_filter: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_adapter.mqtt.delivery.frontier import Frontier
@@ -57,6 +57,7 @@ def test_what_cannot_be_forgotten_is_not_looked_through_with_every_shard() -> No
     assert passes < 15
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_overlapping_and_rewound_sources_bring_everything_once(data: st.DataObject) -> None:
     """Sources that leave nothing out from some point before the frontier on: each record is taken once, in order."""

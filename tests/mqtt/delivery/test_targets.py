@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_adapter.filter_overlap import covers
@@ -15,6 +15,7 @@ TARGETS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
 FILTERS = st.one_of(TARGETS, TARGETS.map(lambda one: f"{one}/#"), st.just("#"))
 
 
+@settings(deadline=None)
 @given(st.lists(FILTERS, max_size=12), st.integers(1, 6))
 def test_every_target_is_covered_by_few_that_do_not_cover_each_other(targets: list[str], max_count: int) -> None:
     found = covering(targets, max_count)
@@ -26,6 +27,7 @@ def test_every_target_is_covered_by_few_that_do_not_cover_each_other(targets: li
     assert found == covering(list(reversed(targets)), max_count)
 
 
+@settings(deadline=None)
 @given(st.lists(FILTERS, max_size=12))
 def test_nothing_is_widened_while_there_are_few(targets: list[str]) -> None:
     assert set(covering(targets, 12)) <= set(targets)
