@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 import attrs
 import trio
@@ -30,19 +29,15 @@ from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.delivery.tails import Tails
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.mqtt.topics import is_system
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock, SystemClock
 from shards.position import Start
 from shards.record import Gap
 
 _log = logging.getLogger(__name__)
-
-LIVE_TARGET: Final = "$mqtt/live/+"
-"""Shards of messages that are not kept: they come from a tail, and from nowhere else."""
-
-_LIVE_PREFIX: Final = "$mqtt/live/"
-_LOCAL_FIRST_LEVEL: Final = "$SYS"
 
 
 class Distributor:
@@ -261,7 +256,7 @@ class Distributor:
     async def _bring(self, subscriber: Subscriber) -> None:
         """Have tails bring what a subscription asks for."""
         parts = self._running
-        if subscriber.topic_filter.split("/", 1)[0] == _LOCAL_FIRST_LEVEL:
+        if is_system(subscriber.topic_filter):
             return
         try:
             subscriber.live_need = await parts.live.need(LIVE_TARGET)

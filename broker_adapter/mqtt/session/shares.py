@@ -22,6 +22,7 @@ from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.session import Membership
 from broker_adapter.mqtt.session.stored import CleanupRecord, ShareRecord, StoredMembership, decode, encode
 from broker_adapter.mqtt.session.transitions import merged
+from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock
 from shards.errors import ShardNotFoundError, VersionConflictError
@@ -158,7 +159,8 @@ class Shares:
             return Changes(puts=(StatePut(place.share_key, encode(counted), place.share_version),), deletes=(mark,))
         name = secrets.token_hex(8).encode()
         timer = keys.TimerKey(self._clock.now_us(), CLEANUP, name).encode()
-        cleanup = CleanupRecord(share.store_group, self._mapping.shards_for(share.topic_filter))
+        targets = (*self._mapping.shards_for(share.topic_filter), LIVE_TARGET)
+        cleanup = CleanupRecord(share.store_group, targets)
         return Changes(
             puts=(StatePut(timer, encode(cleanup), 0),),
             deletes=(mark, StateDelete(place.share_key, place.share_version)),

@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from broker_adapter import open_adapter
-from broker_adapter.mqtt.delivery import LIVE_TARGET, DeliveryLimits
+from broker_adapter.mqtt.delivery import DeliveryLimits
+from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from shards.errors import LimitExceededError
 from tests.mqtt.delivery.delivering import Brittle, Delivering, Session, delivering, until
 

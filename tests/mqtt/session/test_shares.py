@@ -10,6 +10,7 @@ from broker_adapter.mqtt.session import SessionTakenOverError
 from broker_adapter.mqtt.session.keys import share
 from broker_adapter.mqtt.session.stored import ShareRecord, decode
 from broker_adapter.mqtt.subscription import SubscriptionOptions
+from shards.group_assignment import STICKY_PREFIX
 from tests.mqtt.session.brokers import Cluster, cluster
 from tests.mqtt.session.faults import Path
 
@@ -30,6 +31,15 @@ async def test_members_share_one_group_and_where_it_began(autojump_clock: MockCl
         assert await members(brokers) == 2
         other = await one.sessions.join_share(first, "h", "a/#", start_lsn=80)
         assert other.group != founded.group
+
+
+async def test_the_name_of_a_share_makes_its_group_sticky(autojump_clock: MockClock) -> None:
+    async with cluster() as brokers:
+        one = await brokers.start("one")
+        session = (await one.open("a")).session
+        for group, sticks in (("sticky-orders", True), ("orders", False), ("orders-sticky-", False)):
+            membership = await one.sessions.join_share(session, group, "a/#", start_lsn=0)
+            assert membership.group.startswith(STICKY_PREFIX) == sticks
 
 
 async def test_members_that_join_and_leave_at_once_are_counted(autojump_clock: MockClock) -> None:
@@ -60,7 +70,7 @@ async def test_a_group_whose_last_member_left_begins_anew_and_leaves_no_trace(au
         one = await brokers.start("one")
         session = (await one.open()).session
         old = await one.sessions.join_share(session, "g", "a/#", start_lsn=0)
-        for shard in ("a/1", "a/2", "b"):
+        for shard in ("a/1", "a/2", "b", "$mqtt/live/3"):
             await brokers.store.create_shard(shard)
             await brokers.store.append(shard, [b"v"])
             await brokers.store.commit_cursor(shard, f"group/{old.group}", 1)
@@ -72,7 +82,7 @@ async def test_a_group_whose_last_member_left_begins_anew_and_leaves_no_trace(au
         assert new.group != old.group
         assert new.start_lsn == 500
         await trio.sleep(10)
-        for shard, kept in (("a/1", 0), ("a/2", 0), ("b", 1)):
+        for shard, kept in (("a/1", 0), ("a/2", 0), ("b", 1), ("$mqtt/live/3", 0)):
             assert len(await brokers.store.list_cursors(shard)) == kept
         assert not [key for key in await brokers.keys() if key.startswith("timer/")]
 
