@@ -113,7 +113,8 @@ class CatchingUp:
                 self.add(inbox)
                 return
             except StorageError as error:
-                _log.warning("catching up of client %r broke off and goes on: %s", inbox.client_id, error)
+                log = _log.debug if attempt else _log.warning
+                log("catching up of client %r broke off and goes on: %s", inbox.client_id, error)
                 inbox.give_up_joining()
                 await pause(attempt)
                 attempt += 1

@@ -38,6 +38,7 @@ class OwnFeed(abc.ABC):
         self._start_lsn = start_lsn
         self._scope = trio.CancelScope()
         self._has_begun = False
+        self._failed_count = 0
 
     @property
     def has_ended(self) -> bool:
@@ -68,7 +69,6 @@ class OwnFeed(abc.ABC):
         self._began(task_status)
 
     async def _receive_again_and_again(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
-        attempt = 0
         is_missing = False
         while True:
             try:
@@ -84,7 +84,8 @@ class OwnFeed(abc.ABC):
             except StorageError as error:
                 if not self._has_begun:
                     raise
-                _log.warning(
+                log = _log.debug if self._failed_count else _log.warning
+                log(
                     "%s of %r for client %r broke off and begins anew: %s",
                     self.what,
                     self._target,
@@ -93,8 +94,8 @@ class OwnFeed(abc.ABC):
                 )
             else:
                 return
-            await pause(attempt)
-            attempt += 1
+            await pause(self._failed_count)
+            self._failed_count += 1
 
     def _began(self, task_status: trio.TaskStatus[None]) -> None:
         if not self._has_begun:
@@ -117,6 +118,7 @@ class OwnFeed(abc.ABC):
     async def _put(self, arrivals: list[Arrival]) -> None:
         """Put arrivals in when there is room, one after the other."""
         inbox = self._inbox
+        self._failed_count = 0
         for arrival in arrivals:
             arrival_bytes = size_bytes(arrival)
             if not inbox.takes(1, arrival_bytes):

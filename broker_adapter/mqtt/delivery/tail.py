@@ -100,7 +100,12 @@ class Tail:
                 except StorageError as error:
                     if not has_begun:
                         raise
-                    _log.warning("the tail of %r broke off and begins anew: %s", self.target, error)
+                    log = _log.debug if attempt else _log.warning
+                    log("the tail of %r broke off and begins anew: %s", self.target, error)
+                except trio.ClosedResourceError:
+                    if not has_begun:
+                        raise
+                    return
                 else:
                     return  # the adapter is being closed
                 if self._resumes:

@@ -173,6 +173,10 @@ class Tails:
     def _close(self, tail: Tail) -> None:
         tail.end()
         del self._tails[tail.target]
+        for need in self._needs.values():
+            if need.tail is tail:
+                # It is not needed now; who needs it again looks for another tail.
+                need.tail = None
 
     async def run(self) -> None:
         """End what is not needed any more, and follow no more than what is needed."""

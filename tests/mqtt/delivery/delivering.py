@@ -183,6 +183,8 @@ class Brittle:
 
     @asynccontextmanager
     async def subscribe(self, target: str, *arguments: Any, **options: Any) -> AsyncIterator[Feed]:
+        if self.refused is not None:
+            raise self.refused
         async with self._store.subscribe(target, *arguments, **options) as subscription:
             with self._breakable(_BrittleFeed(target, subscription)) as brittle:
                 yield brittle

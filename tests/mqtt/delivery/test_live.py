@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker_adapter import MappingRule, TopicMapping
+from broker_adapter import MappingRule, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import DeliveryLimits
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.errors import InvalidNameError, OverloadedError
+from shards.position import Start
 from tests.mqtt.delivery.delivering import SMALL, Brittle, delivering, until
 
 
@@ -233,4 +234,56 @@ async def test_a_session_may_be_closed_while_it_subscribes() -> None:
                 session.close()
             session.close()
         await until(lambda: broker.distributor.statistics().tails == 0)
+        assert broker.distributor.statistics().inboxes == 0
+
+
+async def test_a_store_that_is_lost_for_a_while_ends_nothing() -> None:
+    async with open_adapter("memory:") as plain:
+        store = Brittle(plain)
+        async with delivering(store, limits=SMALL) as broker:  # type: ignore[arg-type]
+            session, slow, member = (broker.session(name) for name in ("quick", "slow", "member"))
+            await session.subscribe("a")
+            await slow.subscribe("a")
+            options = SubscriptionOptions(1)
+            await member.distributor.join_group(member.inbox, "g", "a", options, start_lsn=0)
+            await member.distributor.replay(member.inbox, "b", Start.earliest(), options)
+            for number in range(20):
+                await broker.publish("a", b"%d" % number)
+                assert await session.take(1) == [b"%d" % number]
+            assert await slow.take(4) == [b"0", b"1", b"2", b"3"]
+            store.refused = OverloadedError("lost")
+            store.break_feeds()
+            for number in range(20, 25):
+                await broker.publish("a", b"%d" % number)
+            await trio.sleep(0.3)
+            store.refused = None
+            assert await session.take(5) == [b"%d" % number for number in range(20, 25)]
+            assert await slow.take(21) == [b"%d" % number for number in range(4, 25)]
+            shares: set[bytes] = set()
+            while len(shares) < 25:
+                for arrival in await member.arrivals(1):
+                    assert arrival.acknowledge is not None
+                    arrival.acknowledge()
+                    shares.add(arrival.message.payload)
+
+
+async def test_a_store_that_is_closed_first_ends_quietly() -> None:
+    async with open_adapter("memory:") as store, delivering(store, limits=SMALL) as broker:
+        session, behind, member = (broker.session(name) for name in ("live", "behind", "member"))
+        await session.subscribe("a/#")
+        await behind.subscribe("a/#", "b")
+        options = SubscriptionOptions(1)
+        await member.distributor.join_group(member.inbox, "g", "a/+", options, start_lsn=0)
+        await member.distributor.join_group(member.inbox, "g", "not/there", options, start_lsn=0)
+        await member.distributor.replay(member.inbox, "a/+", Start.earliest(), options)
+        for number in range(30):
+            await broker.publish("a/1", b"%d" % number)
+        await behind.reach(lambda inbox: inbox.is_behind)
+        await store.aclose()
+        assert len(await behind.take(6)) == 6
+        await trio.sleep(0.1)
+        with pytest.raises(trio.ClosedResourceError):
+            await session.subscribe("c")
+        for one in (session, behind, member):
+            one.close()
         assert broker.distributor.statistics().inboxes == 0

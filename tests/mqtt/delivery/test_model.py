@@ -252,3 +252,13 @@ async def test_every_session_gets_its_messages_once_in_order_whatever_happens(li
     async with open_adapter("memory:") as store, histories(store, seed, LIMITS[limits]) as history:
         with trio.fail_after(50):
             await history.run(150)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("limits", LIMITS)
+async def test_long_histories(limits: str) -> None:
+    for seed in range(1000, 1100):
+        async with open_adapter("memory:") as store, histories(store, seed, LIMITS[limits]) as history:
+            with trio.fail_after(300):
+                await history.run(600)
