@@ -1,4 +1,6 @@
-# The server alone: the wheel built in one stage, installed with hashed dependencies in the next.
+# The server and the broker: the wheel built in one stage, installed with hashed dependencies in the next. The broker needs
+# nothing that the server does not need, too (a test holds the two extras to that). It is started as
+# `docker run --entrypoint journal-broker ...`.
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY requirements/ requirements/
@@ -23,8 +25,8 @@ ENV PATH=/opt/journal/bin:$PATH \
     PYTHONUNBUFFERED=1
 USER journal
 VOLUME /data
-# TCP frames, the same frames over WebSocket, HTTP for health and metrics.
-EXPOSE 7420 7421 7422
+# TCP frames, the same frames over WebSocket, HTTP for health and metrics; MQTT, over TLS, over WebSocket, over both.
+EXPOSE 7420 7421 7422 1883 8883 8083 8084
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:7422/livez', timeout=2)"]
 STOPSIGNAL SIGTERM

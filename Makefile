@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients test crash lint format demo bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test crash lint format demo bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ setup: $(VENV_STAMP) ## make .venv from requirements/dev.lock (nothing happens w
 
 clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT client; where that fails they are skipped
 	@$(BIN)/python -m tests.mqtt.clients.install
+
+peers: ## install mosquitto, which tests and benchmarks compare with; where that fails they are skipped
+	@scripts/install-peers
 
 test: $(VENV_STAMP) clients ## run the tests (TESTS="path or options" narrows them)
 	@$(BIN)/python -m pytest $(TESTS)
@@ -69,7 +72,7 @@ lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (U
 lock-clients: $(VENV_STAMP) ## bring the npm lock file in line with its package.json
 	@$(BIN)/python -m tests.mqtt.clients.install --lock
 
-image: ## build the container image of the server
+image: ## build the container image of the server and the broker
 	docker build --tag journal-engine .
 
 clean: ## remove the environment, caches and everything else that can be made again

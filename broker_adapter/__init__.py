@@ -5,14 +5,17 @@ dependencies are imported only when its URL is opened, so a broker installs what
 """
 
 from broker_adapter.adapter import Delivery, PendingAppend, ReadResult, StorageAdapter, StoredBatches, Subscription
+from broker_adapter.feed import Feed, Progress
 from broker_adapter.opening import open_adapter
 from broker_adapter.topic_mapping import MappedStorage, MappingRule, TopicMapping
 
 __all__ = [
     "Delivery",
+    "Feed",
     "MappedStorage",
     "MappingRule",
     "PendingAppend",
+    "Progress",
     "ReadResult",
     "StorageAdapter",
     "StoredBatches",

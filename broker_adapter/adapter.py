@@ -14,6 +14,8 @@ from typing import Protocol, Self
 
 import attrs
 
+from broker_adapter.changes import Changes, Committed
+from broker_adapter.feed import Feed
 from shards.model import (
     AckLevel,
     Appended,
@@ -383,6 +385,34 @@ class StorageAdapter(abc.ABC):
             async for delivery in subscription:
                 yield delivery
 
+    @abc.abstractmethod
+    def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AbstractAsyncContextManager[Feed]:
+        """Receive every record above an lsn of all shards that match, and how far that is; see `Feed`.
+
+        One lsn is a position in all shards of the store. Shards are visited only if they have something newer, so a
+        filter over a million silent shards costs nothing. Records that a memory-mode shard showed while file-mode ones
+        with lower lsns were still on their way to the disk may lie above the present lsn: then they come too.
+
+        Args:
+            topic_filter: Topic filter or shard name; shards that are created later are included.
+            after_lsn: Only records with a higher lsn; None: from now on. If retention has dropped some of them there is
+                no error and no gap, what is left comes.
+            until_lsn: End behind this lsn, with a last `Progress` of at least that: nothing above it is delivered. What
+                is not committed yet is waited for, however long it takes until an lsn that high has been given out.
+            credit_bytes: Batch bytes that may be under way: a slow consumer holds up nobody and costs that and a batch.
+
+        Raises:
+            InvalidNameError: The filter is not valid.
+            InvalidRequestError: An lsn is negative.
+        """
+
     # Cursors
 
     @abc.abstractmethod
@@ -441,6 +471,28 @@ class StorageAdapter(abc.ABC):
     @abc.abstractmethod
     def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
         """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot."""
+
+    # Several changes in one step
+
+    @abc.abstractmethod
+    async def commit(self, changes: Changes) -> Committed:
+        """Append records and change state together: all of it or, after any refusal or crash, nothing.
+
+        Must not return until all of it would survive a crash (what goes into memory-mode shards is lost with the node,
+        as always). Readers see all of it or nothing. Of several commits that expect the same version of a key one wins.
+        Appends that were acknowledged before it come before it; of those that still wait nothing is said.
+
+        Args:
+            changes: No key may be in it twice. An append is acknowledged at the level of its shard's mode.
+
+        Raises:
+            InvalidRequestError: There is nothing to do, or a key is there twice.
+            VersionConflictError: A key has another version than expected.
+            ShardNotFoundError: There is no such shard.
+            LimitExceededError: It is too large for one commit.
+            ConnectionLostError: The connection to the store was lost: whether it was done is not known. The versions of
+                the keys tell.
+        """
 
     # Producers and life cycle
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from shards.errors import InvalidRequestError
 from shards.model import Appended, StateValue
 from shards.record import Record
 
@@ -48,3 +49,19 @@ class Committed:
 
     appended: tuple[Appended, ...] = ()
     values: tuple[StateValue, ...] = ()
+
+
+def check_changes(changes: Changes) -> None:
+    """Refuse what says nothing, or two things about one key.
+
+    Raises:
+        InvalidRequestError: See above.
+    """
+    if not (changes.appends or changes.puts or changes.deletes):
+        raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
+    seen: set[bytes] = set()
+    changed: list[StatePut | StateDelete] = [*changes.puts, *changes.deletes]
+    for one in changed:
+        if one.key in seen:
+            raise InvalidRequestError(f"state key {one.key!r} is changed twice in one commit; name it once")
+        seen.add(one.key)

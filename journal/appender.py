@@ -400,14 +400,25 @@ class Appender:
         self._published_now.clear()
         self._chunk_number += 1
 
+    def check_acceptable(self, shard: Shard, size_bytes: int) -> None:
+        """Raise what `append` would raise now, whatever is in the batch."""
+        shard.check_usable()
+        self._check_size(size_bytes)
+        refused = self.refuse_memory if shard.in_memory_mode else self.refuse_files
+        if refused is not None:
+            raise refused
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_batch_bytes:
+            raise LimitExceededError(
+                f"record batch of {size_bytes} bytes is over the limit of {self._max_batch_bytes} "
+                f"(limits.max_batch_bytes); split it"
+            )
+
     def _check(self, batch: memoryview) -> None:
         """Refuse what is no sound batch of a producer, or too large."""
         header = verify_body(batch)
-        if len(batch) > self._max_batch_bytes:
-            raise LimitExceededError(
-                f"record batch of {len(batch)} bytes is over the limit of {self._max_batch_bytes} "
-                f"(limits.max_batch_bytes); split it"
-            )
+        self._check_size(len(batch))
         if header.size_bytes != len(batch):
             raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
 

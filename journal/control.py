@@ -90,15 +90,29 @@ class Control:
                 gives the call that takes the note back. That happens when the entry is published, not when the caller
                 goes away: a cancelled caller's decision stands.
         """
+        self.check_may_change(is_freeing=isinstance(decision, _FREEING))
+        lsn = self._decide(decision, shard_id, is_creation=is_creation, pending=pending)
+        await self._committer.wait(self._committer.group)
+        return lsn
+
+    def check_may_change(self, *, is_freeing: bool = False) -> None:
+        """Raise what stands against any change now: the disk failed, or is full and the change frees nothing."""
         if self._committer.failure is not None:
             raise self._committer.failure
-        if self.refuse is not None and not isinstance(decision, _FREEING):
+        if self.refuse is not None and not is_freeing:
             raise self.refuse
+
+    def _decide(
+        self,
+        decision: Decision,
+        shard_id: int,
+        *,
+        is_creation: bool = False,
+        pending: Callable[[int], Callable[[], None]] | None = None,
+    ) -> int:
         lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
-        group = self._committer.group
         if pending is not None:
-            group.held.append(pending(lsn))
-        await self._committer.wait(group)
+            self._committer.group.held.append(pending(lsn))
         return lsn
 
     # Shards
@@ -288,11 +302,7 @@ class Control:
             VersionConflictError: It is not.
             LimitExceededError: Key or value is too large.
         """
-        if not 0 < len(key) <= LARGEST_KEY_BYTES or len(value) > LARGEST_STATE_BYTES:
-            raise LimitExceededError(
-                f"state key of {len(key)} bytes with a value of {len(value)} bytes: a key has 1 to {LARGEST_KEY_BYTES} "
-                f"bytes, a value at most {LARGEST_STATE_BYTES}"
-            )
+        _check_state_size(key, value)
         decision = StatePut(key, value, expires_at_us)
         lsn = await self._compare_and_set(
             ("state", key), f"state key {key!r}", expected_version, self._state_version(key), decision, 0
@@ -304,6 +314,15 @@ class Control:
         await self._compare_and_set(
             ("state", key), f"state key {key!r}", expected_version, self._state_version(key), StateDeleted(key), 0
         )
+
+    def check_state(self, key: bytes, value: bytes, expected_version: int | None) -> None:
+        """Raise what stands against changing a key, as `put_state` and `delete_state` do, and change nothing."""
+        _check_state_size(key, value)
+        self._check_version(("state", key), f"state key {key!r}", expected_version, self._state_version(key))
+
+    def change_state_nowait(self, decision: StatePut | StateDeleted) -> int:
+        """Change a key that `check_state` was asked about, in the group that is being collected; gives the lsn."""
+        return self._decide(decision, 0, pending=self._version_note(("state", decision.key), decision))
 
     def _state_version(self, key: bytes) -> int:
         found = self.get_state(key)
@@ -330,7 +349,14 @@ class Control:
     async def _compare_and_set(
         self, key: Hashable, what: str, expected: int | None, found: int, decision: Decision, shard_id: int
     ) -> int:
+        self._check_version(key, what, expected, found)
+        return await self._commit(decision, shard_id, pending=self._version_note(key, decision))
+
+    def _check_version(self, key: Hashable, what: str, expected: int | None, found: int) -> None:
         check(what, expected, self._pending_versions.get(key, found))
+
+    def _version_note(self, key: Hashable, decision: Decision) -> Callable[[int], Callable[[], None]]:
+        """What `_decide` notes so that later decisions see this version before it is in the views."""
         removes = isinstance(decision, CursorDeleted | StateDeleted)
 
         def pending(lsn: int) -> Callable[[], None]:
@@ -338,7 +364,7 @@ class Control:
             self._pending_versions[key] = version
             return lambda: self._forget_version(key, version)
 
-        return await self._commit(decision, shard_id, pending=pending)
+        return pending
 
     def _forget_version(self, key: Hashable, version: int) -> None:
         # A later decision about the same key may be pending by now.
@@ -366,3 +392,11 @@ class Control:
     def _forget_epoch(self, name: str, identity: ProducerIdentity) -> None:
         if self._pending_epochs.get(name) is identity:
             del self._pending_epochs[name]
+
+
+def _check_state_size(key: bytes, value: bytes) -> None:
+    if not 0 < len(key) <= LARGEST_KEY_BYTES or len(value) > LARGEST_STATE_BYTES:
+        raise LimitExceededError(
+            f"state key of {len(key)} bytes with a value of {len(value)} bytes: a key has 1 to {LARGEST_KEY_BYTES} "
+            f"bytes, a value at most {LARGEST_STATE_BYTES}"
+        )

@@ -17,6 +17,7 @@ import trio
 
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
+from journal.atomic_changes import AtomicChanges
 from journal.commit import AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
@@ -207,6 +208,15 @@ class Engine:
             fail=self._fail,
             segment_files=self.segment_files,
             sealing=self.config.sealing,
+        )
+        self.atomic = AtomicChanges(
+            committer=self.committer,
+            appender=self.appender,
+            control=self.control,
+            maintenance=self.maintenance,
+            table=self.table,
+            begin_chunk=self.begin_chunk,
+            words=_words,
         )
         self.sealing = Sealing(
             config=self.config.sealing,

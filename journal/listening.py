@@ -1,4 +1,7 @@
-"""Listening sockets: binding them, accepting from them, and closing what was accepted without losing the last words."""
+"""Listening sockets: binding them, accepting from them, setting up and closing what was accepted.
+
+What is said over the connections is not known here.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ _BACKLOG = 1024
 _LINGER_S = 0.5
 _DISCARDED_AT_ONCE = 64 * 1024
 _RETRY_S = 0.1
+_KEEPALIVE_IDLE_S = 30
+_KEEPALIVE_INTERVAL_S = 10
+_KEEPALIVE_PROBES = 3
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -54,12 +60,18 @@ def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
     return sockets
 
 
+def listens_at(sock: socket.socket) -> str:
+    """``HOST:PORT`` of a listening socket."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def reached_at(sock: socket.socket) -> str:
     """``HOST:PORT`` at which this machine reaches a listening socket."""
-    host, port = sock.getsockname()[:2]
+    host, _, port = listens_at(sock).rpartition(":")
     # An address that stands for all of them is none to connect to.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 it is compared, not bound
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 it is compared, not bound
+    return f"{host}:{port}"
 
 
 async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool]) -> None:
@@ -79,6 +91,16 @@ async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool
         if not admit(client, f"{address[0]}:{address[1]}"):
             client.close()
         await trio.lowlevel.checkpoint()
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set a socket up: no delay for small frames, and a dead peer is noticed within a minute."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
 
 
 async def linger(sock: socket.socket) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 import re
+import types
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import attrs
 
@@ -146,11 +147,12 @@ def bytes_within(at_least: int, at_most: int) -> dict[str, Any]:
 
 def allowed(attribute: attrs.Attribute[Any]) -> str:
     """Say what a setting may be, as the error messages and the comments in the files under ``conf/`` put it."""
-    kind = kind_of(attribute.type)
+    annotation = _without_none(attribute.type)
+    kind = kind_of(annotation)
     if kind is not None and kind.allowed:
         return kind.allowed
-    if is_choice(attribute.type):
-        return " or ".join(f'"{member.value}"' for member in attribute.type)  # type: ignore[union-attr]
+    if is_choice(annotation):
+        return " or ".join(f'"{member.value}"' for member in annotation)
     if "bounds" not in attribute.metadata:
         return "true or false"
     low, high = attribute.metadata["bounds"]
@@ -161,6 +163,14 @@ def allowed(attribute: attrs.Attribute[Any]) -> str:
 def kind_of(annotation: Any) -> Kind | None:
     """The kind that annotates a type."""
     return next((found for found in getattr(annotation, "__metadata__", ()) if isinstance(found, Kind)), None)
+
+
+def _without_none(annotation: Any) -> Any:
+    """The type of a setting that may be left out without having a default."""
+    if not isinstance(annotation, types.UnionType):
+        return annotation
+    (inner,) = (each for each in get_args(annotation) if each is not types.NoneType)
+    return inner
 
 
 def is_choice(annotation: Any) -> bool:

@@ -5,10 +5,12 @@ Shards and records have their own way to the reader (an offset that moves when t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 
 import trio
 
+from broker_adapter.changes import StateDelete, StatePut
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
@@ -31,13 +33,13 @@ class CommittedWrites:
         self._commit = commit
         self._unfinished: dict[bytes, CommitGroup] = {}
 
-    async def write(self, mutations: Mutations, key: bytes = b"") -> None:
-        """Return when the mutations are durable; `settled` waits for the same if it is asked for ``key``."""
+    async def write(self, mutations: Mutations, *keys: bytes, on_durable: Callable[[], None] | None = None) -> None:
+        """Return when the mutations are durable; `settled` waits for the same if it is asked for one of ``keys``."""
         self._commit.write(mutations)
-        group = self._commit.request()
-        if key:
+        group = self._commit.request(on_durable)
+        for key in keys:
             self._unfinished[key] = group
-            group.on_durable(lambda: self._forget(key, group))
+            group.on_durable(partial(self._forget, key, group))
         await trio.lowlevel.checkpoint()
         await group.wait()
 
@@ -139,7 +141,28 @@ class CommittedState:
         self._view.fold_delete(mutations, key)
         await self._writes.write(mutations, _state_key(key))
 
-    async def scan(self, prefix: bytes) -> AsyncIterator[StateValue]:
+    def change(
+        self, mutations: Mutations, puts: Sequence[StatePut], deletes: Sequence[StateDelete]
+    ) -> tuple[StateValue, ...]:
+        """Put changes that `check_changes` has passed into mutations; the values as they will be."""
+        values: list[StateValue] = []
+        for put in puts:
+            version = self._table.next_lsn(mutations)
+            self._view.fold_put(mutations, put.key, put.value, version, put.expires_at_us)
+            values.append(StateValue(put.key, put.value, version, put.expires_at_us))
+        for delete in deletes:
+            self._view.fold_delete(mutations, delete.key)
+        return tuple(values)
+
+    def check_changes(self, changes: Sequence[StatePut | StateDelete]) -> list[bytes]:
+        """Raise what stands against one of the changes; the keys to `write` them under."""
+        for one in changes:
+            if not one.key:
+                raise InvalidRequestError("a state key must have at least one byte")
+            self._check(one.key, one.expected_version)
+        return [_state_key(one.key) for one in changes]
+
+    async def scan(self, prefix: bytes) -> AsyncGenerator[StateValue, None]:
         after: bytes | None = None
         while True:
             await self._writes.settled()

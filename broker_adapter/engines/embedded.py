@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Literal
 
 import trio
@@ -25,16 +25,19 @@ from broker_adapter.adapter import (
     StoredBatches,
     Subscription,
 )
+from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
+from broker_adapter.feed import Feed
 from broker_adapter.opening import directory_of
+from journal.atomic_changes import Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from journal.settings import MIB
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.errors import InvalidRequestError, OverloadedError, StorageError, StorageFailedError
 from shards.extents import Extent
 from shards.model import (
     AckLevel,
@@ -304,6 +307,16 @@ class EmbeddedAdapter(StorageAdapter):
             subscription.end()
             source.close()
 
+    def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AbstractAsyncContextManager[Feed]:
+        raise InvalidRequestError(f"this engine does not follow {topic_filter!r} yet: subscribe instead")
+
     # Cursors and state
 
     async def get_cursor(self, shard: str, name: str) -> Cursor | None:
@@ -346,6 +359,17 @@ class EmbeddedAdapter(StorageAdapter):
             if len(page) < _SCAN_PAGE_VALUES:
                 return
             after = page[-1].key
+
+    async def commit(self, changes: Changes) -> Committed:
+        check_changes(changes)
+        appended, values = await self._calls.run(
+            self._engine.atomic.commit(
+                [(shard, self._encode(records)) for shard, records in changes.appends],
+                [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
+                [Delete(one.key, one.expected_version) for one in changes.deletes],
+            )
+        )
+        return Committed(tuple(appended), tuple(values))
 
     # Producers and life cycle
 

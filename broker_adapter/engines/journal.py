@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Literal
 
@@ -26,12 +26,16 @@ from broker_adapter.adapter import (
     StoredBatches,
     Subscription,
 )
+from broker_adapter.changes import Changes, Committed, check_changes
+from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
+from broker_adapter.feed import Feed
 from journal.client import Client, open_client
 from journal.client import Delivery as PushedBatches
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import StateDeleteRequest, StatePutRequest
 from shards.batch import BatchHeader
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError
 from shards.model import (
@@ -226,6 +230,16 @@ class JournalAdapter(StorageAdapter):
         ) as pushed:
             yield _JournalSubscription(self, pushed, start, is_shared=group is not None)
 
+    def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AbstractAsyncContextManager[Feed]:
+        raise InvalidRequestError(f"this engine does not follow {topic_filter!r} yet: subscribe instead")
+
     # Cursors and state
 
     async def get_cursor(self, shard: str, name: str) -> Cursor | None:
@@ -262,6 +276,17 @@ class JournalAdapter(StorageAdapter):
             if not page.more or not page.values:
                 return
             after = page.values[-1].key
+
+    async def commit(self, changes: Changes) -> Committed:
+        check_changes(changes)
+        appended, values = await self._calls.run(
+            self._client.commit(
+                [(shard, encoded(records, now_us=_now_us())) for shard, records in changes.appends],
+                [StatePutRequest(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
+                [StateDeleteRequest(one.key, one.expected_version) for one in changes.deletes],
+            )
+        )
+        return Committed(tuple(appended), tuple(values))
 
     # Producers and life cycle
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import trio
 
@@ -26,13 +26,16 @@ from broker_adapter.adapter import (
     StoredBatches,
     Subscription,
 )
+from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
+from broker_adapter.engines.local_feeds import LocalFeeds
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX, LocalSubscription, Watchers
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
+from broker_adapter.feed import Feed
 from shards import batch as batches
 from shards.clock import Clock
 from shards.errors import (
@@ -87,6 +90,7 @@ class KeyValueAdapter(StorageAdapter):
         self._state = CommittedState(store, self._writes, self._table, clock)
         self._producers = ProducerTable(store)
         self._watchers = Watchers(self._commit_group_position)
+        self._feeds = LocalFeeds(self._table, clock.now_us)
         self._window = AppendWindow()
         self._moved: dict[StoredShard, trio.Event] = {}
         self._closed = False
@@ -148,6 +152,7 @@ class KeyValueAdapter(StorageAdapter):
         self._table.delete(mutations, shard)
         self._cursors.delete_all(mutations, shard)
         self._watchers.shard_deleted(shard)
+        self._feeds.deleted(shard)
         self._wake_readers(shard)
         await self._writes.write(mutations)
         await self._sweep(shard.shard_id)
@@ -263,8 +268,7 @@ class KeyValueAdapter(StorageAdapter):
                 f"shard {name!r} cannot acknowledge durably: it is in memory mode or its engine keeps nothing; "
                 f"switch it to file mode, or ask for the acknowledgement level 'memory'"
             )
-        if len(batch) > self._max_batch_bytes:
-            raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
+        self._check_size(batch)
         # In file mode MEMORY may be asked for but is not given: an offset told before the flush could, after a crash,
         # be told again for another record.
         level = AckLevel.MEMORY if in_memory else AckLevel.DURABLE
@@ -283,9 +287,14 @@ class KeyValueAdapter(StorageAdapter):
         group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
         return Appended(base_offset, level), group
 
+    def _check_size(self, batch: bytes) -> None:
+        if len(batch) > self._max_batch_bytes:
+            raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
+
     def _place(self, shard: StoredShard, mutations: Mutations, batch: bytes, header: batches.BatchHeader) -> int:
         lsn = self._table.next_lsn(mutations)
         base_offset = shard.append(mutations, batch, lsn, self._table.append_time_us(self._clock.now_us()))
+        self._feeds.committed.placed(lsn, shard, shard.next_offset)
         if header.producer_id:
             self._producers.fold_append(mutations, shard.shard_id, header, base_offset)
         return base_offset
@@ -387,6 +396,19 @@ class KeyValueAdapter(StorageAdapter):
             subscription.end()
             self._watchers.leave(subscription)
 
+    @asynccontextmanager
+    async def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = DEFAULT_CREDIT_BYTES,
+    ) -> AsyncIterator[Feed]:
+        self._require_open()
+        async with self._feeds.follow(topic_filter, after_lsn, until_lsn, credit_bytes) as feed:
+            yield feed
+
     def _first_offset(self, shard: StoredShard, start: Start, group: str | None) -> int:
         if group is None:
             return shard.offset_of(start)
@@ -433,9 +455,37 @@ class KeyValueAdapter(StorageAdapter):
 
     async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
         self._require_open()
-        async for value in self._state.scan(prefix):
-            yield value
-            self._require_open()
+        async with aclosing(self._state.scan(prefix)) as values:
+            async for value in values:
+                yield value
+                self._require_open()
+
+    async def commit(self, changes: Changes) -> Committed:
+        self._require_open()
+        check_changes(changes)
+        now_us = self._clock.now_us()
+        encoded_batches = [(self._shard(name), encoded(records, now_us=now_us)) for name, records in changes.appends]
+        for _, batch in encoded_batches:
+            self._check_size(batch)
+        keys = self._state.check_changes((*changes.puts, *changes.deletes))
+        mutations = Mutations()
+        appended: list[Appended] = []
+        ends: dict[StoredShard, int] = {}
+        for shard, batch in encoded_batches:
+            in_memory = not self._durable or shard.config.mode is Mode.MEMORY
+            base_offset = self._place(shard, mutations, batch, batches.BatchHeader.unpack(batch))
+            if in_memory and self._durable:
+                shard.reserve(mutations)
+            ends[shard] = shard.next_offset
+            appended.append(Appended(base_offset, AckLevel.MEMORY if in_memory else AckLevel.DURABLE))
+        values = self._state.change(mutations, changes.puts, changes.deletes)
+
+        def show() -> None:
+            for shard, end in ends.items():
+                self._advance(shard, end)
+
+        await self._writes.write(mutations, *keys, on_durable=show)
+        return Committed(tuple(appended), values)
 
     # Producers and life cycle
 
@@ -453,6 +503,7 @@ class KeyValueAdapter(StorageAdapter):
             return
         self._closed = True
         self._watchers.close()
+        self._feeds.close()
         for moved in self._moved.values():
             moved.set()
         if self._commit.has_failed:
@@ -480,7 +531,7 @@ class KeyValueAdapter(StorageAdapter):
         return shard.info(kind=self._kind)
 
     def _advance(self, shard: StoredShard, visible_offset: int) -> None:
-        shard.visible_offset = max(shard.visible_offset, visible_offset)
+        self._feeds.advance(shard, visible_offset)
         self._watchers.shard_advanced(shard)
         self._wake_readers(shard)
 

@@ -5,7 +5,7 @@ Like `broker_adapter.engines.stored_shard` it never waits; the engine flushes an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sortedcontainers import SortedDict
 
@@ -37,6 +37,9 @@ class ShardTable:
 
     Args:
         store: The store; this table and the views beside it are its only users.
+
+    Attributes:
+        on_lsn: Called whenever an lsn is given out; what it is for is not written yet.
     """
 
     def __init__(self, store: OrderedStore) -> None:
@@ -45,6 +48,7 @@ class ShardTable:
         self._next_shard_id = self._number(NEXT_SHARD_ID_KEY, 1)
         self._lsn = self._number(LSN_KEY, 0)
         self._append_time_us = 0
+        self.on_lsn: Callable[[], None] = lambda: None
         for name, stored in store.scan(Family.CATALOGUE):
             self._shards[name.decode()] = StoredShard(store, name.decode(), CatalogueEntry.decode(stored))
         mutations = Mutations()
@@ -68,10 +72,16 @@ class ShardTable:
         except KeyError:
             raise ShardNotFoundError(f"there is no shard {name!r}; create it first") from None
 
+    @property
+    def newest_lsn(self) -> int:
+        """The highest lsn that was given out."""
+        return self._lsn
+
     def next_lsn(self, mutations: Mutations) -> int:
         """Give out an lsn to something that these mutations change."""
         self._lsn += 1
         mutations.put(Family.META, LSN_KEY, NUMBER.pack(self._lsn))
+        self.on_lsn()
         return self._lsn
 
     def append_time_us(self, now_us: int) -> int:

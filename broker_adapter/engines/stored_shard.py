@@ -27,6 +27,7 @@ from shards import batch as batches
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.position import Start
+from shards.recent_shards import Era
 from shards.record import Gap, StoredRecord
 from shards.store import Family, Mutations, OrderedStore
 
@@ -40,11 +41,13 @@ class StoredShard:
     Attributes:
         next_offset: Offset that the next record will get.
         visible_offset: Readers see records below it. It lags behind ``next_offset`` while batches wait for a flush.
+        era: When it published last, see `shards.recent_shards`.
     """
 
     def __init__(self, store: OrderedStore, name: str, entry: CatalogueEntry) -> None:
         self.name = name
         self.deleted = False
+        self.era: Era[StoredShard] | None = None
         self._store = store
         self._entry = entry
         last = next(self._placements(reverse=True), None)
@@ -72,6 +75,11 @@ class StoredShard:
     def start_offset(self) -> int:
         """First offset that is still there."""
         return self._entry.start_offset
+
+    @property
+    def last_lsn(self) -> int:
+        """The lsn of its newest batch, visible or not; 0 if it never had one."""
+        return self._last_lsn
 
     def info(self, *, kind: SegmentKind | None = None) -> ShardInfo:
         """The shard as clients see it; with its one segment when a kind is given."""
@@ -205,7 +213,7 @@ class StoredShard:
             case "time":
                 return self._offset_of_time(start.value)
             case _:
-                return self._offset_of_lsn(start.value)
+                return self._offset_of_lsn(start.value, self.visible_offset)
 
     def read(
         self, offset: int, *, max_bytes: int, now_us: int, max_records: int | None = None, end: int | None = None
@@ -277,9 +285,13 @@ class StoredShard:
                         return offset
         return self.visible_offset
 
-    def _offset_of_lsn(self, lsn: int) -> int:
+    def offset_above(self, lsn: int) -> int:
+        """The first offset whose batch has a higher lsn, whether it is visible or not; the next offset if none has."""
+        return self._offset_of_lsn(lsn + 1, self.next_offset)
+
+    def _offset_of_lsn(self, lsn: int, end: int) -> int:
         """The first record of the first batch with that lsn or a later one. lsns rise with offsets: halve the range."""
-        low, high = self.start_offset, self.visible_offset
+        low, high = self.start_offset, end
         while low < high:
             middle = (low + high) // 2
             placement = next(self._placements(middle), None)

@@ -50,8 +50,13 @@ class Message:
     lsn: int = 0
 
 
-def record_of(message: Message) -> Record:
-    """The message as a record that carries its topic (a mapping leaves that out where the shard's name tells it)."""
+def record_of(message: Message, topic: str | None = None) -> Record:
+    """The message as a record.
+
+    Args:
+        message: The message.
+        topic: What the record's topic column says: empty where the shard's name tells it, by default the topic.
+    """
     headers: list[tuple[str, bytes]] = [(_CLIENT, message.publisher.encode()), (_QOS, _QOS_TEXT[message.qos])]
     if message.retain:
         headers.append((_RETAIN, b"1"))
@@ -60,7 +65,7 @@ def record_of(message: Message) -> Record:
         headers.extend(_property_headers(properties))
     return Record(
         message.payload,
-        topic=message.topic,
+        topic=message.topic if topic is None else topic,
         timestamp_us=message.timestamp_us,
         headers=tuple(headers),
         expires_at_us=message.expires_at_us,

@@ -21,7 +21,6 @@ class BrokerStatistics:
         connects_total: CONNECT packets that were accepted.
         clients_connected: Clients with an open connection now; a gauge.
         clients_maximum: The most that were connected at once.
-        clients_disconnected: Sessions that this broker let go and that may come back; a gauge.
         clients_expired: Sessions that this broker ended because their time was over.
         packets_received: MQTT control packets of all kinds.
         packets_sent: MQTT control packets of all kinds.
@@ -41,7 +40,6 @@ class BrokerStatistics:
     connects_total: int = 0
     clients_connected: int = 0
     clients_maximum: int = 0
-    clients_disconnected: int = 0
     clients_expired: int = 0
     packets_received: int = 0
     packets_sent: int = 0
@@ -71,7 +69,6 @@ _PREFIX: Final = "$SYS/broker/"
 
 _COUNTS: Final = {
     "clients/connected": "clients_connected",
-    "clients/disconnected": "clients_disconnected",
     "clients/expired": "clients_expired",
     "clients/maximum": "clients_maximum",
     "subscriptions/count": "subscriptions",
@@ -144,11 +141,11 @@ class SystemTopics:
     def values(self, uptime_s: float) -> dict[str, bytes]:
         """Every topic with its value now."""
         statistics = self._statistics
-        total = statistics.clients_connected + statistics.clients_disconnected
         texts = {
             "version": self._version,
             "uptime": f"{uptime_s:.0f} seconds",
-            "clients/total": str(total),
+            # Sessions whose clients are away are in the store and no broker's: they count nowhere.
+            "clients/total": str(statistics.clients_connected),
             **{topic: str(getattr(statistics, counter)) for topic, counter in _COUNTS.items()},
         }
         for topic, load in self._loads.items():

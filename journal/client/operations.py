@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
+
+import attrs
 
 from journal.protocol import Op, decode_reply
 from journal.protocol.frames import FETCH_BODY, FetchReply, read_fetch_reply
 from journal.protocol.messages import (
+    CommitReply,
+    CommitRequest,
     ConfigureShardRequest,
     CreateShardRequest,
     CursorCommitRequest,
@@ -27,6 +31,7 @@ from journal.protocol.messages import (
     ProducerOpenRequest,
     SealRequest,
     SetModeRequest,
+    ShardBatch,
     StateDeleteRequest,
     StateGetReply,
     StateGetRequest,
@@ -36,7 +41,17 @@ from journal.protocol.messages import (
     TrimRequest,
     encode,
 )
-from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
+from shards.model import (
+    AckLevel,
+    Appended,
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
 from shards.position import Start
 
 _DEFAULT_CONFIG: Final = ShardConfig()
@@ -228,6 +243,29 @@ class Operations(abc.ABC):
         """One page of state values whose keys begin with ``prefix``. Repeatable."""
         reply: StateScanReply = await self._call(Op.STATE_SCAN, StateScanRequest(prefix, after, limit), repeat=True)
         return reply
+
+    async def commit(
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[StatePutRequest],
+        deletes: Sequence[StateDeleteRequest],
+    ) -> tuple[list[Appended], list[StateValue]]:
+        """Append batches and change state in one step; durable when it returns.
+
+        Appends that were acknowledged before come before it; of those that still wait nothing is said.
+
+        Returns:
+            What became of the appends and of the puts, in their order.
+
+        Raises:
+            VersionConflictError: A key has another version than expected; nothing was changed.
+            ConnectionLostError: Whether it was done is not known; the versions of the keys tell.
+        """
+        request = CommitRequest([ShardBatch(shard, batch) for shard, batch in appends], list(puts), list(deletes))
+        reply: CommitReply = await self._call(Op.COMMIT, request)
+        appended = [Appended(one.base_offset, AckLevel(one.level)) for one in reply.appended]
+        values = [attrs.evolve(stored, value=put.value) for stored, put in zip(reply.values, puts, strict=True)]
+        return appended, values
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         """Register a producer, or raise its epoch, which fences its older holders. Not needed for `append`."""

@@ -76,6 +76,7 @@ class Op(enum.IntEnum):
     STATE_PUT = 61
     STATE_DELETE = 62
     STATE_SCAN = 63
+    COMMIT = 64
     PRODUCER_OPEN = 70
 
 

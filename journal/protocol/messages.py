@@ -291,6 +291,39 @@ class StateScanReply:
 
 
 @attrs.frozen(slots=True)
+class ShardBatch:
+    """One record batch, unstamped and without a producer, for a shard."""
+
+    shard: str
+    batch: bytes
+
+
+@attrs.frozen(slots=True)
+class CommitRequest:
+    """Appends and state changes that are made together or not at all; no key may be there twice."""
+
+    appends: list[ShardBatch] = attrs.Factory(list)
+    puts: list[StatePutRequest] = attrs.Factory(list)
+    deletes: list[StateDeleteRequest] = attrs.Factory(list)
+
+
+@attrs.frozen(slots=True)
+class BatchAppended:
+    """Level reached and first offset of a batch."""
+
+    level: U32
+    base_offset: Count
+
+
+@attrs.frozen(slots=True)
+class CommitReply:
+    """What became of the appends and the puts, in their order."""
+
+    appended: list[BatchAppended]
+    values: list[StateValue]
+
+
+@attrs.frozen(slots=True)
 class ProducerOpenRequest:
     name: str
 
@@ -337,6 +370,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.STATE_PUT: Operation(StatePutRequest, StateValue),
     Op.STATE_DELETE: Operation(StateDeleteRequest, Empty),
     Op.STATE_SCAN: Operation(StateScanRequest, StateScanReply),
+    Op.COMMIT: Operation(CommitRequest, CommitReply),
     Op.PRODUCER_OPEN: Operation(ProducerOpenRequest, ProducerIdentity),
 }
 

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import attrs
 import trio
 
+from journal.atomic_changes import Delete, Put
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.errors import ShuttingDownError, UnknownOperationError
@@ -359,6 +361,20 @@ class ServerOperations:
         await self.engine.control.delete_state(request.key, request.expected_version)
         connection.reply(build(Op.STATE_DELETE, correlation))
 
+    async def commit(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CommitRequest = decode_request(Op.COMMIT, body)
+        appended, values = await self.engine.atomic.commit(
+            [(one.shard, one.batch) for one in request.appends],
+            [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
+            [Delete(one.key, one.expected_version) for one in request.deletes],
+        )
+        reply = messages.CommitReply(
+            [messages.BatchAppended(one.level, one.base_offset) for one in appended],
+            # The values are the client's own: only their versions are news.
+            [attrs.evolve(one, value=b"") for one in values],
+        )
+        connection.reply(build(Op.COMMIT, correlation, encode(reply)))
+
     def scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
         limit = max(1, min(request.limit, _LARGEST_PAGE))
@@ -411,5 +427,6 @@ _HANDLERS: dict[int, Handler] = {
     Op.STATE_PUT: ServerOperations.put_state,
     Op.STATE_DELETE: ServerOperations.delete_state,
     Op.STATE_SCAN: ServerOperations.scan_state,
+    Op.COMMIT: ServerOperations.commit,
     Op.PRODUCER_OPEN: ServerOperations.open_producer,
 }

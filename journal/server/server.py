@@ -17,7 +17,7 @@ import trio
 
 from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
-from journal.listening import accept, bind, linger, reached_at
+from journal.listening import accept, bind, linger, listens_at, prepare, reached_at
 from journal.log import configure_log
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
@@ -26,8 +26,9 @@ from journal.server.operations import ServerOperations
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.receive_buffers import BufferPool
 from journal.server.statistics import ServerStatistics
-from journal.server.tcp import prepare, receive
-from journal.server.websocket import WebSocketCarrier, open_websocket, receive_messages
+from journal.server.tcp import receive
+from journal.server.websocket import WebSocketCarrier, receive_messages
+from journal.websocket_opening import open_websocket
 
 _GOODBYE_S = 2.0
 _SWITCH_INTERVAL_S = 0.001
@@ -94,9 +95,7 @@ class Server:
             if "http" in sockets:
                 app = make_app(self.engine, self.statistics, self.stopping.is_set)
                 self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping)
-            for name, sock in sockets.items():
-                host, port = sock.getsockname()[:2]
-                self.addresses.append(f"{name}={f'[{host}]' if ':' in host else host}:{port}")
+            self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
             task_status.started(self.addresses)
             await self.stopping.wait()
             accepting.cancel_scope.cancel()
@@ -141,7 +140,11 @@ class Server:
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
-        async with open_websocket(sock, limits.max_frame_bytes, limits.hello_timeout_s) as websocket:
+        async with open_websocket(
+            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
+            max_message_bytes=limits.max_frame_bytes,
+            handshake_timeout_s=limits.hello_timeout_s,
+        ) as websocket:
             await self._serve(
                 WebSocketCarrier(websocket),
                 peer,

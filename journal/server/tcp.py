@@ -14,19 +14,6 @@ from journal.server.connection import Connection
 from journal.server.receive_buffers import BufferPool, ReceiveBuffer
 
 _LEAST_ROOM_BYTES = 64 * 1024
-_KEEPALIVE_IDLE_S = 30
-_KEEPALIVE_INTERVAL_S = 10
-_KEEPALIVE_PROBES = 3
-
-
-def prepare(sock: socket.socket) -> None:
-    """Set a socket up: no delay for small frames, and a dead peer is noticed within a minute."""
-    sock.setblocking(False)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
 
 
 async def receive(connection: Connection, sock: socket.socket, pool: BufferPool, hello_timeout_s: float) -> None:

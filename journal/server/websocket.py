@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from journal.protocol.errors import RemoteProtocolError
 from journal.server.connection import Connection
 from journal.server.receive_buffers import ReceiveBuffer
 from shards.chunks import Readable
-
-_RECEIVE_BYTES = 64 * 1024
-_CLOSING_S = 0.5
 
 
 class WebSocketCarrier:
@@ -38,34 +31,6 @@ class WebSocketCarrier:
         except ConnectionClosed as error:
             raise BrokenPipeError("the WebSocket is closed") from error
         return len(message)
-
-
-@asynccontextmanager
-async def open_websocket(
-    sock: socket.socket, max_message_bytes: int, handshake_timeout_s: float
-) -> AsyncIterator[WebSocketConnection]:
-    """A WebSocket over an accepted socket, closed in order at the end.
-
-    Raises:
-        OSError: The peer went away, or asked for no WebSocket in time.
-    """
-    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-    failure: Exception | None = None
-    async with stream, trio.open_nursery() as nursery:
-        try:
-            with trio.fail_after(handshake_timeout_s):
-                request = await wrap_server_stream(
-                    nursery, stream, max_message_size=max_message_bytes, receive_buffer_size=_RECEIVE_BYTES
-                )
-                websocket = await request.accept()
-            yield websocket
-            with trio.move_on_after(_CLOSING_S):
-                await websocket.aclose()
-        except (ConnectionClosed, trio.TooSlowError):
-            failure = BrokenPipeError("the WebSocket was not opened")
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 async def receive_messages(connection: Connection, websocket: WebSocketConnection, hello_timeout_s: float) -> None:

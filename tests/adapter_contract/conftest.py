@@ -16,7 +16,8 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.engines.embedded import open_embedded
 from journal.config import ListenConfig, ServerConfig, StorageConfig
 from journal.engine import open_engine
-from journal.server.server import Server, bind
+from journal.listening import bind
+from journal.server.server import Server
 
 Opening = Callable[[], AbstractAsyncContextManager[StorageAdapter]]
 
@@ -48,7 +49,7 @@ def small_config() -> ServerConfig:
 @asynccontextmanager
 async def open_served(directory: Path) -> AsyncIterator[StorageAdapter]:
     """A journal server on a free port and the adapter over its client, both gone at the end."""
-    sockets = bind(small_config())
+    sockets = bind({"tcp": "127.0.0.1:0"}, main="tcp")
     with contextlib.ExitStack() as stack:
         for sock in sockets.values():
             stack.enter_context(sock)

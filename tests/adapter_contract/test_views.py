@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import AsyncGenerator
+
 import pytest
 import trio
 
@@ -119,3 +122,16 @@ async def test_opening_a_producer_name_again_raises_its_epoch(adapter: StorageAd
     assert second.epoch > first.epoch
     with pytest.raises(InvalidNameError):
         await adapter.open_producer("")
+
+
+async def test_a_scan_that_is_left_early_leaves_nothing_open(adapter: StorageAdapter) -> None:
+    """An inner generator was left to the garbage collector, which trio warns of."""
+    for number in range(3):
+        await adapter.put_state(b"k%d" % number, b"v")
+    scan = adapter.scan_state(b"k")
+    async for value in scan:
+        assert value.key == b"k0"
+        break
+    assert isinstance(scan, AsyncGenerator)
+    await scan.aclose()
+    gc.collect()

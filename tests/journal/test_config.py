@@ -6,11 +6,9 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from journal.config import SECTIONS, ListenConfig, ServerConfig, StorageConfig, load_config
-from journal.settings import ConfigurationError, LogFormat, allowed, format_size, parse_address, parse_size
+from journal.settings import ConfigurationError, LogFormat, allowed
 from shards.model import Mode
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "journal.toml"
@@ -175,28 +173,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="is not valid TOML"):
         load_config(tmp_path / "binary")
-
-
-@given(st.integers(0, 1 << 60))
-def test_a_size_is_read_back_as_it_was_written(size_bytes: int) -> None:
-    assert parse_size(format_size(size_bytes)) == size_bytes
-    assert parse_size(size_bytes) == size_bytes
-
-
-@pytest.mark.parametrize("text", ["", "12", "1KB", "-1 MiB", "1 mib", "0.3 B", "MiB", "1e3 KiB", True, 1.5, None])
-def test_what_is_no_size_is_refused(text: object) -> None:
-    with pytest.raises(ValueError, match="is no"):
-        parse_size(text)
-
-
-def test_addresses() -> None:
-    assert parse_address("") is None
-    assert parse_address("localhost:7420") == ("localhost", 7420)
-    assert parse_address("0.0.0.0:0") == ("0.0.0.0", 0)
-    assert parse_address("[::1]:65535") == ("::1", 65535)
-    for wrong in ("localhost", ":7420", "::1:7420", "a:65536", "a:-1", "a b:1", "[x]y:1"):
-        with pytest.raises(ValueError, match="is no address"):
-            parse_address(wrong)
 
 
 def test_a_broker_does_not_need_the_settings() -> None:

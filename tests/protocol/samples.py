@@ -56,6 +56,11 @@ REQUESTS: dict[Op, object] = {
     Op.STATE_PUT: messages.StatePutRequest(b"session/1", b"\x00\x01", 0, 1_800_000_000_000_000),
     Op.STATE_DELETE: messages.StateDeleteRequest(b"session/1", 12),
     Op.STATE_SCAN: messages.StateScanRequest(b"session/", b"session/0", 10),
+    Op.COMMIT: messages.CommitRequest(
+        [messages.ShardBatch("plant/line-1", BATCH)],
+        [messages.StatePutRequest(b"session/1", b"\x00\x01", 12)],
+        [messages.StateDeleteRequest(b"timer/1", 7)],
+    ),
     Op.PRODUCER_OPEN: messages.ProducerOpenRequest("broker-1"),
 }
 REPLIES: dict[Op, object] = {
@@ -84,6 +89,9 @@ REPLIES: dict[Op, object] = {
     Op.STATE_PUT: VALUE,
     Op.STATE_DELETE: messages.Empty(),
     Op.STATE_SCAN: messages.StateScanReply([VALUE], False),
+    Op.COMMIT: messages.CommitReply(
+        [messages.BatchAppended(2, 105)], [StateValue(b"session/1", b"", 78, 1_800_000_000_000_000)]
+    ),
     Op.PRODUCER_OPEN: ProducerIdentity(11, 2),
 }
 

@@ -1,1 +1,59 @@
 """MQTT 3.1.1 and 5 as bytes: packets in and out, no sockets, no clocks, no event loop."""
+
+from broker_adapter.mqtt.codec.decoder import Decoder
+from broker_adapter.mqtt.codec.encoder import PublishTemplate, encode, encode_pubacks, publish_template
+from broker_adapter.mqtt.codec.errors import MqttProtocolError
+from broker_adapter.mqtt.codec.packets import (
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.codec.version import Version
+
+__all__ = [
+    "EMPTY",
+    "Auth",
+    "Connack",
+    "Connect",
+    "Decoder",
+    "Disconnect",
+    "MqttProtocolError",
+    "Packet",
+    "Pingreq",
+    "Pingresp",
+    "Properties",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "PublishTemplate",
+    "Pubrec",
+    "Pubrel",
+    "ReasonCode",
+    "Suback",
+    "Subscribe",
+    "SubscriptionRequest",
+    "Unsuback",
+    "Unsubscribe",
+    "Version",
+    "Will",
+    "encode",
+    "encode_pubacks",
+    "publish_template",
+]

@@ -218,18 +218,24 @@ class PahoClient:
             if len(self.messages) == before:
                 return [message.payload for message in self.messages]
 
-    def wait_payload(self, payload: bytes) -> None:
+    def wait_payload(self, payload: bytes, *, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until this has come."""
-        self._wait(lambda: payload in [message.payload for message in self.messages], f"{payload!r} did not come")
+        self._wait(
+            lambda: payload in [message.payload for message in self.messages],
+            lambda: f"{payload!r} did not come, but {[message.payload for message in self.messages]}",
+            timeout_s,
+        )
 
     def _stop_thread(self) -> None:
         self._client.loop_stop()
         # A new thread would begin with a new pair of sockets and leave this one open.
         self._client._reset_sockets(sockpair_only=True)
 
-    def _wait(self, is_so: Callable[[], bool], otherwise: str | Callable[[], str]) -> None:
+    def _wait(
+        self, is_so: Callable[[], bool], otherwise: str | Callable[[], str], timeout_s: float = TIMEOUT_S
+    ) -> None:
         with self._changed:
-            if not self._changed.wait_for(is_so, TIMEOUT_S):
+            if not self._changed.wait_for(is_so, timeout_s):
                 said = otherwise if isinstance(otherwise, str) else otherwise()
                 raise AssertionError(f"{self.client_id}: {said}")
 

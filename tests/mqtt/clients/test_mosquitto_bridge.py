@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.mqtt.clients.paho_client import PahoClient, fresh
-from tests.mqtt.cluster.processes import REPOSITORY, USES_MOSQUITTO, Cluster, Process, free_port, running_cluster
+from tests.mqtt.cluster.processes import NEEDS_CLUSTER, REPOSITORY, Cluster, Process, free_port, running_cluster
 
 CONFIG = REPOSITORY / "conf" / "mosquitto-bridge.conf"
 PROGRAM = shutil.which("mosquitto", path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin")
@@ -74,7 +74,7 @@ def test_messages_pass_the_bridge_in_both_directions(cluster: Cluster, tmp_path:
             assert len(device.wait_quiet()) == 100
 
 
-@pytest.mark.skipif(USES_MOSQUITTO, reason="one mosquitto stands for all brokers: nobody is left")
+@NEEDS_CLUSTER
 def test_the_bridge_goes_on_at_another_broker(tmp_path: Path) -> None:
     (tmp_path / "bridge").mkdir()
     with (

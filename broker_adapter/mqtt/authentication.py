@@ -1,0 +1,130 @@
+"""Whether a client is who it says: by password, off the event loop, a few at a time, and slowly for who guesses.
+
+What the passwords are checked against is `users`, what a client may do then is `access`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from broker_adapter.mqtt.back_off import BackOff
+from broker_adapter.mqtt.users import Users
+
+_AT_ONCE: Final = 2
+"""Checks that run at the same time: each takes a core for its time, and 16 MiB."""
+
+_REMEMBERED: Final = 20_000
+
+
+class Authentication:
+    """Checks user names and passwords.
+
+    Args:
+        users: Who there is; None if no password file is configured.
+        clock: Seconds, never going backwards.
+
+    Attributes:
+        refused_early: Tries that were refused unseen because their turn had not come yet.
+    """
+
+    def __init__(self, users: Users | None, clock: Callable[[], float] = trio.current_time) -> None:
+        self._users = users
+        self._clock = clock
+        self._turns = trio.CapacityLimiter(_AT_ONCE)
+        self._threads = trio.CapacityLimiter(_AT_ONCE)
+        # Of one user from one host, and of a host whatever names it tries: nobody can lock out a user from elsewhere.
+        self._by_user = BackOff(free_failures=3, first_s=1, longest_s=60)
+        self._by_host = BackOff(free_failures=30, first_s=1, longest_s=60)
+        self._proofs: OrderedDict[bytes, None] = OrderedDict()
+        self._key = secrets.token_bytes(32)
+        self.refused_early = 0
+
+    @property
+    def users(self) -> Users | None:
+        """Who there is."""
+        return self._users
+
+    @users.setter
+    def users(self, users: Users | None) -> None:
+        self._users = users
+
+    async def check(self, name: str, password: bytes, host: str) -> bool:
+        """Whether it is the user's password.
+
+        Args:
+            name: As the client gave it.
+            password: As the client gave it.
+            host: Where the client is; empty if that is not known.
+        """
+        users = self._users
+        if users is None:
+            await trio.lowlevel.checkpoint()
+            return False
+        network = _network(host)
+        if self._must_wait(name, network):
+            await trio.lowlevel.checkpoint()
+            return False
+        proof = self._proof(users, name, password)
+        if proof is not None and proof in self._proofs:
+            self._proofs.move_to_end(proof)
+            self._by_user.succeeded((name, network))
+            await trio.lowlevel.checkpoint()
+            return True
+        async with self._turns:
+            if self._must_wait(name, network):
+                # Others like this one failed while it waited for its turn.
+                return False
+            is_right = await trio.to_thread.run_sync(users.check, name, password, limiter=self._threads)
+        now = self._clock()
+        if is_right:
+            self._by_user.succeeded((name, network))
+            self._remember(proof)
+        else:
+            self._by_user.failed((name, network), now)
+            self._by_host.failed(network, now)
+        return is_right
+
+    def _must_wait(self, name: str, network: str) -> bool:
+        now = self._clock()
+        if self._by_user.must_wait((name, network), now) or self._by_host.must_wait(network, now):
+            self.refused_early += 1
+            return True
+        return False
+
+    def _proof(self, users: Users, name: str, password: bytes) -> bytes | None:
+        """What is remembered of a password that was right.
+
+        Ten thousand clients that come back after a broken network would otherwise take minutes. It is a hash that is
+        quick, but under a key that this process alone has, and bound to the line of the file, so that it is worth
+        nothing once the password was changed.
+        """
+        kept = users.hash_of(name)
+        if kept is None:
+            return None
+        message = b"\0".join((name.encode(), kept.salt.hex().encode(), kept.digest.hex().encode(), password))
+        return hmac.digest(self._key, message, hashlib.sha256)
+
+    def _remember(self, proof: bytes | None) -> None:
+        if proof is not None:
+            self._proofs[proof] = None
+            if len(self._proofs) > _REMEMBERED:
+                self._proofs.popitem(last=False)
+
+
+def _network(host: str) -> str:
+    """Whoever has one address of IPv6 has a whole network of them."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host

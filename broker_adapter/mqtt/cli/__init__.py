@@ -1,0 +1,1 @@
+"""The `journal-broker` command. One module a command; each imports what it needs when it runs."""

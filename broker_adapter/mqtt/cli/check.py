@@ -1,0 +1,30 @@
+"""`journal-broker check`: whether a broker could start with a configuration, without starting one."""
+
+from __future__ import annotations
+
+from broker_adapter.mqtt.cli.settings_options import ConfigOption, SetOption, load
+from command_line.output import write_text
+
+
+def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
+    """Read a configuration and all files that it names, and say what is wrong with them.
+
+    Exit status 1 if a broker would not start with it, or nobody could connect.
+    """
+    from broker_adapter.mqtt.assembly import access_control_of, nobody_can_connect, tls_of
+
+    wanted = load(config, settings)
+    tls_of(wanted)
+    users = access_control_of(wanted).authentication.users
+    if missing := nobody_can_connect(wanted, users):
+        write_text(missing)
+        return 1
+    counts = (
+        (len(wanted.access.rules), "access rules"),
+        (len(wanted.storage), "storage rules"),
+        (len(wanted.mapping), "mapping rules"),
+        (0 if users is None else len(users), "users"),
+    )
+    parts = ", ".join(f"{count} {what}" for count, what in counts)
+    write_text(f"{'the defaults' if config is None else config}: a broker can start with it; {parts}")
+    return 0

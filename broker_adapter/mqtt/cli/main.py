@@ -1,0 +1,52 @@
+"""The `journal-broker` command: what commands there are, and the way from the arguments to an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from command_line.app import build_app, run_app
+
+# First lines of the functions' docstrings, told without importing them (a test compares the two).
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "serve": (
+        "broker_adapter.mqtt.cli.serve:serve",
+        "Run the broker (also without a command); print `ready` with its addresses once it accepts clients.",
+    ),
+    "passwd": (
+        "broker_adapter.mqtt.cli.passwd:passwd",
+        "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",
+    ),
+    "rules": (
+        "broker_adapter.mqtt.cli.rules:rules",
+        "Say what becomes of messages to a topic: where they are stored, and who may publish and subscribe.",
+    ),
+    "check": (
+        "broker_adapter.mqtt.cli.check:check",
+        "Read a configuration and all files that it names, and say what is wrong with them.",
+    ),
+}
+_PURPOSE: Final = "MQTT broker that keeps everything in a store, which any number of brokers share."
+_OWN_OPTIONS: Final = ("--help", "-h", "--version")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line (without the program's name).
+
+    Returns:
+        The exit status; see `command_line.boundary`.
+    """
+    first = next((argument for argument in arguments if argument != "--debug"), None)
+    if first is None or (first.startswith("-") and first not in _OWN_OPTIONS):
+        arguments = ["serve", *arguments]
+    return run_app(build_app("journal-broker", _PURPOSE, COMMANDS), arguments)
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

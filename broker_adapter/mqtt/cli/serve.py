@@ -1,0 +1,55 @@
+"""`journal-broker serve`: run a broker until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from broker_adapter.mqtt.cli.settings_options import ConfigOption, SetOption, load
+from command_line.output import write_text
+
+if TYPE_CHECKING:
+    from broker_adapter.mqtt.config import BrokerConfig
+
+
+def serve(
+    *,
+    config: ConfigOption = None,
+    store: str | None = None,
+    listen: str | None = None,
+    anonymous: Annotated[bool, Parameter(negative="")] = False,
+    settings: SetOption = (),
+) -> None:
+    """Run the broker (also without a command); print `ready` with its addresses once it accepts clients.
+
+    SIGTERM and Ctrl-C stop it in order, SIGHUP makes it read users, access rules and certificates again.
+
+    Args:
+        store: URL of the store, in place of the configured one: journal://127.0.0.1:7420, embedded:/var/lib/broker,
+            memory:
+        listen: Address for MQTT over TCP as HOST:PORT, in place of the configured one.
+        anonymous: Let everybody in.
+    """
+    import trio
+
+    from broker_adapter.mqtt.process import run_broker
+
+    def read() -> BrokerConfig:
+        return load(
+            config,
+            settings,
+            broker__store=store,
+            listen__mqtt=listen,
+            access__anonymous=True if anonymous else None,
+        )
+
+    wanted = read()
+
+    async def serving() -> None:
+        async with trio.open_nursery() as nursery:
+            addresses = await nursery.start(run_broker, wanted, read)
+            if addresses:
+                write_text(" ".join(("ready", *addresses)))
+
+    trio.run(serving)

@@ -1,0 +1,47 @@
+"""The options with which commands are told the broker's settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from cyclopts import Parameter
+
+from command_line.overrides import overrides_of
+
+if TYPE_CHECKING:
+    from broker_adapter.mqtt.config import BrokerConfig
+
+ConfigOption: TypeAlias = Annotated[
+    str | None,
+    Parameter(name="--config", help="Configuration file (see conf/broker.toml); what it leaves out has its default."),
+]
+SetOption: TypeAlias = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--set",
+        negative="",
+        help="One setting as SECTION.KEY=VALUE, in place of the configured one, for example "
+        "--set access.anonymous=true; may be given many times.",
+    ),
+]
+
+LISTED_IN = "conf/broker.toml"
+
+
+def load(config: str | None, settings: tuple[str, ...], **named: object) -> BrokerConfig:
+    """The settings of a file and of the command line together.
+
+    Args:
+        config: The file; None for the defaults.
+        settings: Those of `--set`.
+        named: Those of options of their own, by section and key with two underscores between; None for one not given.
+
+    Raises:
+        ConfigurationError: A setting is wrong.
+        UsageError: `--set` has another form.
+    """
+    from broker_adapter.mqtt.config import load_broker_config
+
+    overrides = overrides_of(settings, listed_in=LISTED_IN)
+    overrides.update({name.replace("__", "."): value for name, value in named.items() if value is not None})
+    return load_broker_config(config, overrides)

@@ -1,0 +1,249 @@
+"""The broker's settings: their defaults, units and bounds. How a file is read into them is `journal.settings_file`.
+
+``conf/broker.toml`` shows every setting with its default; a test keeps the two the same. A setting is added here and
+there alone, and there are at most forty. What they become is `assembly`.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import attrs
+from attrs import field
+
+from broker_adapter.mqtt.limits import Limits
+from broker_adapter.mqtt.storage_rules import Storage
+from broker_adapter.mqtt.topics import OWN_PREFIX
+from broker_adapter.opening import ENGINES
+from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
+from journal.settings import KIB, MIB, Address, Kind, LogConfig, Size, bytes_within, parse_text, within
+from journal.settings_file import Schema
+from shards.errors import InvalidNameError
+from shards.names import validate_shard_name
+from shards.topic_filters import validate_filter
+
+_LIMITS = Limits()
+_MAX_PACKET_BYTES = 256 * MIB
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_QOS = (0, 1, 2)
+
+
+def _parse_store(value: object) -> str:
+    url = parse_text(value)
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in ENGINES:
+        raise ValueError("is no store")
+    return url
+
+
+def _parse_id(value: object) -> str:
+    # A number is a name, too: who numbers brokers need not write quotation marks.
+    name = str(value) if isinstance(value, int) and not isinstance(value, bool) else parse_text(value)
+    if name and _NAME.fullmatch(name) is None:
+        raise ValueError("is no id")
+    return name
+
+
+def _parse_filter(value: object) -> str:
+    try:
+        return validate_filter(parse_text(value))
+    except InvalidNameError as error:
+        raise ValueError("is no topic filter") from error
+
+
+def _parse_filters(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ValueError("names none")
+    for each in values:
+        # What stands for a name is no part of the filter's grammar.
+        _parse_filter(re.sub("%[uc]", "x", each) if isinstance(each, str) else each)
+    return tuple(values)
+
+
+def _parse_prefix(value: object) -> str:
+    try:
+        prefix = validate_shard_name(parse_text(value))
+    except InvalidNameError as error:
+        raise ValueError("is no shard name") from error
+    if prefix.startswith(OWN_PREFIX) or prefix.endswith("/"):
+        raise ValueError("cannot be used")
+    return prefix
+
+
+def _parse_qos(value: object) -> tuple[int, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(type(each) is int and each in _QOS for each in values):
+        raise ValueError("is no QoS")
+    return tuple(sorted(set(values)))
+
+
+def _parse_hashed(value: object) -> str:
+    if value not in ("topic", "publisher"):
+        raise ValueError("is not one of the choices")
+    return str(value)
+
+
+Text = Annotated[str, Kind(parse_text, "any text")]
+File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
+StoreUrl = Annotated[str, Kind(_parse_store, "a URL that begins with " + ", ".join(f"{name}:" for name in ENGINES))]
+BrokerId = Annotated[str, Kind(_parse_id, 'up to 64 letters, digits, ".", "_" and "-", or "" for one made up')]
+Filter = Annotated[str, Kind(_parse_filter, 'a topic filter such as "plant/+/alarm" or "plant/#"')]
+Filters = Annotated[
+    tuple[str, ...],
+    Kind(_parse_filters, 'a list of topic filters, in which "%u" and "%c" stand for the client\'s names'),
+]
+Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{OWN_PREFIX}" or end with "/"')]
+QosList = Annotated[tuple[int, ...], Kind(_parse_qos, "a list of 0, 1 and 2")]
+Hashed = Annotated[Literal["topic", "publisher"], Kind(_parse_hashed, '"topic" or "publisher"')]
+
+
+class Permission(enum.StrEnum):
+    """What a rule, or what no rule decides, comes to."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class Action(enum.StrEnum):
+    """What a rule is about."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    ALL = "all"
+
+
+@attrs.frozen
+class BrokerSection:
+    """Who the broker is and where everything lies."""
+
+    id: BrokerId = ""
+    store: StoreUrl = "journal://127.0.0.1:7420"
+    offline: bool = True
+    sys_interval_s: int = field(default=10, metadata=within("seconds", 0, 86_400))
+
+
+@attrs.frozen
+class ListenSection:
+    """Where clients come in."""
+
+    mqtt: Address = "127.0.0.1:1883"
+    mqtts: Address = ""
+    websocket: Address = ""
+    websockets: Address = ""
+
+
+@attrs.frozen
+class TlsSection:
+    """Certificates of `mqtts` and `websockets`."""
+
+    certificate_file: File = ""
+    key_file: File = ""
+    client_ca_file: File = ""
+
+
+@attrs.frozen
+class AccessRuleTable:
+    """One rule of what clients may do."""
+
+    permission: Permission
+    topics: Filters
+    action: Action = Action.ALL
+    user: Text = ""
+    client: Text = ""
+
+
+@attrs.frozen
+class AccessSection:
+    """Who may do what."""
+
+    users_file: File = ""
+    anonymous: bool = False
+    default: Permission = Permission.ALLOW
+    rules: tuple[AccessRuleTable, ...] = ()
+
+
+@attrs.frozen
+class LimitsSection:
+    """What one client can make the broker hold."""
+
+    max_connections: int = field(default=20_000, metadata=within("connections", 1, 1_000_000))
+    max_packet_bytes: Size = field(default=_LIMITS.max_packet_bytes, metadata=bytes_within(1 * KIB, _MAX_PACKET_BYTES))
+    receive_maximum: int = field(default=_LIMITS.receive_maximum, metadata=within("messages", 1, 65_535))
+    send_maximum: int = field(default=_LIMITS.send_maximum, metadata=within("messages", 1, 65_535))
+    topic_alias_maximum: int = field(default=_LIMITS.topic_alias_maximum, metadata=within("aliases", 0, 65_535))
+    max_keep_alive_s: int = field(default=_LIMITS.max_keep_alive_s, metadata=within("seconds", 0, 65_535))
+    max_session_expiry_s: int = field(default=_LIMITS.max_session_expiry_s, metadata=within("seconds", 0, 0xFFFF_FFFF))
+    max_subscriptions: int = field(default=_LIMITS.max_subscriptions, metadata=within("subscriptions", 1, 1_000_000))
+    max_output_bytes: Size = field(default=_LIMITS.max_output_bytes, metadata=bytes_within(4 * KIB, _MAX_PACKET_BYTES))
+    connect_timeout_s: int = field(default=10, metadata=within("seconds", 1, 3_600))
+
+
+@attrs.frozen
+class StorageTable:
+    """What is done with the messages of some topics."""
+
+    topics: Filter
+    qos: QosList = _QOS
+    storage: Storage | None = None
+    offline: bool | None = None
+
+
+@attrs.frozen
+class MappingTable:
+    """Folds many topics into few shards."""
+
+    topics: Filter
+    prefix: Prefix
+    shards: int = field(metadata=within("shards", 1, MAX_FOLDED_SHARDS))
+    by: Hashed = "topic"
+
+
+@attrs.frozen
+class BrokerConfig:
+    """Every setting of a broker."""
+
+    broker: BrokerSection = BrokerSection()
+    listen: ListenSection = ListenSection()
+    tls: TlsSection = TlsSection()
+    access: AccessSection = AccessSection()
+    limits: LimitsSection = LimitsSection()
+    storage: tuple[StorageTable, ...] = ()
+    mapping: tuple[MappingTable, ...] = ()
+    log: LogConfig = field(factory=LogConfig)
+
+
+def _check(config: BrokerConfig) -> Iterable[str]:
+    listen, tls = config.listen, config.tls
+    if not (listen.mqtt or listen.mqtts or listen.websocket or listen.websockets):
+        yield "[listen] names no address, so no client could connect; give one of mqtt, mqtts, websocket, websockets"
+    for name, address in (("mqtts", listen.mqtts), ("websockets", listen.websockets)):
+        if address and not (tls.certificate_file and tls.key_file):
+            yield f"[listen] {name} = {address!r} needs [tls] certificate_file and key_file"
+    if bool(tls.certificate_file) != bool(tls.key_file):
+        yield "[tls] certificate_file and key_file belong together; give both or neither"
+    for number, table in enumerate(config.storage, 1):
+        if table.storage is None and table.offline is None:
+            yield f"[[storage]] number {number} decides nothing; give it storage, offline or both"
+
+
+_SCHEMA = Schema(BrokerConfig, check=_check)
+
+SECTIONS = _SCHEMA.sections
+"""All settings by section and name, without those of lists of tables."""
+
+TABLES = _SCHEMA.tables
+"""The settings of each list of tables, by its dotted name."""
+
+
+def load_broker_config(path: str | os.PathLike[str] | None, overrides: Mapping[str, object] = {}) -> BrokerConfig:
+    """Read a settings file; see `journal.settings_file.Schema.load`.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong kind or out of bounds.
+    """
+    return _SCHEMA.load(path, overrides)

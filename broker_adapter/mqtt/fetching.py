@@ -1,0 +1,61 @@
+"""Reads single messages from the store again, by their place: those that an earlier connection left unfinished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.message import Message, message_of
+from broker_adapter.mqtt.publishing import until_reached
+from broker_adapter.mqtt.session import Retained
+from broker_adapter.mqtt.topics import OWN_PREFIX
+from shards.errors import OffsetOutOfRangeError, ShardNotFoundError
+from shards.record import Gap
+
+RETAINED_PREFIX: Final = f"{OWN_PREFIX}retained/"
+
+Place = tuple[str, int]
+"""Shard and offset."""
+
+_SPAN: Final = 512
+
+
+async def fetch_messages(adapter: StorageAdapter, retained: Retained, places: Iterable[Place]) -> dict[Place, Message]:
+    """Read messages; those that are not in the store any more, or have expired, are left out.
+
+    While the store cannot be reached it waits.
+    """
+    by_shard: dict[str, list[int]] = {}
+    for shard, offset in places:
+        by_shard.setdefault(shard, []).append(offset)
+    found: dict[Place, Message] = {}
+    for shard, offsets in by_shard.items():
+        if shard.startswith(RETAINED_PREFIX):
+            topic = shard.removeprefix(RETAINED_PREFIX)
+            for message in await until_reached(lambda topic=topic: retained.find(topic)):  # type: ignore[misc]
+                found[shard, message.offset] = message
+        else:
+            await _fetch_from(adapter, shard, sorted(offsets), found)
+    return found
+
+
+async def _fetch_from(adapter: StorageAdapter, shard: str, offsets: list[int], found: dict[Place, Message]) -> None:
+    wanted = set(offsets)
+    at = 0
+    while at < len(offsets):
+        first = offsets[at]
+        span = next((offset for offset in reversed(offsets) if offset < first + _SPAN), first) - first + 1
+        try:
+            result = await until_reached(lambda first=first, span=span: adapter.read(shard, first, max_records=span))  # type: ignore[misc]
+        except ShardNotFoundError:
+            return
+        except OffsetOutOfRangeError as error:
+            next_offset = error.start_offset if error.start_offset > first else offsets[-1] + 1
+        else:
+            for record in result.records:
+                if not isinstance(record, Gap) and record.offset in wanted:
+                    found[shard, record.offset] = message_of(shard, record)
+            next_offset = max(result.next_offset, first + 1)
+        while at < len(offsets) and offsets[at] < next_offset:
+            at += 1

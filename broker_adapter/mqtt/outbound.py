@@ -1,0 +1,236 @@
+"""What goes to one client: messages are taken when it may have more, encoded, and followed until it has answered.
+
+Which messages those are is decided in `delivery`, what must be remembered of them in `session`. This is the hot path of
+delivery: it never waits for a single message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.codec import Pubrel, ReasonCode, encode
+from broker_adapter.mqtt.delivery import Arrival, Inbox
+from broker_adapter.mqtt.fetching import fetch_messages
+from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.publish_encoding import PublishEncoder
+from broker_adapter.mqtt.sending import Output, SavedFirst
+from broker_adapter.mqtt.session import InFlight, Origin, Retained, Session
+from broker_adapter.mqtt.statistics import BrokerStatistics
+from shards.clock import Clock
+
+_TAKEN_AT_ONCE: Final = 128
+_RESENT_AT_ONCE: Final = 64
+
+
+class Outbound:
+    """Messages to one client.
+
+    Args:
+        session: Where they are followed.
+        inbox: Where they come from.
+        output: Where they go.
+        saved: The same, for what must be durable first.
+        encoder: Makes packets of them.
+        adapter: Where messages of an earlier connection are read again.
+        retained: Where retained ones are.
+        clock: Tells what has expired.
+        start: Starts a task that ends with the connection.
+        statistics: What is sent and dropped is counted there.
+
+    Attributes:
+        took: Messages were taken since this was last set to false: the session's position has moved.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        inbox: Inbox,
+        output: Output,
+        saved: SavedFirst,
+        encoder: PublishEncoder,
+        *,
+        adapter: StorageAdapter,
+        retained: Retained,
+        clock: Clock,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        statistics: BrokerStatistics,
+    ) -> None:
+        self._session = session
+        self._window = session.out
+        self._inbox = inbox
+        self._output = output
+        self._saved = saved
+        self._encoder = encoder
+        self._adapter = adapter
+        self._retained = retained
+        self._clock = clock
+        self._start = start
+        self._statistics = statistics
+        self._first: deque[Arrival] = deque()
+        self._acknowledge: dict[int, Callable[[], None]] = {}
+        self._holds = 0
+        self._is_resending = False
+        self.took = False
+
+    def hold(self) -> None:
+        """Send no messages until `release`: others are being looked for that go first."""
+        self._holds += 1
+
+    def release(self, first: list[Arrival]) -> None:
+        """Go on, with these before all that waits."""
+        self._holds -= 1
+        self._first.extend(first)
+        self.pump()
+
+    def stop(self) -> None:
+        """Send no messages any more."""
+        self._holds += 1
+
+    def pump(self) -> None:
+        """Send as much as the client, the connection and the rules allow now."""
+        if self._holds or self._is_resending:
+            return
+        window, output, inbox = self._window, self._output, self._inbox
+        if window.has_resends:
+            self._is_resending = True
+            self._start(self._resend)
+            return
+        now_us = self._clock.now_us()
+        while output.has_room and (quota := window.quota):
+            first = self._first
+            if first:
+                arrivals = [first.popleft() for _ in range(min(quota, _TAKEN_AT_ONCE, len(first)))]
+                origin = Origin.RETAINED
+            else:
+                arrivals = inbox.take(min(quota, _TAKEN_AT_ONCE))
+                origin = Origin.SUBSCRIPTION
+                if not arrivals:
+                    break
+                self.took = True
+            for arrival in arrivals:
+                self._send(arrival, origin, now_us)
+        self._session.advance(inbox.safe_lsn)
+        output.flush()
+
+    def _send(self, arrival: Arrival, origin: Origin, now_us: int) -> None:
+        message, qos = arrival.message, arrival.qos
+        window = self._window
+        if origin is Origin.SUBSCRIPTION:
+            origin = arrival.origin
+            if origin is Origin.SUBSCRIPTION and window.is_known(message):
+                return
+        if message.expires_at_us and message.expires_at_us <= now_us:
+            self._done(arrival)
+            return
+        packet = self._encoder.prepare(message, qos, arrival.retain, arrival.subscription_ids, now_us)
+        if packet is None:
+            # Larger than what the client takes: for it the message is as good as delivered.
+            self._statistics.publishes_dropped += 1
+            self._done(arrival)
+            return
+        statistics = self._statistics
+        statistics.packets_sent += 1
+        statistics.publishes_sent += 1
+        statistics.publish_bytes_sent += len(message.payload)
+        if not qos:
+            self._output.send(packet.with_id(0))
+            if origin is Origin.SUBSCRIPTION:
+                window.sent(message)
+            self._done(arrival)
+            return
+        entry = window.assign(
+            message, qos, origin=origin, retain=arrival.retain, subscription_ids=arrival.subscription_ids
+        )
+        data = packet.with_id(entry.packet_id)
+        if qos == 2 and self._session.is_durable:
+            # At QoS 2 it is this client's once that is durable; at QoS 1 its share of a group is done when it says so.
+            self._saved.send(data, arrival.acknowledge)
+            return
+        self._output.send(data)
+        if arrival.acknowledge is not None:
+            self._acknowledge[entry.packet_id] = arrival.acknowledge
+
+    def _done(self, arrival: Arrival) -> None:
+        if arrival.acknowledge is not None:
+            arrival.acknowledge()
+
+    # Answers of the client; each is false if it does not fit what was sent
+
+    def puback(self, packet_id: int) -> bool:
+        """PUBACK came."""
+        if self._window.puback(packet_id) is None:
+            return not self._window.holds(packet_id)
+        self._finished(packet_id)
+        return True
+
+    def pubrec(self, packet_id: int, reason_code: ReasonCode) -> bool:
+        """PUBREC came: PUBREL is next, once that is durable, unless it is a refusal."""
+        is_refused = reason_code >= ReasonCode.UNSPECIFIED_ERROR
+        entry = self._window.pubrec(packet_id, refused=is_refused)
+        if entry is None:
+            if self._window.holds(packet_id):
+                return False
+            if not is_refused:
+                self._release(packet_id)
+        elif is_refused and not entry.released:
+            self._finished(packet_id)
+        else:
+            self._release(packet_id)
+        return True
+
+    def pubcomp(self, packet_id: int) -> bool:
+        """PUBCOMP came."""
+        if self._window.pubcomp(packet_id) is None:
+            return not self._window.holds(packet_id)
+        self._finished(packet_id)
+        return True
+
+    def _release(self, packet_id: int) -> None:
+        data = encode(Pubrel(packet_id), self._session.version)
+        self._statistics.packets_sent += 1
+        if self._session.is_durable:
+            self._saved.send(data)
+        else:
+            self._output.send(data)
+
+    def _finished(self, packet_id: int) -> None:
+        self.took = True
+        if self._acknowledge and (acknowledge := self._acknowledge.pop(packet_id, None)) is not None:
+            acknowledge()
+
+    # What an earlier connection left unfinished
+
+    async def _resend(self) -> None:
+        window = self._window
+        while window.has_resends:
+            await self._output.wait_for_room()
+            entries = window.take_resends(_RESENT_AT_ONCE)
+            if not entries:
+                # The client must answer some of them first; that calls `pump` again.
+                self._is_resending = False
+                return
+            wanted = [(entry.shard, entry.offset) for entry in entries if not entry.released]
+            found = await fetch_messages(self._adapter, self._retained, wanted)
+            now_us = self._clock.now_us()
+            for entry in entries:
+                self._send_again(entry, found.get((entry.shard, entry.offset)), now_us)
+            self._output.flush()
+        self._is_resending = False
+        self.pump()
+
+    def _send_again(self, entry: InFlight, message: Message | None, now_us: int) -> None:
+        if entry.released:
+            self._release(entry.packet_id)
+            return
+        packet = None
+        if message is not None:
+            packet = self._encoder.prepare(message, entry.qos, entry.retain, entry.subscription_ids, now_us, dup=True)
+        if packet is not None:
+            self._statistics.packets_sent += 1
+            self._statistics.publishes_sent += 1
+            self._output.send(packet.with_id(entry.packet_id))
+        elif self._window.gone(entry.packet_id) is not None:
+            self._release(entry.packet_id)

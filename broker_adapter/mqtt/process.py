@@ -1,0 +1,242 @@
+"""A broker as a process: its store, its listeners, its signals, an orderly stop."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.mqtt.access import AccessControl, AccessRules
+from broker_adapter.mqtt.assembly import (
+    access_control_of,
+    access_rules_of,
+    broker_id_of,
+    limits_of,
+    listener_limits_of,
+    mapping_of,
+    nobody_can_connect,
+    storage_rules_of,
+    tls_of,
+    users_of,
+)
+from broker_adapter.mqtt.broker import Broker
+from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.listeners import Listeners, Peer
+from broker_adapter.mqtt.users import Users
+from journal.listening import bind, listens_at
+from journal.log import configure_log
+from journal.settings import ConfigurationError
+
+_GOODBYE_S: Final = 5.0
+_PATIENCE_S: Final = 2.0
+_TOLD_EVERY_S: Final = 10.0
+_SWITCH_INTERVAL_S: Final = 0.001
+_OWN_DESCRIPTORS: Final = 100
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+async def run_broker(
+    config: BrokerConfig,
+    read_again: Callable[[], BrokerConfig],
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT; report its addresses, as ``name=HOST:PORT``, once it accepts clients.
+
+    While the store cannot be reached it waits for it, and says so.
+
+    Args:
+        config: The settings.
+        read_again: Gives the settings anew, at SIGHUP.
+        task_status: Gets the addresses; none if it was told to stop before it was ready.
+
+    Raises:
+        ConfigurationError: A file that the settings name cannot be used.
+        StorageError: The store refuses this broker.
+        OSError: An address cannot be listened on.
+    """
+    configure_log(config.log, ("journal", "broker_adapter"))
+    # A thread that checked a password or waited for the disk gets the interpreter sooner than after the default 5 ms.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    process = _Process(config, read_again)
+    if missing := process.nobody_can_connect:
+        log.warning(missing)
+    _allow_descriptors(config.limits.max_connections)
+    await process.run(task_status)
+
+
+@attrs.frozen
+class _Readable:
+    """What is read again at SIGHUP."""
+
+    users: Users | None
+    rules: AccessRules
+    tls: ssl.SSLContext | None
+
+
+class _Process:
+    """One run of a broker."""
+
+    def __init__(self, config: BrokerConfig, read_again: Callable[[], BrokerConfig]) -> None:
+        self._config = config
+        self._read_again = read_again
+        self._access: AccessControl = access_control_of(config)
+        self._tls = tls_of(config)
+        self._listeners: Listeners | None = None
+        self._stopping = trio.Event()
+        self._life = trio.CancelScope()
+        self._is_ready = False
+
+    @property
+    def nobody_can_connect(self) -> str:
+        return nobody_can_connect(self._config, self._access.authentication.users)
+
+    async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        async with trio.open_nursery() as nursery:
+            # Signals are taken from before the start until after the end, which a second one must not cut.
+            await nursery.start(self._take_signals)
+            with self._life:
+                await self._serve(task_status)
+            if not self._is_ready:
+                task_status.started([])
+            nursery.cancel_scope.cancel()
+        log.info("stopped")
+
+    async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        sockets = bind(attrs.asdict(self._config.listen), main="mqtt")
+        try:
+            async with trio.open_nursery() as nursery:
+                waiting = trio.CancelScope()
+                nursery.start_soon(self._tell_of_waiting, waiting)
+                async with open_adapter(self._config.broker.store) as adapter:
+                    broker = self._broker(adapter)
+                    # Inside the adapter's life: the broker's last words go to the store.
+                    async with trio.open_nursery() as serving:
+                        await serving.start(broker.run)
+                        waiting.cancel()
+                        listeners = self._listeners_of(broker)
+                        await serving.start(listeners.run, sockets)
+                        self._is_ready = True
+                        task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
+                        await self._stopping.wait()
+                        listeners.stop_accepting()
+                        with trio.move_on_after(_GOODBYE_S):
+                            await broker.stop()
+                            await listeners.wait_empty()
+                        serving.cancel_scope.cancel()
+        finally:
+            for sock in sockets.values():
+                sock.close()
+
+    def _broker(self, adapter: StorageAdapter) -> Broker:
+        config = self._config
+        return Broker(
+            adapter,
+            broker_id_of(config),
+            access=self._access,
+            mapping=mapping_of(config),
+            rules=storage_rules_of(config),
+            limits=limits_of(config.limits),
+            system_interval_s=config.broker.sys_interval_s,
+            version=_version(),
+        )
+
+    def _listeners_of(self, broker: Broker) -> Listeners:
+        async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
+            await broker.serve_stream(stream, peer=peer.address, transport=peer.transport)
+
+        self._listeners = Listeners(serve, listener_limits_of(self._config.limits), self._tls)
+        return self._listeners
+
+    async def _tell_of_waiting(self, waiting: trio.CancelScope) -> None:
+        with waiting:
+            await trio.sleep(_PATIENCE_S)
+            while True:
+                log.warning("waiting for the store", store=self._config.broker.store)
+                await trio.sleep(_TOLD_EVERY_S)
+
+    # Signals
+
+    async def _take_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    await self._reload()
+                    continue
+                log.info(
+                    "already stopping" if self._stopping.is_set() else "stopping", signal=signal.Signals(number).name
+                )
+                self._stopping.set()
+                if not self._is_ready:
+                    # There is nobody to say goodbye to.
+                    self._life.cancel()
+
+    async def _reload(self) -> None:
+        """Take over what may change while the broker runs; if any of it is wrong, all stays as it is."""
+        try:
+            config = self._read_again()
+            readable = await trio.to_thread.run_sync(_read, config)
+        except ConfigurationError as error:
+            log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
+            return
+        self._access.authentication.users = readable.users
+        self._access.rules = readable.rules
+        self._tls = readable.tls
+        if self._listeners is not None:
+            self._listeners.tls = readable.tls
+        log.info(
+            "reloaded",
+            users=0 if readable.users is None else len(readable.users),
+            rules=len(config.access.rules),
+            certificates=readable.tls is not None,
+        )
+        if changed := _others_changed(self._config, config):
+            log.warning("changed settings that hold only after a restart", sections=changed)
+
+
+def _read(config: BrokerConfig) -> _Readable:
+    return _Readable(users_of(config), access_rules_of(config), tls_of(config))
+
+
+def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
+    """Names of the sections that changed and are not read again."""
+    unread = attrs.evolve(old.access, users_file="", rules=(), default=new.access.default)
+    same = attrs.evolve(new.access, users_file="", rules=())
+    names = [field.name for field in attrs.fields(BrokerConfig) if field.name not in ("access", "tls")]
+    changed = [name for name in names if getattr(old, name) != getattr(new, name)]
+    return [*changed, *(["access"] if unread != same else [])]
+
+
+def _version() -> str:
+    try:
+        return f"journal-broker {version('journal-engine')}"
+    except PackageNotFoundError:
+        # It runs from its sources.
+        return "journal-broker"
+
+
+def _allow_descriptors(connections: int) -> None:
+    """Raise the soft limit of open files, which is often 1,024, as far as it may be raised."""
+    wanted = connections + _OWN_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    reached = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (reached, hard))
+    if reached < connections:
+        log.warning(
+            "fewer files may be open than connections are allowed; raise LimitNOFILE or lower limits.max_connections",
+            allowed=reached,
+            max_connections=connections,
+        )

@@ -1,0 +1,201 @@
+"""Sessions whose owner does not have them any more: of dead brokers, and of this one where the two accounts differ.
+
+They are closed in place of their owner, as if the connection had been lost: will, timers and all.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from broker_adapter.mqtt.session import keys, transitions
+from broker_adapter.mqtt.session.commits import Commits
+from broker_adapter.mqtt.session.contact import Contact, may_pass
+from broker_adapter.mqtt.session.leases import Leases
+from broker_adapter.mqtt.session.owned_session import OwnedSession
+from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, decode
+from broker_adapter.mqtt.session.transitions import Found
+from broker_adapter.mqtt.session.turns import Turns
+from shards.clock import Clock
+from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
+from shards.model import StateValue
+
+_log = logging.getLogger(__name__)
+
+_MAX_AT_ONCE: Final = 16
+_CLAIM_EVERY: Final = 200
+
+
+class Adoption:
+    """Closes sessions that nobody has.
+
+    Args:
+        contact: The store.
+        commits: Carries it out.
+        leases: Says who is dead.
+        broker_id: This broker.
+        turns: Held while something is done about a client.
+        open_here: The sessions that are open at this broker, by client.
+        clock: Dates their end.
+    """
+
+    def __init__(
+        self,
+        contact: Contact,
+        commits: Commits,
+        leases: Leases,
+        broker_id: str,
+        turns: Turns,
+        open_here: Callable[[], dict[str, OwnedSession]],
+        clock: Clock,
+        statistics: SessionStatistics,
+    ) -> None:
+        self._contact = contact
+        self._commits = commits
+        self._leases = leases
+        self._broker_id = broker_id
+        self._turns = turns
+        self._open_here = open_here
+        self._clock = clock
+        self._statistics = statistics
+
+    async def adopt(self, broker_id: str, lease: StateValue) -> None:
+        """Close the sessions of a dead broker, unless another broker does it or it comes back.
+
+        Raises:
+            StorageError: The store does not answer. The lease is still there, so somebody will go on.
+        """
+        claimed = await self._leases.claim(lease)
+        seen: set[tuple[bytes, int]] = set()
+        while claimed is not None:
+            marks = await self._marks(broker_id)
+            if not marks:
+                await self._leases.remove(claimed)
+                return
+            if seen.issuperset((mark.key, mark.version) for mark in marks):
+                _log.error("%d sessions of dead broker %r cannot be closed", len(marks), broker_id)
+                return
+            seen.update((mark.key, mark.version) for mark in marks)
+            _log.warning("broker %r is dead: closing %d of its sessions", broker_id, len(marks))
+            for first in range(0, len(marks), _CLAIM_EVERY):
+                await self._close_all(broker_id, marks[first : first + _CLAIM_EVERY])
+                claimed = await self._leases.claim(claimed)
+                if claimed is None:
+                    return
+
+    async def audit(self) -> None:
+        """Compare the sessions that this broker has with those that the store says it has.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        before = list(self._open_here().values())
+        marks = await self._marks(self._broker_id)
+        await self._close_all(self._broker_id, [one for one in marks if _client_of(one) not in self._open_here()])
+        marked = {_client_of(one) for one in marks}
+        for owned in before:
+            if owned.session.client_id not in marked and owned.session.is_open:
+                await self.verify(owned)
+
+    async def verify(self, owned: OwnedSession) -> None:
+        """Lose a session that the store says is somebody else's."""
+        client_id = owned.session.client_id
+        found = await read(self._contact, client_id, with_progress=False)
+        if found.record is None or found.record.claim != owned.claim:
+            _log.warning("the session of client %r was taken over unnoticed", client_id)
+            owned.lose()
+
+    async def check(self, client_id: str) -> None:
+        """Close a session that the store says this broker has, if it does not have it.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        await self._close(self._broker_id, client_id)
+
+    async def _marks(self, broker_id: str) -> list[StateValue]:
+        async with self._contact.scan(keys.owned(broker_id)) as values:
+            return [value async for value in values]
+
+    async def _close_all(self, owner: str, marks: Iterable[StateValue]) -> None:
+        room = trio.CapacityLimiter(_MAX_AT_ONCE)
+        failed: list[StorageError] = []
+
+        async def close(mark: StateValue) -> None:
+            async with room:
+                try:
+                    await self._close(owner, _client_of(mark), mark)
+                except (CorruptionError, FormatVersionError):
+                    _log.exception("a session of broker %r cannot be read; it is left alone", owner)
+                except StorageError as error:
+                    failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for mark in marks:
+                nursery.start_soon(close, mark)
+        if failed:
+            raise failed[0]
+
+    async def _close(self, owner: str, client_id: str, mark: StateValue | None = None) -> None:
+        """Close a session in place of its owner; if it has another by now, that one's business it is."""
+        async with self._turns.take(client_id):
+            attempt = 0
+            while not (owner == self._broker_id and client_id in self._open_here()):
+                found = await read(self._contact, client_id)
+                if found.record is None or found.record.owner != owner:
+                    if mark is not None:
+                        await self._forget(mark)
+                    return
+                transition = transitions.closed(
+                    found, self._clock.now_us(), publish_will=True, claim=secrets.randbits(63)
+                )
+                try:
+                    await self._commits.make(client_id, transition)
+                except VersionConflictError:
+                    await self._contact.pause_after_conflict(attempt)
+                except StorageError as error:
+                    if not may_pass(error):
+                        raise
+                    await self._contact.pause(attempt)
+                else:
+                    self._statistics.adopted_count += 1
+                    return
+                attempt += 1
+
+    async def _forget(self, mark: StateValue) -> None:
+        """Delete a mark that no record bears out, unless it was just set again."""
+        try:
+            await self._contact.adapter.delete_state(mark.key, expected_version=mark.version)
+        except VersionConflictError:
+            self._statistics.conflict_count += 1
+
+
+async def read(contact: Contact, client_id: str, *, with_progress: bool = True) -> Found:
+    """A session as the store has it, however long it takes to answer."""
+    key = keys.session(client_id)
+    stored = await contact.get(key)
+    if stored is None:
+        return Found(client_id)
+    record = decode(SessionRecord, key, stored.value)
+    if not with_progress:
+        return Found(client_id, record, stored.version)
+    progress_key = keys.progress(client_id)
+    progress = await contact.get(progress_key)
+    if progress is None:
+        return Found(client_id, record, stored.version)
+    return Found(
+        client_id,
+        record,
+        stored.version,
+        decode(ProgressRecord, progress_key, progress.value),
+        progress.version,
+    )
+
+
+def _client_of(mark: StateValue) -> str:
+    return mark.value.decode()

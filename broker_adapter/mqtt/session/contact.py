@@ -1,0 +1,83 @@
+"""Calls to the store that may have to be made again: which failures pass, and how long to wait in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.changes import Changes, Committed
+from broker_adapter.mqtt.session.settings import SessionSettings
+from broker_adapter.mqtt.session.statistics import SessionStatistics
+from journal.protocol.errors import is_retriable
+from shards.errors import StorageError, StorageFailedError, VersionConflictError
+from shards.model import StateValue
+
+
+def may_pass(error: StorageError) -> bool:
+    """Whether the same call may succeed later. A store that has failed for good may be replaced behind its address."""
+    return is_retriable(error) or isinstance(error, StorageFailedError)
+
+
+def concerns(error: VersionConflictError, key: bytes) -> bool:
+    """Whether it was this key of the state store that had another version than expected."""
+    return error.what == f"state key {key!r}"
+
+
+class Contact:
+    """How one broker reaches the store.
+
+    Args:
+        adapter: The store.
+    """
+
+    def __init__(self, adapter: StorageAdapter, settings: SessionSettings, statistics: SessionStatistics) -> None:
+        self.adapter = adapter
+        self._min_backoff_s = settings.min_backoff_s
+        self._max_backoff_s = settings.max_backoff_s
+        self._statistics = statistics
+
+    async def pause(self, attempt: int) -> None:
+        """Wait before a call is made again: doubling, shortened at random by up to a half, so that nobody keeps step.
+
+        Args:
+            attempt: How often it was made already, from 0.
+        """
+        self._statistics.retry_count += 1
+        longest_s = min(self._max_backoff_s, self._min_backoff_s * 2.0 ** min(attempt, 30))
+        await trio.sleep(longest_s * random.uniform(0.5, 1.0))
+
+    async def pause_after_conflict(self, attempt: int) -> None:
+        """Wait for a moment after somebody else was quicker; not at all the first time."""
+        self._statistics.conflict_count += 1
+        if attempt:
+            await self.pause(min(attempt - 1, 3))
+
+    async def get(self, key: bytes) -> StateValue | None:
+        """The value of a key, however long the store takes to answer."""
+        attempt = 0
+        while True:
+            try:
+                return await self.adapter.get_state(key)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+            await self.pause(attempt)
+            attempt += 1
+
+    async def commit(self, changes: Changes) -> Committed:
+        """Carry changes out, once."""
+        return await self.adapter.commit(changes)
+
+    @asynccontextmanager
+    async def scan(self, prefix: bytes) -> AsyncIterator[AsyncIterator[StateValue]]:
+        """Values by key, for a loop that may be left before the end."""
+        values = self.adapter.scan_state(prefix)
+        try:
+            yield values
+        finally:
+            if isinstance(values, AsyncGenerator):
+                await values.aclose()

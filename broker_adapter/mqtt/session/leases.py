@@ -1,0 +1,193 @@
+"""Which brokers are alive. Each keeps renewing its lease; what becomes of a dead one's sessions is `adoption`.
+
+No clock is compared with another: a lease has run out when its key has not changed for a whole lease period, as seen by
+a broker that could look all the time. So after the store itself was away, nobody is dead before having had a whole
+period to come back.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+
+import trio
+
+from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt.session.contact import Contact, may_pass
+from broker_adapter.mqtt.session.errors import BrokerReplacedError
+from broker_adapter.mqtt.session.settings import SessionSettings
+from broker_adapter.mqtt.session.stored import Lease, decode, encode
+from shards.errors import StorageError, VersionConflictError
+from shards.model import StateValue
+
+_log = logging.getLogger(__name__)
+
+
+class LeaseWatch:
+    """Tells from the versions of leases, as they are seen now and then, which have run out. Pure.
+
+    Args:
+        lease_s: A version that has not changed for so long has run out.
+        max_gap_s: A longer time without a look proves nothing about anybody: watching begins anew.
+    """
+
+    def __init__(self, lease_s: float, max_gap_s: float) -> None:
+        self._lease_s = lease_s
+        self._max_gap_s = max_gap_s
+        self._last_s: float | None = None
+        self._first_seen: dict[str, tuple[int, float]] = {}
+
+    def look(self, began_s: float, ended_s: float, versions: Mapping[str, int]) -> tuple[list[str], list[str]]:
+        """Note what was seen, and return those whose lease has changed since the last look, and those who are dead.
+
+        Args:
+            began_s: When reading began.
+            ended_s: When it ended.
+            versions: Of all leases, by broker.
+        """
+        if self._last_s is None or ended_s - self._last_s > self._max_gap_s:
+            self._first_seen.clear()
+        self._last_s = ended_s
+        changed: list[str] = []
+        run_out: list[str] = []
+        seen: dict[str, tuple[int, float]] = {}
+        for broker_id, version in versions.items():
+            before = self._first_seen.get(broker_id)
+            if before is None or before[0] != version:
+                seen[broker_id] = (version, ended_s)
+                if before is not None:
+                    changed.append(broker_id)
+            else:
+                seen[broker_id] = before
+                # It was first seen at that time or earlier, and this look was made at its beginning or later.
+                if began_s - before[1] >= self._lease_s:
+                    run_out.append(broker_id)
+        self._first_seen = seen
+        return changed, run_out
+
+
+class Leases:
+    """This broker's lease, and its view of the others'.
+
+    Args:
+        contact: The store.
+        broker_id: Unique among the brokers of the store.
+
+    Attributes:
+        alive: The brokers that were alive when it last looked, this one among them.
+    """
+
+    def __init__(self, contact: Contact, broker_id: str, settings: SessionSettings) -> None:
+        self._contact = contact
+        self._broker_id = broker_id
+        self._key = keys.broker(broker_id)
+        self._instance = secrets.token_hex(8)
+        self._renewal_number = 0
+        self._version = 0
+        self.alive: tuple[str, ...] = (broker_id,)
+        self._watch = LeaseWatch(settings.lease_s, 2 * settings.renew_interval_s)
+
+    async def take(self) -> None:
+        """Begin as this broker, in place of whoever had its name before."""
+        attempt = 0
+        while True:
+            found = await self._contact.get(self._key)
+            try:
+                await self._put(found.version if found is not None else 0)
+            except VersionConflictError:
+                await self._contact.pause_after_conflict(attempt)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+                await self._contact.pause(attempt)
+            else:
+                return
+            attempt += 1
+
+    async def renew(self) -> bool:
+        """Renew the lease, however long the store takes to answer.
+
+        Returns:
+            Whether it had been declared dead meanwhile; then other brokers may have closed sessions of this one.
+
+        Raises:
+            BrokerReplacedError: Another process goes by this broker's name.
+        """
+        attempt = 0
+        was_declared_dead = False
+        while True:
+            try:
+                await self._put(self._version)
+            except StorageError as error:
+                if not isinstance(error, VersionConflictError) and not may_pass(error):
+                    raise
+            else:
+                return was_declared_dead
+            await self._contact.pause(attempt)
+            attempt += 1
+            found = await self._contact.get(self._key)
+            if found is None:
+                was_declared_dead = was_declared_dead or self._version != 0
+                self._version = 0
+                continue
+            lease = decode(Lease, found.key, found.value)
+            if lease.instance != self._instance:
+                raise BrokerReplacedError(
+                    f"another process runs as broker {self._broker_id!r}: each broker of a store needs an id of its own"
+                )
+            was_declared_dead = was_declared_dead or bool(lease.adopter)
+            self._version = found.version
+
+    async def look(self) -> tuple[list[str], dict[str, StateValue]]:
+        """Look at the other brokers' leases.
+
+        Returns:
+            The brokers that gave a sign of life, and the leases that have run out.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        began_s = trio.current_time()
+        found: dict[str, StateValue] = {}
+        async for value in self._contact.adapter.scan_state(keys.BROKERS):
+            broker_id = value.key.removeprefix(keys.BROKERS).decode()
+            if broker_id != self._broker_id:
+                found[broker_id] = value
+        versions = {broker_id: value.version for broker_id, value in found.items()}
+        changed, run_out = self._watch.look(began_s, trio.current_time(), versions)
+        dead = {broker_id for broker_id, value in found.items() if decode(Lease, value.key, value.value).adopter}
+        self.alive = (self._broker_id, *(one for one in found if one not in dead and one not in run_out))
+        return [one for one in changed if one not in dead], {one: found[one] for one in run_out}
+
+    async def claim(self, lease: StateValue) -> StateValue | None:
+        """Declare a broker dead whose lease has run out, so that this broker closes its sessions and no other does.
+
+        It is repeated now and then while that lasts.
+
+        Returns:
+            The lease as it is now; None if somebody else was quicker, or the broker is alive after all.
+        """
+        found = decode(Lease, lease.key, lease.value)
+        claimed = Lease(found.instance, found.renewal_number, self._broker_id)
+        try:
+            return await self._contact.adapter.put_state(lease.key, encode(claimed), expected_version=lease.version)
+        except VersionConflictError:
+            return None
+
+    async def remove(self, lease: StateValue) -> None:
+        """Forget a dead broker, when none of its sessions is left; nothing happens if it is alive after all."""
+        try:
+            await self._contact.adapter.delete_state(lease.key, expected_version=lease.version)
+        except VersionConflictError:
+            _log.info("a broker that was taken for dead is back: %r", lease.key)
+
+    async def give_back(self) -> None:
+        """End this broker's lease: it has no sessions any more."""
+        await self._contact.adapter.delete_state(self._key, expected_version=self._version)
+
+    async def _put(self, expected_version: int) -> None:
+        self._renewal_number += 1
+        lease = encode(Lease(self._instance, self._renewal_number))
+        stored = await self._contact.adapter.put_state(self._key, lease, expected_version=expected_version)
+        self._version = stored.version

@@ -1,0 +1,369 @@
+"""A session that this broker owns, and the only writer that it has in the store.
+
+Each write is a snapshot of what is under way, conditional on the one before, so that a chain of writes has one author:
+whoever takes the session breaks the chain, and the old owner's next write is refused. Writes carry numbers. When the
+answer to one is lost, the number found in the store tells which was the last to be carried out, now or later: of two
+writes that follow the same one the store takes only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import trio
+
+from broker_adapter.changes import Changes, StatePut
+from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.session import keys, transitions
+from broker_adapter.mqtt.session.contact import Contact, concerns, may_pass
+from broker_adapter.mqtt.session.errors import SessionTakenOverError
+from broker_adapter.mqtt.session.outbound_window import OutboundWindow
+from broker_adapter.mqtt.session.progress import progress_of, window_of
+from broker_adapter.mqtt.session.session import Membership, Session
+from broker_adapter.mqtt.session.stored import (
+    ProgressRecord,
+    SessionRecord,
+    StoredMembership,
+    StoredSubscription,
+    decode,
+    encode,
+)
+from broker_adapter.mqtt.session.transitions import Found, Transition
+from broker_adapter.mqtt.subscription import SubscriptionOptions
+from journal.protocol.errors import ConnectionLostError, ShuttingDownError
+from shards.errors import StorageError, StorageFailedError, VersionConflictError
+
+_NOTHING: Final = Changes()
+
+
+class OwnedSession:
+    """Writes one session. Writes follow each other; those that wait at the same time become one.
+
+    Args:
+        session: The session as the connection has it.
+        record: As it was last written.
+        record_version: Of the record in the store.
+        progress_version: Of what is under way; 0 if the store has nothing of it.
+        contact: The store.
+        on_lost: Called once, when the session is found to be somebody else's.
+    """
+
+    __slots__ = (
+        "_contact",
+        "_doubts",
+        "_is_closed",
+        "_lock",
+        "_on_lost",
+        "_progress_version",
+        "_record",
+        "_record_stored",
+        "_record_version",
+        "_record_wanted",
+        "_stored",
+        "_wanted",
+        "_write_number",
+        "claim",
+        "session",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        record: SessionRecord,
+        record_version: int,
+        progress_version: int,
+        contact: Contact,
+        on_lost: Callable[[OwnedSession], None],
+    ) -> None:
+        self.session = session
+        self.claim = record.claim
+        self._record = record
+        self._record_version = record_version
+        self._progress_version = progress_version
+        self._contact = contact
+        self._on_lost = on_lost
+        self._lock: trio.Lock | None = None  # made when it is first needed: most sessions write nothing for long
+        self._wanted = self._stored = 0
+        self._record_wanted = self._record_stored = 0
+        self._write_number = 0
+        self._doubts: dict[int, Collection[int]] = {}
+        self._is_closed = False
+
+    @property
+    def lock(self) -> trio.Lock:
+        """Held by whoever writes."""
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
+
+    async def save(self, *, with_record: bool = False) -> None:
+        """Return when a state at least as new as now is stored, however long the store takes to answer.
+
+        Raises:
+            SessionTakenOverError: It is somebody else's by now.
+            StorageError: The store will never take it.
+        """
+        self._wanted += 1
+        wanted = self._wanted
+        if with_record:
+            self._record_wanted = wanted
+        async with self.lock:
+            if self._stored < wanted:
+                self.require_owned()
+                await self._write(_NOTHING, ())
+
+    async def commit(self, changes: Changes, received: Collection[int], *, with_record: bool = False) -> None:
+        """Carry out changes and store the session in one step.
+
+        Raises:
+            SessionTakenOverError: It is somebody else's by now, and nothing was carried out.
+            VersionConflictError: Of the changes; nothing was carried out.
+            StorageError: The store refuses the changes, or has failed.
+        """
+        self._wanted += 1
+        if with_record:
+            self._record_wanted = self._wanted
+        async with self.lock:
+            self.require_owned()
+            await self._write(changes, received)
+
+    async def hand_over(self) -> None:
+        """End the connection, store where it has got to and write nothing more, so that another owner may follow."""
+        self.lose()
+        async with self.lock:
+            if self.session.is_durable and not self._is_closed:
+                with suppress(SessionTakenOverError):  # by somebody who did not wait for this
+                    await self._write(_NOTHING, ())
+
+    async def close(
+        self,
+        decide: Callable[[Found, ProgressRecord], Transition],
+        carry_out: Callable[[Transition], Awaitable[object]],
+    ) -> None:
+        """End the ownership in good order, however long the store takes to answer. Does nothing if it has ended.
+
+        Args:
+            decide: What the session becomes.
+            carry_out: Makes the commit.
+        """
+        async with self.lock:
+            if not self.session.is_open:
+                return
+            self.session.is_open = False
+            self._is_closed = True
+            self._write_number += 1
+            attempt = 0
+            while True:
+                found = Found(
+                    self.session.client_id, self._current_record(), self._record_version, None, self._progress_version
+                )
+                progress = self._progress(self._write_number, ())
+                try:
+                    await carry_out(decide(found, progress))
+                except VersionConflictError:
+                    await self._contact.pause_after_conflict(attempt)
+                except StorageError as error:
+                    if not may_pass(error):
+                        raise
+                    await self._contact.pause(attempt)
+                else:
+                    return
+                if not await self._still_owned():
+                    return
+                attempt += 1
+
+    def lose(self) -> None:
+        """The session is somebody else's: whoever writes from now on is told so."""
+        if self.session.is_open:
+            self.session.is_open = False
+            self._on_lost(self)
+
+    def require_owned(self) -> None:
+        """Raise `SessionTakenOverError` once the session is closed or lost."""
+        if not self.session.is_open:
+            raise self._taken_over()
+
+    def _taken_over(self) -> SessionTakenOverError:
+        return SessionTakenOverError(f"the session of client {self.session.client_id!r} is no longer this connection's")
+
+    # For writing many sessions at once; the caller holds the lock
+
+    def begin_snapshot(self) -> tuple[StatePut, int]:
+        """The put that stores what is under way now, and what to tell `snapshot_stored`."""
+        self._write_number += 1
+        self._doubts[self._write_number] = ()
+        return self._progress_put(self._write_number, ()), self._wanted
+
+    def snapshot_stored(self, version: int, covers: int) -> None:
+        """The put was carried out."""
+        self._progress_version = version
+        self._doubts.clear()
+        if self._record_wanted <= self._record_stored:
+            self._stored = covers
+
+    # One write
+
+    async def _write(self, changes: Changes, received: Collection[int]) -> None:
+        """Make one write, again and again until its outcome is known. The caller holds the lock."""
+        covers, with_record = self._wanted, self._record_wanted > self._record_stored
+        self._write_number += 1
+        number = self._write_number
+        self._doubts[number] = received
+        attempt = 0
+        while True:
+            record = self._current_record() if with_record else self._record
+            puts = [self._progress_put(number, received)]
+            if with_record:
+                puts.append(StatePut(keys.session(record.client_id), encode(record), self._record_version))
+            try:
+                committed = await self._contact.commit(
+                    Changes(changes.appends, (*puts, *changes.puts), changes.deletes)
+                )
+            except VersionConflictError as error:
+                if not any(concerns(error, put.key) for put in puts):
+                    del self._doubts[number]
+                    raise
+                if await self._look() == number:
+                    break
+                await self._contact.pause_after_conflict(attempt)
+            except StorageError as error:
+                self._judge(error, number, is_snapshot=changes is _NOTHING)
+                await self._contact.pause(attempt)
+                if await self._look() == number:
+                    break
+            else:
+                self._progress_version = committed.values[0].version
+                if with_record:
+                    self._record_version = committed.values[1].version
+                self._settle(number)
+                break
+            attempt += 1
+        self._record = record
+        self._stored = covers
+        if with_record:
+            self._record_stored = covers
+
+    def _judge(self, error: StorageError, number: int, *, is_snapshot: bool) -> None:
+        """Raise what the caller must know; return if the write is to be tried again."""
+        if isinstance(error, ConnectionLostError | ShuttingDownError) or (is_snapshot and may_pass(error)):
+            return
+        if not isinstance(error, StorageFailedError):
+            # The store has decided against it. One that failed may have carried it out all the same.
+            del self._doubts[number]
+        raise error
+
+    async def _look(self) -> int:
+        """Read what the store has, and return the number of this owner's write that was carried out last.
+
+        Raises:
+            SessionTakenOverError: The session has another owner.
+        """
+        record = await self._contact.get(keys.session(self.session.client_id))
+        if record is None or decode(SessionRecord, record.key, record.value).claim != self.claim:
+            self.lose()
+            raise self._taken_over()
+        stored = await self._contact.get(keys.progress(self.session.client_id))
+        self._record_version = record.version
+        self._progress_version = 0 if stored is None else stored.version
+        if stored is None:
+            return 0
+        progress = decode(ProgressRecord, stored.key, stored.value)
+        if progress.claim != self.claim:
+            # Of an owner before, whose session had nothing stored that would have refused it. It holds nothing of this.
+            return 0
+        self._settle(progress.write_number)
+        return progress.write_number
+
+    def _settle(self, number: int) -> None:
+        """This write was carried out, so of those before it that were in doubt none will be."""
+        received = self._doubts.pop(number, None)
+        if received is not None:
+            self.session.inbound.update(received)
+            for other in [one for one in self._doubts if one < number]:
+                del self._doubts[other]
+
+    async def _still_owned(self) -> bool:
+        """Whether closing has not happened yet: the record has its owner still."""
+        stored = await self._contact.get(keys.session(self.session.client_id))
+        if stored is None:
+            return False
+        record = decode(SessionRecord, stored.key, stored.value)
+        if record.claim != self.claim or record.owner == transitions.NOBODY:
+            return False
+        self._record_version = stored.version
+        progress = await self._contact.get(keys.progress(self.session.client_id))
+        self._progress_version = 0 if progress is None else progress.version
+        if progress is not None and (found := decode(ProgressRecord, progress.key, progress.value)).claim == self.claim:
+            self._settle(found.write_number)
+        return True
+
+    # Forms
+
+    def _progress_put(self, number: int, received: Collection[int]) -> StatePut:
+        progress = self._progress(number, received)
+        return StatePut(keys.progress(self.session.client_id), encode(progress), self._progress_version)
+
+    def _progress(self, number: int, received: Collection[int]) -> ProgressRecord:
+        session = self.session
+        if not session.is_durable:
+            return ProgressRecord(self.claim, number)
+        return progress_of(session.out, session.inbound.union(received), claim=self.claim, write_number=number)
+
+    def _current_record(self) -> SessionRecord:
+        session = self.session
+        return msgspec.structs.replace(
+            self._record,
+            subscriptions=stored_subscriptions(session.subscriptions) if session.is_durable else (),
+            memberships=tuple(
+                StoredMembership(group, topic_filter, one.group, one.start_lsn)
+                for (group, topic_filter), one in session.memberships.items()
+            ),
+        )
+
+
+def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Session:
+    """The session that a record and what was under way make."""
+    subscriptions = {
+        one.topic_filter: SubscriptionOptions(
+            one.qos,
+            one.no_local,
+            one.retain_as_published,
+            one.retain_handling,
+            one.subscription_id,
+            one.since_lsn,
+        )
+        for one in record.subscriptions
+    }
+    window = OutboundWindow() if progress is None else window_of(progress)
+    if subscriptions:
+        # Nothing that came before all subscriptions is for this client; a position is stored only now and then.
+        window.advance(min(options.since_lsn for options in subscriptions.values()))
+    return Session(
+        record.client_id,
+        record.epoch,
+        Version(record.protocol),
+        record.expiry_interval_s,
+        subscriptions,
+        {(one.group, one.topic_filter): Membership(one.store_group, one.start_lsn) for one in record.memberships},
+        window,
+        set() if progress is None else set(progress.inbound),
+    )
+
+
+def stored_subscriptions(subscriptions: dict[str, SubscriptionOptions]) -> tuple[StoredSubscription, ...]:
+    """The stored form of subscriptions."""
+    return tuple(
+        StoredSubscription(
+            topic_filter,
+            options.qos,
+            options.no_local,
+            options.retain_as_published,
+            options.retain_handling,
+            options.subscription_id,
+            options.since_lsn,
+        )
+        for topic_filter, options in subscriptions.items()
+    )

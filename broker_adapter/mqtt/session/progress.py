@@ -1,0 +1,90 @@
+"""What is under way in a session, between its form in memory and its stored form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.session.done_ranges import DoneRanges
+from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
+from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange
+
+
+class _Names:
+    """Numbers for shard names, given out in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        return self.numbers.setdefault(name, len(self.numbers))
+
+
+def progress_of(window: OutboundWindow, inbound: Iterable[int], *, claim: int, write_number: int) -> ProgressRecord:
+    """The stored form of the moment. What does not outlive the connection is left out."""
+    names = _Names()
+    return ProgressRecord(
+        claim=claim,
+        write_number=write_number,
+        position_lsn=window.position_lsn,
+        last_packet_id=window.last_packet_id,
+        publishes=tuple(_stored(entry, names) for entry in window.publishes() if entry.is_kept),
+        releases=tuple(_stored(entry, names) for entry in window.releases() if entry.is_kept),
+        done=_stored_ranges(window.done, names),
+        seen=_stored_ranges(window.seen, names),
+        inbound=tuple(inbound),
+        # Last, when all that need one have their number.
+        shards=tuple(names.numbers),
+    )
+
+
+def window_of(progress: ProgressRecord) -> OutboundWindow:
+    """The sending side as it was stored; everything in it waits to be sent again."""
+    shards = progress.shards
+    return OutboundWindow(
+        (_in_flight(entry, shards, released=False) for entry in progress.publishes),
+        (_in_flight(entry, shards, released=True) for entry in progress.releases),
+        DoneRanges(_ranges(progress.done, shards)),
+        DoneRanges(_ranges(progress.seen, shards), max_ranges=MAX_SEEN_RANGES),
+        position_lsn=progress.position_lsn,
+        last_packet_id=progress.last_packet_id,
+    )
+
+
+def _stored_ranges(ranges: DoneRanges, names: _Names) -> tuple[StoredRange, ...]:
+    return tuple(
+        (names.number(shard), first_offset, next_offset, last_lsn)
+        for shard, first_offset, next_offset, last_lsn in ranges.items()
+    )
+
+
+def _ranges(stored: Iterable[StoredRange], shards: tuple[str, ...]) -> Iterator[tuple[str, int, int, int]]:
+    for number, first_offset, next_offset, last_lsn in stored:
+        yield shards[number], first_offset, next_offset, last_lsn
+
+
+def _stored(entry: InFlight, names: _Names) -> StoredInFlight:
+    return StoredInFlight(
+        entry.packet_id,
+        entry.qos,
+        names.number(entry.shard),
+        entry.offset,
+        entry.lsn,
+        entry.origin,
+        entry.retain,
+        entry.subscription_ids,
+    )
+
+
+def _in_flight(stored: StoredInFlight, shards: tuple[str, ...], *, released: bool) -> InFlight:
+    return InFlight(
+        stored.packet_id,
+        stored.qos,
+        shards[stored.shard],
+        stored.offset,
+        stored.lsn,
+        Origin(stored.origin),
+        stored.retain,
+        stored.subscription_ids,
+        released,
+    )

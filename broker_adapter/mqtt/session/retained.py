@@ -1,0 +1,78 @@
+"""Retained messages: the newest one of each topic, as values of the state store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.changes import StateDelete, StatePut
+from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt.session.stored import StoredMessage, decode, encode
+from broker_adapter.mqtt.session.stored_message import message_from, stored_message
+from shards.clock import Clock
+from shards.model import StateValue
+from shards.topic_filters import is_filter, literal_prefix, matches
+
+RETAINED_SHARD_PREFIX: Final = "$mqtt/retained/"
+"""With the topic behind it, what stands for the shard of a message that was found here; no shard has such a name."""
+
+
+class Retained:
+    """The retained messages of the store.
+
+    Args:
+        adapter: The store.
+        clock: Tells what has expired.
+    """
+
+    def __init__(self, adapter: StorageAdapter, *, clock: Clock) -> None:
+        self._adapter = adapter
+        self._clock = clock
+
+    def change_for(self, message: Message) -> StatePut | StateDelete:
+        """What a message that is published with the retain flag changes: an empty payload deletes."""
+        key = keys.retained(message.topic)
+        if not message.payload:
+            return StateDelete(key)
+        return StatePut(key, encode(stored_message(message)), expires_at_us=message.expires_at_us)
+
+    async def get(self, topic: str) -> Message | None:
+        """The retained message of a topic."""
+        value = await self._adapter.get_state(keys.retained(topic))
+        return None if value is None else self._message(value)
+
+    async def find(self, topic_filter: str) -> list[Message]:
+        """The retained messages that match a filter, by topic, without those that have expired.
+
+        They lie in the shard ``$mqtt/retained/<topic>``, which is no shard of the store, and their lsn is that of the
+        commit that retained them: who subscribed at a lower one gets the message as a live one too.
+        """
+        return [message async for message in self.iterate(topic_filter)]
+
+    async def iterate(self, topic_filter: str) -> AsyncIterator[Message]:
+        """The same one after another, for many; close it (`contextlib.aclosing`) when left early."""
+        prefix = literal_prefix(topic_filter)
+        if not is_filter(topic_filter):
+            message = await self.get(topic_filter)
+            if message is not None:
+                yield message
+            return
+        if prefix and topic_filter == f"{prefix}#":
+            # Such a filter matches its parent too, which does not begin with the prefix.
+            message = await self.get(prefix.removesuffix("/"))
+            if message is not None:
+                yield message
+        async for value in self._adapter.scan_state(keys.retained_prefix(prefix)):
+            message = self._message(value)
+            # The prefix in a key may be cut; then the parent is met again.
+            if message is not None and message.topic.startswith(prefix) and matches(topic_filter, message.topic):
+                yield message
+
+    def _message(self, value: StateValue) -> Message | None:
+        message = message_from(decode(StoredMessage, value.key, value.value), lsn=value.version)
+        if 0 < message.expires_at_us <= self._clock.now_us():
+            return None
+        message.shard = RETAINED_SHARD_PREFIX + message.topic
+        return message

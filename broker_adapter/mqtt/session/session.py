@@ -1,0 +1,71 @@
+"""One session, as the broker that owns it holds it. How it is stored and moves is the business of its neighbours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.session.outbound_window import OutboundWindow
+from broker_adapter.mqtt.subscription import SubscriptionOptions
+
+NEVER_EXPIRES_S: Final = 0xFFFF_FFFF
+"""Session expiry interval that stands for no expiry at all."""
+
+
+@attrs.frozen(slots=True)
+class Membership:
+    """A session's place in a shared subscription.
+
+    Attributes:
+        group: Name of the store's group that the members share. When the last member of a shared subscription is gone,
+            the next one founds a group of another name.
+        start_lsn: The group gets messages with a higher lsn.
+    """
+
+    group: str
+    start_lsn: int
+
+
+@attrs.define(slots=True, eq=False)
+class Session:
+    """State of one client between and during its connections.
+
+    The connection changes it and tells `Sessions` when something must be, or may be, stored.
+
+    Attributes:
+        epoch: Rises with each owner; an older owner is refused by the store.
+        expiry_interval_s: How long it outlives its connection; `NEVER_EXPIRES_S` for ever.
+        subscriptions: Options by topic filter; shared ones under their whole filter (``$share/...``).
+        memberships: Of shared subscriptions, by (group name, topic filter).
+        out: Messages on their way to the client.
+        inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released.
+            `Sessions.commit` adds to them; the connection takes out what PUBREL names, and saves that before it sends
+            PUBCOMP.
+        is_open: Whether this broker still has it. It turns false when the session is closed or taken over.
+    """
+
+    client_id: str
+    epoch: int
+    version: Version
+    expiry_interval_s: int
+    subscriptions: dict[str, SubscriptionOptions] = attrs.Factory(dict)
+    memberships: dict[tuple[str, str], Membership] = attrs.Factory(dict)
+    out: OutboundWindow = attrs.Factory(OutboundWindow)
+    inbound: set[int] = attrs.Factory(set)
+    is_open: bool = True
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it outlives its connection. If not, the store knows little more of it than who owns it."""
+        return self.expiry_interval_s > 0
+
+    @property
+    def position_lsn(self) -> int:
+        """Every matching message with this lsn or a lower one has been taken: it is finished, or under way in `out`."""
+        return self.out.position_lsn
+
+    def advance(self, position_lsn: int) -> None:
+        """Move the position; a lower one changes nothing. `Sessions.save_soon` stores it."""
+        self.out.advance(position_lsn)

@@ -1,0 +1,462 @@
+"""The sessions of one broker: opened, stored, closed and handed on, by compare-and-set over the store."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Collection
+from typing import Final
+
+import attrs
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.changes import Changes, StatePut
+from broker_adapter.mqtt.codec.packets import Will
+from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.session import transitions
+from broker_adapter.mqtt.session.adoption import Adoption, read
+from broker_adapter.mqtt.session.commits import ChangesFor, Commits
+from broker_adapter.mqtt.session.contact import Contact, may_pass
+from broker_adapter.mqtt.session.control import ControlChannel
+from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
+from broker_adapter.mqtt.session.leases import Leases
+from broker_adapter.mqtt.session.owned_session import OwnedSession, session_from
+from broker_adapter.mqtt.session.session import Membership, Session
+from broker_adapter.mqtt.session.settings import SessionSettings
+from broker_adapter.mqtt.session.shares import Shares
+from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.stored import ProgressRecord
+from broker_adapter.mqtt.session.stored_message import stored_will
+from broker_adapter.mqtt.session.timers import Timers, delayed_puts
+from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
+from broker_adapter.mqtt.session.turns import Turns
+from broker_adapter.topic_mapping import TopicMapping
+from shards.clock import Clock
+from shards.errors import InvalidRequestError, StorageError, VersionConflictError
+from shards.model import StateValue
+
+_log = logging.getLogger(__name__)
+
+_SAVED_TOGETHER: Final = 64
+
+
+@attrs.frozen(slots=True)
+class OpenedSession:
+    """A session that is this broker's now.
+
+    Attributes:
+        present: Whether it was there before; what CONNACK says.
+    """
+
+    session: Session
+    present: bool
+
+
+class Sessions:
+    """The sessions that are open at this broker, and what brokers do for the sessions of each other.
+
+    Args:
+        adapter: The store.
+        broker_id: Unique among the brokers of the store; no ``/``.
+        changes_for: What storing a message takes: its append, and its retained value if it is retained.
+        on_fenced: Called once when a session is lost to another connection, here or elsewhere. The connection must
+            end (reason code 0x8E); it must not await in the call, and need not close the session.
+        clock: Tells when timers are due.
+        mapping: Where the messages of topics lie.
+
+    Attributes:
+        statistics: Counts.
+    """
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        broker_id: str,
+        *,
+        changes_for: ChangesFor,
+        on_fenced: Callable[[Session], None],
+        clock: Clock,
+        mapping: TopicMapping | None = None,
+        settings: SessionSettings | None = None,
+    ) -> None:
+        if not broker_id or "/" in broker_id:
+            raise InvalidRequestError(f"broker id {broker_id!r} must have at least one character, and no '/'")
+        self._broker_id = broker_id
+        self._on_fenced = on_fenced
+        self._clock = clock
+        self._settings = settings = settings or SessionSettings()
+        self.statistics = statistics = SessionStatistics()
+        self._contact = contact = Contact(adapter, settings, statistics)
+        self._shares = Shares(contact, mapping or TopicMapping(), clock)
+        self._commits = Commits(contact, changes_for, self._shares, clock, statistics)
+        self._leases = Leases(contact, broker_id, settings)
+        self._control = ControlChannel(contact, broker_id, give_up=self._give_up, on_missed=self._request_audit)
+        self._open: dict[str, OwnedSession] = {}
+        self._turns = Turns()
+        self._adoption = Adoption(
+            contact, self._commits, self._leases, broker_id, self._turns, lambda: self._open, clock, statistics
+        )
+        self._timers = Timers(
+            contact, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
+        )
+        self._moved: dict[OwnedSession, None] = {}
+        self._suspects: dict[str, float] = {}
+        self._wants_audit = True
+        self._adopting: set[str] = set()
+
+    # Life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the lease, answer other brokers, fire timers, store positions, adopt sessions of dead brokers.
+
+        It has started when sessions may be opened. Cancel it when the broker stops, after the sessions are closed.
+
+        Raises:
+            BrokerReplacedError: Another process has taken the broker id.
+        """
+        await self._leases.take()
+        try:
+            async with background_tasks() as tasks:
+                await tasks.start(self._control.run)
+                tasks.start_soon(self._keep_lease, tasks)
+                tasks.start_soon(self._timers.run)
+                tasks.start_soon(self._keep_saving)
+                tasks.start_soon(self._keep_accounts)
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            if not self._open and not self._suspects:
+                with trio.move_on_after(self._settings.yield_timeout_s, shield=True):
+                    await self._give_back_lease()
+
+    async def _give_back_lease(self) -> None:
+        try:
+            await self._leases.give_back()
+        except (StorageError, trio.ClosedResourceError) as error:
+            _log.info("the lease is left to run out: %s", error)
+
+    async def _keep_lease(self, tasks: trio.Nursery) -> None:
+        while True:
+            began_s = trio.current_time()
+            await trio.sleep(self._settings.renew_interval_s)
+            was_declared_dead = await self._leases.renew()
+            if was_declared_dead or trio.current_time() - began_s > self._settings.lease_s:
+                self._wants_audit = True
+            try:
+                changed, run_out = await self._leases.look()
+            except StorageError as error:
+                _log.warning("the leases of other brokers were not looked at: %s", error)
+                continue
+            for broker_id in changed:
+                self._control.heard_of(broker_id)
+            for broker_id, lease in run_out.items():
+                if broker_id not in self._adopting:
+                    self._adopting.add(broker_id)
+                    tasks.start_soon(self._adopt, broker_id, lease)
+
+    async def _adopt(self, broker_id: str, lease: StateValue) -> None:
+        try:
+            await self._adoption.adopt(broker_id, lease)
+        except StorageError:
+            _log.exception("adopting the sessions of broker %r stopped; it is tried again", broker_id)
+        finally:
+            self._adopting.discard(broker_id)
+
+    async def _keep_accounts(self) -> None:
+        """See to it that the store says of no session that it is open here unless it is."""
+        next_audit_s = 0.0
+        while True:
+            now_s = trio.current_time()
+            try:
+                for client_id, due_s in [one for one in self._suspects.items() if one[1] <= now_s]:
+                    await self._adoption.check(client_id)
+                    if self._suspects[client_id] == due_s:
+                        del self._suspects[client_id]
+                if self._wants_audit or now_s >= next_audit_s:
+                    self._wants_audit = False
+                    next_audit_s = now_s + self._settings.audit_interval_s
+                    await self._adoption.audit()
+            except StorageError:
+                self._wants_audit = True
+                _log.exception("comparing sessions with the store stopped; it is tried again")
+            await trio.sleep(self._settings.timer_interval_s)
+
+    def _request_audit(self) -> None:
+        self._wants_audit = True
+
+    def _suspect(self, client_id: str, after_s: float = 0.0) -> None:
+        """Have it checked soon that the store does not take this broker for an owner that it is not."""
+        self._suspects[client_id] = trio.current_time() + after_s
+
+    # Opening
+
+    async def open(
+        self, client_id: str, *, clean_start: bool, expiry_interval_s: int, will: Will | None, version: Version
+    ) -> OpenedSession:
+        """Make the client's session this broker's, whoever had it, or begin a new one.
+
+        Of MQTT 3.1.1: ``clean_start`` is clean session, and ``expiry_interval_s`` is 0 with it, else the longest that
+        is configured. Must not return until the ownership is durable.
+
+        Raises:
+            StoreUnavailableError: The store did not answer in time.
+            StorageError: The store refuses the session.
+        """
+        wanted = Opening(
+            self._broker_id,
+            0,
+            clean_start,
+            expiry_interval_s,
+            stored_will(will, client_id) if will is not None else None,
+            version,
+        )
+        opened: OpenedSession | None = None
+        try:
+            with trio.move_on_after(self._settings.open_timeout_s):
+                async with self._turns.take(client_id):
+                    local = self._open.get(client_id)
+                    if local is not None:
+                        await local.hand_over()
+                    opened = await self._take(client_id, wanted)
+        finally:
+            if opened is None:
+                self._suspect(client_id)
+        if opened is None:
+            raise StoreUnavailableError(
+                f"the store did not answer within {self._settings.open_timeout_s:g} s: the session of client "
+                f"{client_id!r} was not opened"
+            )
+        return opened
+
+    async def _take(self, client_id: str, wanted: Opening) -> OpenedSession:
+        """Read, decide, commit, until a commit is carried out. Exactly one of those who compete is, each time."""
+        attempts: dict[int, Transition] = {}
+        asked: set[int] = set()
+        attempt = 0
+        while True:
+            found = await read(self._contact, client_id, with_progress=not wanted.clean_start)
+            record = found.record
+            if record is not None and record.claim in attempts:
+                # It was carried out, and only the answer was lost.
+                return await self._reread(found, attempts[record.claim])
+            is_elsewhere = record is not None and record.owner not in (transitions.NOBODY, self._broker_id)
+            if record is not None and is_elsewhere and record.epoch not in asked:
+                asked.add(record.epoch)
+                if not await self._control.ask(
+                    record.owner, client_id, record.epoch, timeout_s=self._settings.yield_timeout_s
+                ):
+                    self.statistics.forced_count += 1
+                continue
+            opening = attrs.evolve(wanted, claim=secrets.randbits(63))
+            transition = attempts[opening.claim] = transitions.opened(found, opening, self._clock.now_us())
+            try:
+                committed = await self._commits.make(client_id, transition)
+            except VersionConflictError:
+                await self._contact.pause_after_conflict(attempt)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+                await self._contact.pause(attempt)
+            else:
+                has_progress = opening.expiry_interval_s > 0
+                versions = committed.values[0].version, committed.values[1].version if has_progress else 0
+                self.statistics.taken_over_count += is_elsewhere
+                return self._register(transition, *versions)
+            attempt += 1
+
+    async def _reread(self, found: Found, transition: Transition) -> OpenedSession:
+        """Register what was carried out some time ago; the versions are those that were just read."""
+        found = await read(self._contact, found.client_id)
+        return self._register(transition, found.record_version, found.progress_version)
+
+    def _register(self, transition: Transition, record_version: int, progress_version: int) -> OpenedSession:
+        record = transition.record
+        assert record is not None
+        session = session_from(record, transition.progress)
+        owned = OwnedSession(session, record, record_version, progress_version, self._contact, self._lost)
+        self._open[session.client_id] = owned
+        statistics = self.statistics
+        statistics.connected_count += 1
+        statistics.durable_count += session.is_durable
+        statistics.opened_count += 1
+        statistics.resumed_count += transition.present
+        return OpenedSession(session, transition.present)
+
+    async def _give_up(self, client_id: str, epoch: int) -> None:
+        """Another broker wants a session: store it a last time, and end its connection."""
+        async with self._turns.take(client_id):
+            owned = self._open.get(client_id)
+            if owned is not None and owned.session.epoch <= epoch:
+                # The other one may die before it takes it.
+                self._suspect(client_id, after_s=2 * self._settings.open_timeout_s)
+                await owned.hand_over()
+
+    def _lost(self, owned: OwnedSession) -> None:
+        self._remove(owned)
+        self.statistics.fenced_count += 1
+        self._on_fenced(owned.session)
+
+    def _remove(self, owned: OwnedSession) -> None:
+        if self._open.get(owned.session.client_id) is owned:
+            del self._open[owned.session.client_id]
+            self.statistics.connected_count -= 1
+            self.statistics.durable_count -= owned.session.is_durable
+        self._moved.pop(owned, None)
+
+    # What a connection does with its session
+
+    def find(self, client_id: str) -> Session | None:
+        """The session of a client if it is open at this broker."""
+        owned = self._open.get(client_id)
+        return None if owned is None else owned.session
+
+    async def save(self, session: Session) -> None:
+        """Store what is under way, received and done. Returns when a state at least as new as now is durable.
+
+        Many calls at once are one write. While the store is unreachable it waits. Of a session that is not durable
+        there is nothing to store.
+
+        Raises:
+            SessionTakenOverError: It is somebody else's by now.
+            StorageError: The store will never take it.
+        """
+        owned = self._owned(session)
+        if session.is_durable:
+            await owned.save()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def save_soon(self, session: Session) -> None:
+        """Store the session within a second or so; for what may be lost, such as a position that moved."""
+        owned = self._open.get(session.client_id)
+        if session.is_durable and owned is not None and owned.session is session:
+            self._moved[owned] = None
+
+    async def save_subscriptions(self, session: Session) -> None:
+        """Store the subscriptions, like `save`."""
+        owned = self._owned(session)
+        if session.is_durable:
+            await owned.save(with_record=True)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def commit(self, session: Session, changes: Changes, *, received: Collection[int] = ()) -> None:
+        """Carry out changes together with the session's progress, exactly once even if the connection is lost.
+
+        Args:
+            received: Packet identifiers of the QoS 2 messages among the changes; they are in `Session.inbound` when it
+                returns, and in the store if and only if the messages are.
+
+        Raises:
+            SessionTakenOverError: It is somebody else's by now; nothing was carried out.
+            StorageFailedError: The store has failed; whether the changes were carried out turns out later.
+            StorageError: The store refused the changes; nothing was carried out.
+        """
+        await self._owned(session).commit(changes, received)
+
+    async def close(self, session: Session, *, publish_will: bool, expiry_interval_s: int | None = None) -> None:
+        """The connection has ended. Closing a session that is not this broker's any more does nothing.
+
+        Args:
+            publish_will: Unless the client took leave without its will.
+            expiry_interval_s: What DISCONNECT changed the interval to.
+        """
+        owned = self._open.get(session.client_id)
+        if owned is None or owned.session is not session:
+            await trio.lowlevel.checkpoint()
+            return
+
+        def decide(found: Found, progress: ProgressRecord) -> Transition:
+            return transitions.closed(
+                found,
+                self._clock.now_us(),
+                publish_will=publish_will,
+                expiry_interval_s=expiry_interval_s,
+                progress=progress,
+            )
+
+        async def carry_out(transition: Transition) -> None:
+            await self._commits.make(session.client_id, transition)
+
+        is_done = False
+        try:
+            await owned.close(decide, carry_out)
+            is_done = True
+        finally:
+            self._remove(owned)
+            if not is_done:
+                self._suspect(session.client_id)
+
+    async def join_share(self, session: Session, group: str, topic_filter: str, *, start_lsn: int) -> Membership:
+        """Make the session a member of a shared subscription; joining twice changes nothing.
+
+        It stores the subscriptions too. The first member founds the group, which begins after ``start_lsn``.
+        """
+        return await self._shares.join(self._owned(session), group, topic_filter, start_lsn)
+
+    async def leave_share(self, session: Session, group: str, topic_filter: str) -> None:
+        """End a membership, and store the subscriptions. When the last member is gone the group is forgotten."""
+        await self._shares.leave(self._owned(session), group, topic_filter)
+
+    def delay(self, message: Message, due_us: int) -> tuple[StatePut, ...]:
+        """What to commit so that a message is published, exactly once, when it is due."""
+        return delayed_puts(message, due_us)
+
+    def _owned(self, session: Session) -> OwnedSession:
+        owned = self._open.get(session.client_id)
+        if owned is None or owned.session is not session:
+            raise SessionTakenOverError(f"the session of client {session.client_id!r} is no longer this connection's")
+        return owned
+
+    # Positions
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await trio.sleep(self._settings.save_interval_s)
+            moved, self._moved = self._moved, {}
+            rest = iter(moved)
+            while chunk := list(itertools.islice(rest, _SAVED_TOGETHER)):
+                await self._save_together(chunk)
+
+    async def _save_together(self, chunk: list[OwnedSession]) -> None:
+        """Store many sessions in one commit; if it is refused, each by itself."""
+        held: list[OwnedSession] = []
+        is_stored = False
+        try:
+            for owned in chunk:
+                if not owned.session.is_open:
+                    continue
+                if owned.lock.locked():
+                    self._moved[owned] = None  # it is just being written; perhaps without the newest
+                    continue
+                owned.lock.acquire_nowait()
+                held.append(owned)
+            if not held:
+                await trio.lowlevel.checkpoint()
+                return
+            snapshots = [owned.begin_snapshot() for owned in held]
+            committed = await self._contact.commit(Changes(puts=tuple(put for put, _ in snapshots)))
+            for owned, value, (_, covers) in zip(held, committed.values, snapshots, strict=True):
+                owned.snapshot_stored(value.version, covers)
+            is_stored = True
+        except StorageError as error:
+            _log.debug("%d sessions are stored one by one: %s", len(held), error)
+        finally:
+            for owned in held:
+                owned.lock.release()
+        if not is_stored:
+            for owned in held:
+                await self._save_alone(owned)
+
+    async def _save_alone(self, owned: OwnedSession) -> None:
+        try:
+            await owned.save()
+        except SessionTakenOverError as error:
+            _log.info("%s", error)
+        except StorageError:
+            # The connection meets the same refusal when it has to store something.
+            _log.exception("the session of client %r cannot be stored", owned.session.client_id)

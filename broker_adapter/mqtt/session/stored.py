@@ -1,0 +1,189 @@
+"""The forms in which sessions lie in the state store: one byte of format version, then MessagePack. Pure.
+
+What the fields are for is told where they are used: `transitions` for records, `progress` for what is under way.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from shards.errors import CorruptionError, FormatVersionError
+
+_FORMAT_VERSION: Final = 1
+_FORMAT_PREFIX: Final = bytes((_FORMAT_VERSION,))
+
+Stored = TypeVar("Stored", bound=msgspec.Struct)
+
+
+class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message that lies in no shard: retained or delayed. Its headers are those of its record."""
+
+    topic: str
+    payload: bytes
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp_us: int
+    expires_at_us: int
+
+
+class StoredWill(msgspec.Struct, array_like=True, frozen=True):
+    """A will: its message counts its expiry from when it is published; None stands for never."""
+
+    message: StoredMessage
+    delay_s: int
+    message_expiry_s: int | None
+
+
+class StoredSubscription(msgspec.Struct, array_like=True, frozen=True):
+    """Options of one subscription under its filter."""
+
+    topic_filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    subscription_id: int
+    since_lsn: int
+
+
+class StoredMembership(msgspec.Struct, array_like=True, frozen=True):
+    """Membership of a shared subscription, and the store's group behind it."""
+
+    group: str
+    topic_filter: str
+    store_group: str
+    start_lsn: int
+
+
+class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
+    """Who owns a session, and what it is beside what is under way.
+
+    Attributes:
+        epoch: Rises with each owner.
+        claim: Random number of the write that made the owner the owner; it tells an owner's own write from others'.
+        owner: Broker id, empty between connections.
+        protocol: Protocol level of the last connection.
+        disconnected_at_us: 0 while it is owned.
+        will_due_us: When the timer of the will is due, 0 if there is none.
+        expires_due_us: When the timer of its expiry is due, 0 if there is none.
+    """
+
+    client_id: str
+    epoch: int
+    claim: int
+    owner: str
+    protocol: int
+    expiry_interval_s: int
+    disconnected_at_us: int = 0
+    will: StoredWill | None = None
+    will_due_us: int = 0
+    expires_due_us: int = 0
+    subscriptions: tuple[StoredSubscription, ...] = ()
+    memberships: tuple[StoredMembership, ...] = ()
+
+
+class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):
+    """One message under way; ``shard`` is an index into the names beside it."""
+
+    packet_id: int
+    qos: int
+    shard: int
+    offset: int
+    lsn: int
+    origin: int
+    retain: bool
+    subscription_ids: tuple[int, ...]
+
+
+StoredRange = tuple[int, int, int, int]
+"""Index of a shard's name, first offset, next offset, highest lsn."""
+
+
+class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
+    """What is under way in a session, in both directions.
+
+    Attributes:
+        claim: That of the owner who wrote it.
+        write_number: Which of the owner's writes it is.
+        shards: Names that the rest refers to by index.
+        publishes: In the order in which they were sent.
+        releases: In the order in which PUBREC came.
+        done: What is finished at QoS 2 above the position.
+        seen: What is finished at QoS 0 and 1 above the position.
+        inbound: Packet identifiers received and not released.
+    """
+
+    claim: int
+    write_number: int = 0
+    position_lsn: int = 0
+    last_packet_id: int = 0
+    shards: tuple[str, ...] = ()
+    publishes: tuple[StoredInFlight, ...] = ()
+    releases: tuple[StoredInFlight, ...] = ()
+    done: tuple[StoredRange, ...] = ()
+    seen: tuple[StoredRange, ...] = ()
+    inbound: tuple[int, ...] = ()
+
+
+class Lease(msgspec.Struct, array_like=True, frozen=True):
+    """Sign of life of a broker.
+
+    Attributes:
+        instance: Random name of the process.
+        renewal_number: Rises with each renewal.
+        adopter: The broker that has declared it dead and closes its sessions; empty while it lives.
+    """
+
+    instance: str
+    renewal_number: int
+    adopter: str = ""
+
+
+class ShareRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A shared subscription that has members."""
+
+    group: str
+    topic_filter: str
+    store_group: str
+    start_lsn: int
+    member_count: int
+
+
+class CleanupRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A group of the store that has no members any more, and the targets that it was subscribed to."""
+
+    store_group: str
+    targets: tuple[str, ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[msgspec.Struct]] = {}
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """The bytes of a record."""
+    return _FORMAT_PREFIX + _encoder.encode(record)
+
+
+def decode(kind: type[Stored], key: bytes, value: bytes) -> Stored:
+    """Read a record.
+
+    Raises:
+        FormatVersionError: A newer program wrote it.
+        CorruptionError: It is not what it should be.
+    """
+    if value[:1] != _FORMAT_PREFIX:
+        raise FormatVersionError(
+            f"state {key!r} is stored in format {value[:1].hex() or 'none'}, this broker reads format "
+            f"{_FORMAT_VERSION}; use the program version that wrote it"
+        )
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    try:
+        record = decoder.decode(memoryview(value)[1:])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"state {key!r}", 0, f"no {kind.__name__}: {error}") from error
+    assert isinstance(record, kind)
+    return record

@@ -1,0 +1,54 @@
+"""Messages and wills between their form in memory and the one in which they wait in the state store. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker_adapter.mqtt.codec.packets import Will
+from broker_adapter.mqtt.message import Message, message_of, record_of
+from broker_adapter.mqtt.session.stored import StoredMessage, StoredWill
+from shards.record import StoredRecord
+
+_SECOND_US: Final = 1_000_000
+
+
+def stored_message(message: Message) -> StoredMessage:
+    """The form in which a message waits."""
+    record = record_of(message)
+    return StoredMessage(message.topic, message.payload, record.headers, message.timestamp_us, message.expires_at_us)
+
+
+def message_from(stored: StoredMessage, *, shard: str = "", lsn: int = 0) -> Message:
+    """The message that waits, with the place where it was found."""
+    return message_of(
+        shard,
+        StoredRecord(
+            offset=-1,
+            lsn=lsn,
+            append_time_us=0,
+            value=stored.payload,
+            topic=stored.topic,
+            timestamp_us=stored.timestamp_us,
+            headers=stored.headers,
+            expires_at_us=stored.expires_at_us,
+        ),
+    )
+
+
+def stored_will(will: Will, client_id: str) -> StoredWill:
+    """The form in which a will waits."""
+    message = Message(will.topic, will.payload, will.qos, will.retain, client_id, will.properties)
+    return StoredWill(
+        stored_message(message),
+        delay_s=will.properties.will_delay_interval or 0,
+        message_expiry_s=will.properties.message_expiry_interval,
+    )
+
+
+def will_message(will: StoredWill, now_us: int) -> Message:
+    """The message that is published for a will."""
+    message = message_from(will.message)
+    message.timestamp_us = now_us
+    if will.message_expiry_s is not None:
+        message.expires_at_us = now_us + will.message_expiry_s * _SECOND_US
+    return message

@@ -1,0 +1,210 @@
+"""What is due at a time, whichever broker is alive then: wills, ends of sessions, delayed messages.
+
+Every broker looks for due timers. A timer is removed in the same commit as its effect, on the condition that it is
+still there, so the effect happens once. So that brokers do not do the same work for nothing, each timer is left for a
+moment to the one that its key prefers among those alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.session import keys, transitions
+from broker_adapter.mqtt.session.commits import Commits
+from broker_adapter.mqtt.session.contact import Contact
+from broker_adapter.mqtt.session.settings import SessionSettings
+from broker_adapter.mqtt.session.shares import CLEANUP, Shares
+from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage, decode, encode
+from broker_adapter.mqtt.session.stored_message import message_from, stored_message
+from broker_adapter.mqtt.session.transitions import Found
+from shards.checksum import crc32c
+from shards.clock import Clock
+from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
+from shards.model import StateValue
+
+_log = logging.getLogger(__name__)
+
+DELAYED: Final = "delayed"
+
+_MAX_AT_ONCE: Final = 16
+_MAX_PER_ROUND: Final = 2_000
+_CLEANUP_TIME_US: Final = 60_000_000
+_SECOND_US: Final = 1_000_000
+
+
+def delayed_puts(message: Message, due_us: int) -> tuple[StatePut, ...]:
+    """What makes a message wait for a time.
+
+    The message lies beside its timer, so that looking for due timers costs the same whatever they are for.
+    """
+    name = secrets.token_hex(16)
+    return (
+        StatePut(keys.TimerKey(due_us, DELAYED, name.encode()).encode(), b"", 0),
+        StatePut(keys.delayed(name), encode(stored_message(message)), 0),
+    )
+
+
+class Timers:
+    """Fires what is due.
+
+    Args:
+        contact: The store.
+        commits: Carries out what follows.
+        shares: Clears away what groups have left.
+        clock: Tells what is due.
+        broker_id: This broker.
+        alive: The brokers that are alive, this one among them.
+    """
+
+    def __init__(
+        self,
+        contact: Contact,
+        commits: Commits,
+        shares: Shares,
+        clock: Clock,
+        broker_id: str,
+        alive: Callable[[], Sequence[str]],
+        settings: SessionSettings,
+        statistics: SessionStatistics,
+    ) -> None:
+        self._contact = contact
+        self._commits = commits
+        self._shares = shares
+        self._clock = clock
+        self._broker_id = broker_id
+        self._alive = alive
+        self._interval_s = settings.timer_interval_s
+        self._preference_us = round(settings.preference_s * _SECOND_US)
+        self._statistics = statistics
+        self._broken: set[bytes] = set()
+        self._clearing = trio.CapacityLimiter(1)
+        self._effects: dict[str, Callable[[keys.TimerKey, StateValue], Awaitable[None]]] = {
+            transitions.WILL: self._session_timer,
+            transitions.EXPIRY: self._session_timer,
+            DELAYED: self._delayed_message,
+        }
+
+    async def run(self) -> None:
+        """Look for due timers until cancelled."""
+        async with background_tasks() as nursery:
+            while True:
+                fired_count = 0
+                try:
+                    fired_count = await self.fire_due(nursery)
+                except StorageError as error:
+                    _log.warning("due timers were not looked for: %s", error)
+                if fired_count < _MAX_PER_ROUND:
+                    await trio.sleep(self._interval_s)
+
+    async def fire_due(self, nursery: trio.Nursery) -> int:
+        """Fire timers that are due, and return how many were found; more may be if it is as many as are taken at once.
+
+        Raises:
+            StorageError: The store does not answer; what was not fired still is due.
+        """
+        now_us = self._clock.now_us()
+        found: list[tuple[keys.TimerKey, StateValue]] = []
+        async with self._contact.scan(keys.TIMERS) as timers:
+            async for timer in timers:
+                key = self._key_of(timer)
+                if key is None:
+                    continue
+                if key.due_us > now_us or len(found) >= _MAX_PER_ROUND:
+                    break
+                if self._is_preferred(timer.key) or key.due_us + self._preference_us <= now_us:
+                    found.append((key, timer))
+        room = trio.CapacityLimiter(_MAX_AT_ONCE)
+        async with trio.open_nursery() as firing:
+            for key, timer in found:
+                if key.kind == CLEANUP:
+                    nursery.start_soon(self._clean_up, key, timer)  # which may take long
+                else:
+                    firing.start_soon(self._fire, key, timer, room)
+        return len(found)
+
+    def _key_of(self, timer: StateValue) -> keys.TimerKey | None:
+        if timer.key in self._broken:
+            return None
+        try:
+            key = keys.TimerKey.decode(timer.key)
+            if key.kind in self._effects or key.kind == CLEANUP:
+                return key
+            _log.warning("timer %r is of a kind that this broker does not know; it is left to newer ones", timer.key)
+        except CorruptionError:
+            _log.exception("a timer cannot be read; it is left alone")
+        self._broken.add(timer.key)
+        return None
+
+    def _is_preferred(self, key: bytes) -> bool:
+        alive = sorted(self._alive())
+        return alive[crc32c(key) % len(alive)] == self._broker_id
+
+    async def _fire(self, key: keys.TimerKey, timer: StateValue, room: trio.CapacityLimiter) -> None:
+        async with room:
+            try:
+                await self._effects[key.kind](key, timer)
+            except VersionConflictError:
+                # Another broker fired it, or what it is about has just changed: if it is still there, it comes again.
+                self._statistics.conflict_count += 1
+            except (CorruptionError, FormatVersionError):
+                _log.exception("timer %r cannot be fired; it is left alone", timer.key)
+                self._broken.add(timer.key)
+            except StorageError as error:
+                # It is still due, and comes again in the next round.
+                _log.warning("timer %r was not fired: %s", timer.key, error)
+                self._statistics.retry_count += 1
+
+    async def _session_timer(self, key: keys.TimerKey, timer: StateValue) -> None:
+        session_key = keys.session_of_part(key.name)
+        stored = await self._contact.get(session_key)
+        record = decode(SessionRecord, session_key, stored.value) if stored is not None else None
+        if stored is None or record is None or not transitions.is_due(record, key.kind, key.due_us):
+            await self._contact.adapter.delete_state(timer.key, expected_version=timer.version)
+            return
+        found = Found(record.client_id, record, stored.version)
+        is_end = key.kind == transitions.EXPIRY
+        await self._commits.make(
+            record.client_id, transitions.expired(found) if is_end else transitions.will_published(found)
+        )
+        self._statistics.fired_count += 1
+        self._statistics.expired_count += is_end
+
+    async def _delayed_message(self, key: keys.TimerKey, timer: StateValue) -> None:
+        message_key = keys.delayed(key.name.decode())
+        deletes = Changes(deletes=(StateDelete(timer.key, timer.version), StateDelete(message_key)))
+        stored = await self._contact.get(message_key)
+        message = message_from(decode(StoredMessage, message_key, stored.value)) if stored is not None else None
+        if message is None or 0 < message.expires_at_us <= self._clock.now_us():
+            await self._contact.commit(deletes)
+            return
+        if await self._commits.publish(message, deletes) is not None:
+            self._statistics.delayed_count += 1
+        else:
+            _log.warning("the delayed message to %r is dropped", message.topic)
+            await self._contact.commit(deletes)
+        self._statistics.fired_count += 1
+
+    async def _clean_up(self, key: keys.TimerKey, timer: StateValue) -> None:
+        """Put the timer off while this broker sees to it, so that no other does unless this one fails."""
+        later = keys.TimerKey(self._clock.now_us() + _CLEANUP_TIME_US, CLEANUP, key.name).encode()
+        try:
+            async with self._clearing:
+                await self._contact.commit(
+                    Changes(puts=(StatePut(later, timer.value),), deletes=(StateDelete(timer.key, timer.version),))
+                )
+                await self._shares.clear_away(decode(CleanupRecord, timer.key, timer.value))
+                await self._contact.adapter.delete_state(later)
+                self._statistics.fired_count += 1
+        except VersionConflictError:
+            self._statistics.conflict_count += 1
+        except StorageError as error:
+            _log.warning("what a group left behind is not cleared away yet: %s", error)

@@ -1,0 +1,244 @@
+"""The password file: its lines, checking a password against them, and changing one.
+
+A line is ``name:$scrypt$n$r$p$salt$hash`` with the cost parameters of scrypt (RFC 7914) and salt and hash in base64.
+Empty lines and those that begin with ``#`` are left alone. Checking takes some fifty milliseconds by intent and blocks;
+who may try how often, and in which thread, is `authentication`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from journal.settings import ConfigurationError, format_size
+
+_SALT_BYTES: Final = 16
+_HASH_BYTES: Final = 32
+_MAX_MEMORY_BYTES: Final = 256 << 20
+_ROOM_BYTES: Final = 1 << 20
+_MAX_NAME_BYTES: Final = 65_535
+_FORBIDDEN_IN_NAMES: Final = re.compile(r"[:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_OWNER_ALONE: Final = 0o600
+
+
+@attrs.frozen(slots=True)
+class Cost:
+    """What scrypt costs: about 128 * n * r bytes of memory, and time in proportion to n * r * p."""
+
+    n: int = 1 << 14
+    r: int = 8
+    p: int = 1
+
+    def check(self) -> None:
+        """Raise ValueError if the numbers are none of scrypt's, or too large to be checked on every CONNECT."""
+        if self.n < 2 or self.n & (self.n - 1) or self.r < 1 or self.p < 1:
+            raise ValueError(f"n={self.n} r={self.r} p={self.p} is no cost; n is a power of 2, r and p are at least 1")
+        if 128 * self.n * self.r > _MAX_MEMORY_BYTES or self.p > 16:
+            raise ValueError(
+                f"n={self.n} r={self.r} p={self.p} costs too much; allowed: 128 * n * r up to "
+                f"{format_size(_MAX_MEMORY_BYTES)}, p up to 16"
+            )
+
+
+@attrs.frozen(slots=True, repr=False)
+class PasswordHash:
+    """What is kept of a password."""
+
+    cost: Cost
+    salt: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, password: bytes, cost: Cost | None = None) -> PasswordHash:
+        """Hash a password with a salt of its own. Blocks."""
+        cost = cost or Cost()
+        salt = secrets.token_bytes(_SALT_BYTES)
+        return cls(cost, salt, _digest(password, cost, salt, _HASH_BYTES))
+
+    @classmethod
+    def parse(cls, text: str) -> PasswordHash:
+        """Read what `format` wrote.
+
+        Raises:
+            ValueError: It is something else; the message does not repeat it.
+        """
+        parts = text.split("$")
+        if len(parts) != 7 or parts[:2] != ["", "scrypt"]:
+            raise ValueError("is not of the form $scrypt$n$r$p$salt$hash")
+        if not all(re.fullmatch("[0-9]{1,9}", number) for number in parts[2:5]):
+            raise ValueError("has a cost that is no number")
+        cost = Cost(*(int(number) for number in parts[2:5]))
+        cost.check()
+        try:
+            salt, digest = (base64.b64decode(part, validate=True) for part in parts[5:])
+        except binascii.Error as error:
+            raise ValueError("has a salt or a hash that is no base64") from error
+        if len(salt) < 8 or not 16 <= len(digest) <= 64:
+            raise ValueError(
+                f"has a salt of {len(salt)} and a hash of {len(digest)} bytes; allowed: at least 8, and 16 to 64"
+            )
+        return cls(cost, salt, digest)
+
+    def format(self) -> str:
+        """The part of a line after the name."""
+        cost = self.cost
+        salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.digest))
+        return f"$scrypt${cost.n}${cost.r}${cost.p}${salt}${digest}"
+
+    def matches(self, password: bytes) -> bool:
+        """Whether it is the password. Blocks; how long does not depend on the password."""
+        return hmac.compare_digest(_digest(password, self.cost, self.salt, len(self.digest)), self.digest)
+
+
+def _digest(password: bytes, cost: Cost, salt: bytes, size_bytes: int) -> bytes:
+    max_memory = 128 * cost.r * (cost.n + cost.p + 2) + _ROOM_BYTES
+    return hashlib.scrypt(password, salt=salt, n=cost.n, r=cost.r, p=cost.p, maxmem=max_memory, dklen=size_bytes)
+
+
+_NOBODY: Final = PasswordHash(Cost(), secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES))
+
+
+class Users:
+    """Names and what is kept of their passwords."""
+
+    def __init__(self, hashes: Mapping[str, PasswordHash]) -> None:
+        self._hashes = dict(hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def check(self, name: str, password: bytes) -> bool:
+        """Whether the name exists and it is its password. Blocks as long for a name that does not exist."""
+        found = self._hashes.get(name)
+        return (found or _NOBODY).matches(password) and found is not None
+
+    def hash_of(self, name: str) -> PasswordHash | None:
+        """What is kept of a user's password; None for a name that does not exist."""
+        return self._hashes.get(name)
+
+
+def read_users(path: str) -> Users:
+    """Read a password file.
+
+    Raises:
+        ConfigurationError: It cannot be read, or a line is none; the message names the line and not what it holds.
+    """
+    hashes: dict[str, PasswordHash] = {}
+    for number, line in enumerate(_read_lines(path), 1):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            name, kept = _parse_line(line)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{path}, line {number}: {error}; `journal-broker passwd {path} USER` writes such lines"
+            ) from error
+        if name in hashes:
+            raise ConfigurationError(f"{path}, line {number}: names {name!r} again; leave one of the lines out")
+        hashes[name] = kept
+    return Users(hashes)
+
+
+def _parse_line(line: str) -> tuple[str, PasswordHash]:
+    name, colon, rest = line.partition(":")
+    if not colon:
+        raise ValueError("is not of the form name:$scrypt$n$r$p$salt$hash")
+    return check_name(name), PasswordHash.parse(rest)
+
+
+def check_name(name: str) -> str:
+    """Return the name if a user can have it.
+
+    Raises:
+        ValueError: None can; the message goes on after "the line" or "it".
+    """
+    if not name or name != name.strip() or name.startswith("#") or _FORBIDDEN_IN_NAMES.search(name):
+        raise ValueError(
+            f"has {name!a} for a user name; it must not be empty, begin with '#', begin or end with white space, "
+            "or have ':' or control characters"
+        )
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        raise ValueError(f"has a user name of {len(name.encode())} bytes; allowed: up to {_MAX_NAME_BYTES}")
+    return name
+
+
+def write_user(path: str, name: str, kept: PasswordHash | None) -> bool:
+    """Put a user into the password file, or out of it; the rest of the file stays as it is.
+
+    The file is replaced at once, as a whole: who reads it meanwhile sees it as it was or as it is now. Nobody but its
+    owner may read it afterwards.
+
+    Args:
+        path: The file; made if it is not there.
+        name: The user.
+        kept: The password's hash; None removes the user.
+
+    Returns:
+        Whether the user was there before.
+
+    Raises:
+        ConfigurationError: The file that is there is no password file.
+        OSError: It cannot be written.
+    """
+    check_name(name)
+    target = os.path.realpath(path)
+    lines: list[str] = []
+    owner = None
+    if os.path.exists(target):
+        read_users(target)
+        lines = _read_lines(target)
+        owner = os.stat(target)
+    at = next((at for at, line in enumerate(lines) if line.startswith(f"{name}:")), None)
+    replacement = [] if kept is None else [f"{name}:{kept.format()}"]
+    if at is None:
+        lines += replacement
+    else:
+        lines[at : at + 1] = replacement
+    _replace(target, "".join(f"{line}\n" for line in lines).encode(), owner)
+    return at is not None
+
+
+def _replace(target: str, content: bytes, owner: os.stat_result | None) -> None:
+    directory = os.path.dirname(target)
+    beside = os.path.join(directory, f".{os.path.basename(target)}.{secrets.token_hex(8)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ALONE)
+    try:
+        with open(descriptor, "wb") as file:
+            if owner is not None and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+                # The broker must still be able to read it when somebody else changed a password.
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise
+    directory_descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory_descriptor)
+    finally:
+        os.close(directory_descriptor)
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file]
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror}; `journal-broker passwd {path} USER` makes it"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is no password file: {error}") from error

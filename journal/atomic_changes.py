@@ -1,0 +1,153 @@
+"""Appends and state changes made in one step: all of them or none, and after a crash all of them or none.
+
+Everything that could refuse one of them is looked at first. Then all are decided without waiting in between, so that
+they lie in the group that is being collected; a group is written, and recovered, as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from journal.ack_waiter import AckWaiter
+from journal.appender import Appender
+from journal.commit import Committer
+from journal.control import Control
+from journal.decisions import StateDeleted, StatePut
+from journal.entry import ENTRY_HEADER_SIZE
+from journal.maintenance import Maintenance
+from journal.protocol.frames import build_append
+from journal.shard_table import ShardTable
+from shards.batch import BatchHeader, verify_body
+from shards.errors import BatchError, InvalidRequestError, LimitExceededError
+from shards.model import Appended, StateValue
+from shards.shard import Shard
+from shards.word_index import Words
+
+_BESIDES_BYTES = 512
+"""What an append can bring into the group beside its batch: a segment that is closed, offsets that are reserved."""
+
+
+@attrs.frozen(slots=True)
+class Put:
+    """Set a key of the state store; see `Control.put_state`."""
+
+    key: bytes
+    value: bytes
+    expected_version: int | None = None
+    expires_at_us: int = 0
+
+
+@attrs.frozen(slots=True)
+class Delete:
+    """Delete a key of the state store; see `Control.delete_state`."""
+
+    key: bytes
+    expected_version: int | None = None
+
+
+class AtomicChanges:
+    """Carries them out.
+
+    Args:
+        begin_chunk: Sets time and refusals of the appender, as before any run of appends.
+        words: Tells what an indexed shard has to index of a batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        appender: Appender,
+        control: Control,
+        maintenance: Maintenance,
+        table: ShardTable,
+        begin_chunk: Callable[[], None],
+        words: Callable[[Shard, memoryview], Words],
+    ) -> None:
+        self._committer = committer
+        self._appender = appender
+        self._control = control
+        self._maintenance = maintenance
+        self._table = table
+        self._begin_chunk = begin_chunk
+        self._words = words
+
+    async def commit(
+        self, appends: Sequence[tuple[str, bytes]], puts: Sequence[Put], deletes: Sequence[Delete]
+    ) -> tuple[list[Appended], list[StateValue]]:
+        """Carry out all of it, and return when it is durable and shown. Cancelling gives up waiting, not the changes.
+
+        Args:
+            appends: Shard name and encoded batch without a producer.
+            puts: Keys to set.
+            deletes: Keys to delete. No key may be there twice.
+
+        Raises:
+            InvalidRequestError: There is nothing to do, a key is there twice, or a batch has a producer.
+            VersionConflictError: A key has another version than expected.
+            LimitExceededError: It is more than one group of the journal, or a part of it is too large.
+            StorageError: A part of it is refused; nothing was changed.
+            StorageFailedError: The disk failed; whether it was done is known after a restart.
+        """
+        await self._maintenance.wait_for_room()
+        self._begin_chunk()
+        batches = self._checked(appends, puts, deletes)
+        waiters = [AckWaiter() for _ in batches]
+        for (shard, batch), waiter in zip(batches, waiters, strict=True):
+            # Memory-mode batches too are shown with the group, not ahead of it.
+            self._committer.group.touch(shard)
+            frame = memoryview(bytearray(build_append(0, 0, batch)))
+            self._appender.append(frame, 0, len(frame), (shard,), waiter)
+        self._appender.flush_run()
+        lsns = [self._control.change_state_nowait(StatePut(one.key, one.value, one.expires_at_us)) for one in puts]
+        for one in deletes:
+            self._control.change_state_nowait(StateDeleted(one.key))
+        group = self._committer.group
+        self._appender.finish()
+        await self._committer.wait(group)
+        values = [StateValue(one.key, one.value, lsn, one.expires_at_us) for one, lsn in zip(puts, lsns, strict=True)]
+        return [await waiter.wait() for waiter in waiters], values
+
+    def _checked(
+        self, appends: Sequence[tuple[str, bytes]], puts: Sequence[Put], deletes: Sequence[Delete]
+    ) -> list[tuple[Shard, bytes]]:
+        """Look at everything that could refuse a part, and make room in the collecting group for the whole."""
+        if not (appends or puts or deletes):
+            raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
+        changed: list[Put | Delete] = [*puts, *deletes]
+        keys = [one.key for one in changed]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidRequestError(f"state key {twice!r} is changed twice in one commit; name it once")
+        self._control.check_may_change(is_freeing=not (appends or puts))
+        size_bytes = 0
+        for one in changed:
+            value = one.value if isinstance(one, Put) else b""
+            self._control.check_state(one.key, value, one.expected_version)
+            size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
+        batches: list[tuple[Shard, bytes]] = []
+        for name, batch in appends:
+            shard = self._table.by_name(name)
+            self._check_append(shard, batch)
+            batches.append((shard, batch))
+            size_bytes += len(batch) + ENTRY_HEADER_SIZE + _BESIDES_BYTES
+        largest_bytes = self._committer.largest_group_bytes
+        if size_bytes > largest_bytes:
+            raise LimitExceededError(
+                f"a commit of {size_bytes} bytes does not fit into one write of the journal, which takes "
+                f"{largest_bytes}; commit less at once or raise storage.journal_file_bytes"
+            )
+        self._committer.make_room(size_bytes)
+        return batches
+
+    def _check_append(self, shard: Shard, batch: bytes) -> None:
+        header: BatchHeader = verify_body(batch)
+        if header.is_gap or header.size_bytes != len(batch):
+            raise BatchError(f"a batch of {header.size_bytes} bytes is given in {len(batch)} bytes")
+        if header.producer_id:
+            raise InvalidRequestError(f"the batch for {shard.name!r} has a producer; a commit needs none")
+        self._appender.check_acceptable(shard, len(batch))
+        if shard.indexed:
+            self._words(shard, memoryview(batch))

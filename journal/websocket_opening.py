@@ -1,0 +1,55 @@
+"""A WebSocket over an accepted stream, from its handshake to its end. What its messages hold is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
+
+_RECEIVE_BYTES = 64 * 1024
+_CLOSING_S = 0.5
+_BAD_REQUEST = 400
+
+
+@asynccontextmanager
+async def open_websocket(
+    stream: trio.abc.Stream, *, max_message_bytes: int, handshake_timeout_s: float, subprotocol: str | None = None
+) -> AsyncIterator[WebSocketConnection]:
+    """Open a WebSocket as the server, and close it in order at the end.
+
+    Args:
+        stream: What was accepted; it is closed, too.
+        max_message_bytes: A longer message ends the connection.
+        handshake_timeout_s: The peer must have asked for the WebSocket by then.
+        subprotocol: The one that the peer must offer; None takes any offer without choosing one.
+
+    Raises:
+        OSError: The peer went away, or asked for no such WebSocket in time.
+    """
+    failure: Exception | None = None
+    async with stream, trio.open_nursery() as nursery:
+        try:
+            with trio.fail_after(handshake_timeout_s):
+                request = await wrap_server_stream(
+                    nursery, stream, max_message_size=max_message_bytes, receive_buffer_size=_RECEIVE_BYTES
+                )
+                websocket = await _accept(request, subprotocol)
+            yield websocket
+            with trio.move_on_after(_CLOSING_S):
+                await websocket.aclose()
+        except (ConnectionClosed, trio.TooSlowError):
+            failure = BrokenPipeError("the WebSocket was not opened")
+        except Exception as error:  # noqa: BLE001 it goes on outside the nursery, which would wrap it
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _accept(request: WebSocketRequest, subprotocol: str | None) -> WebSocketConnection:
+    if subprotocol is not None and subprotocol not in request.proposed_subprotocols:
+        await request.reject(_BAD_REQUEST, body=f"offer the sub-protocol {subprotocol}\n".encode())
+        raise BrokenPipeError(f"the WebSocket was offered without the sub-protocol {subprotocol}")
+    return await request.accept(subprotocol=subprotocol)

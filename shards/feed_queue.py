@@ -1,0 +1,161 @@
+"""The shards of a feed that have something to read, in turn, and the lsn up to which all of it has been read.
+
+A feed reads every shard that matches a filter from an lsn on. Shards take turns, so what it has read last says nothing
+about what it has read altogether: that is told here. Reading itself lies with the engines, and so does waiting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+
+class Standing:
+    """Where a feed stands in one shard.
+
+    Attributes:
+        shard_id: The shard's number.
+        offset: Next record to read; None before anybody has looked where the feed begins in this shard.
+        end: First record that the feed does not give, once it is known: it lies above the feed's last lsn.
+        queued: It waits for its turn.
+        goal: Offset whose passing a round waits for; -1 if none does.
+    """
+
+    __slots__ = ("end", "goal", "offset", "queued", "shard_id")
+
+    def __init__(self, shard_id: int, offset: int | None) -> None:
+        self.shard_id = shard_id
+        self.offset = offset
+        self.end: int | None = None
+        self.queued = False
+        self.goal = -1
+
+
+T = TypeVar("T", bound=Standing)
+
+
+class FeedQueue(Generic[T]):
+    """See the module.
+
+    `next` hands a standing out; whoever takes it reads and then says how it went with `done`. One at a time.
+
+    Args:
+        start_lsn: Everything above it is to be read.
+        until_lsn: And nothing above this, if it is given.
+        committed_lsn: Tells the lsn up to which everything is published that ever will be.
+        published: Tells the offset up to which a standing's shard is published.
+
+    Attributes:
+        finding: Shards that have something to read may still be missing here: nothing can be said of the whole.
+    """
+
+    def __init__(
+        self, start_lsn: int, until_lsn: int | None, committed_lsn: Callable[[], int], published: Callable[[T], int]
+    ) -> None:
+        self._until_lsn = until_lsn
+        self._committed_lsn = committed_lsn
+        self._published = published
+        self._standings: dict[int, T] = {}
+        self._ready: deque[T] = deque()
+        self._reached_lsn = self._round_lsn = start_lsn
+        self._goals = 0
+        self.finding = False
+
+    def __contains__(self, shard_id: int) -> bool:
+        return shard_id in self._standings
+
+    def __len__(self) -> int:
+        return len(self._standings)
+
+    def get(self, shard_id: int) -> T | None:
+        """Where the feed stands in a shard, None if it is no shard of the feed."""
+        return self._standings.get(shard_id)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for their turn."""
+        return len(self._ready)
+
+    def standings(self) -> list[T]:
+        """All of them."""
+        return list(self._standings.values())
+
+    def attach(self, standing: T) -> None:
+        """Take a shard in, which waits for its turn then."""
+        self._standings[standing.shard_id] = standing
+        self.queue(standing)
+
+    def queue(self, standing: T) -> bool:
+        """There may be something to read in this shard; True if nothing waited before."""
+        if standing.queued:
+            return False
+        standing.queued = True
+        self._ready.append(standing)
+        return len(self._ready) == 1
+
+    def next(self) -> T | None:
+        """The shard whose turn it is, None when there is nothing to read."""
+        while self._ready:
+            standing = self._ready.popleft()
+            standing.queued = False
+            if self._standings.get(standing.shard_id) is standing:
+                return standing
+        return None
+
+    def done(self, standing: T, *, more: bool) -> None:
+        """What was to be read of a shard in this turn is read; with ``more`` it waits for another one."""
+        if self._standings.get(standing.shard_id) is not standing:
+            return
+        if standing.goal >= 0 and (not more or (standing.offset is not None and standing.offset >= standing.goal)):
+            standing.goal = -1
+            self._goals -= 1
+        if more:
+            self.queue(standing)
+
+    def remove(self, standing: T) -> None:
+        """Nothing more is to be read of a shard: it is gone, or the feed is through with it."""
+        if self._standings.get(standing.shard_id) is standing:
+            del self._standings[standing.shard_id]
+            if standing.goal >= 0:
+                self._goals -= 1
+
+    def clear(self) -> None:
+        """The feed is over."""
+        self._standings.clear()
+        self._ready.clear()
+        self._goals = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to read just now."""
+        return not self._ready and not self.finding
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything up to the feed's last lsn has been read."""
+        return self._until_lsn is not None and self.is_idle and self._committed_lsn() >= self._until_lsn
+
+    def reached_lsn(self) -> int:
+        """The lsn up to which everything of the feed has been read. Ask it between two turns, not too often.
+
+        While something always waits, it goes in rounds: when every shard that waited at the beginning of a round has
+        been read as far as it was published then, everything committed by then has been read.
+        """
+        if self.finding:
+            return self._reached_lsn
+        if not self._ready:
+            self._reached_lsn = max(self._reached_lsn, self._committed_lsn())
+        elif not self._goals:
+            self._reached_lsn = max(self._reached_lsn, self._round_lsn)
+            self._begin_round()
+        if self._until_lsn is not None:
+            return min(self._reached_lsn, max(self._until_lsn, 0))
+        return self._reached_lsn
+
+    def _begin_round(self) -> None:
+        self._round_lsn = self._committed_lsn()
+        for standing in self._ready:
+            if standing.goal < 0 and self._standings.get(standing.shard_id) is standing:
+                standing.goal = self._published(standing)
+                self._goals += 1

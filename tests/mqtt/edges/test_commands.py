@@ -1,0 +1,236 @@
+"""The commands that need no store: `passwd`, `rules`, `check`, and the program itself."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker_adapter.mqtt.cli.main import COMMANDS, run
+from broker_adapter.mqtt.users import read_users
+from tests.mqtt.edges.listening import write_certificate
+
+CONFIG = """
+[access]
+default = "deny"
+[[access.rules]]
+permission = "allow"
+topics = ["users/%u/#"]
+[[access.rules]]
+permission = "allow"
+topics = ["plant/#"]
+action = "publish"
+client = "gateway"
+[[storage]]
+topics = "plant/+/temperature"
+qos = [0, 1]
+storage = "memory"
+offline = false
+[[storage]]
+topics = "gone/#"
+storage = "none"
+[[mapping]]
+topics = "meters/#"
+prefix = "$meters"
+shards = 1
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "broker.toml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    told = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f" {command} " in told
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"journal-broker {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("path", "help_line"), COMMANDS.values())
+def test_the_table_of_commands_says_what_the_commands_say(path: str, help_line: str) -> None:
+    module, _, function = path.partition(":")
+    described = getattr(importlib.import_module(module), function).__doc__
+    assert described.splitlines()[0] == help_line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["--set", "level=debug"],
+        ["--debug", "--set", "level=debug"],
+        ["passwd"],
+        ["passwd", "file"],
+        ["passwd", "file", "a:b"],
+        ["rules"],
+        ["rules", "plant/+"],
+        ["rules", "$SYS/x"],
+        ["rules", "$delayed/soon/x"],
+        ["check", "surplus"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines()[-1].startswith("journal-broker: ")
+    assert told.err.count("\n") == 1 or "--debug" in arguments
+
+
+def test_help_and_version_import_no_part_of_a_broker() -> None:
+    program = (
+        "import sys; from broker_adapter.mqtt.cli.main import run; run(['--help']); run(['--version']); "
+        "print(*[name for name in ('structlog', 'cattrs', 'broker_adapter.mqtt.config') if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert told.splitlines()[-1] == ""
+
+
+def give(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+
+def test_a_password_comes_from_stdin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "users")
+    for line, told in ((b"one two\r\nrest", "anna: added\n"), ("ü\n".encode(), "anna: password changed\n")):
+        give(monkeypatch, line)
+        assert run(["passwd", path, "anna"]) == 0
+        assert capsys.readouterr().out == told
+        assert read_users(path).check("anna", line.splitlines()[0])
+    assert run(["passwd", path, "anna", "--remove"]) == 0
+    assert capsys.readouterr().out == "anna: removed\n"
+    assert run(["passwd", path, "anna", "--remove"]) == 1
+    assert capsys.readouterr().err == f"journal-broker: {path} has no user 'anna'\n"
+
+
+def test_no_password_is_no_empty_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    give(monkeypatch, b"\n")
+    assert run(["passwd", str(tmp_path / "users"), "anna"]) == 2
+    assert "no password on stdin" in capsys.readouterr().err
+    assert not (tmp_path / "users").exists()
+
+
+@pytest.mark.parametrize(("second", "status"), [("secret", 0), ("secrte", 1)])
+def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path, second: str, status: int) -> None:
+    path = tmp_path / "users"
+    command = [sys.executable, "-m", "broker_adapter.mqtt.cli.main", "passwd", str(path), "anna"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, command)
+    said = b""
+    for prompt, answer in ((b"password of anna: ", "secret"), (b"once more: ", second)):
+        while not said.endswith(prompt):
+            said += os.read(terminal, 1024)
+        os.write(terminal, f"{answer}\n".encode())
+    try:
+        while data := os.read(terminal, 1024):
+            said += data
+    except OSError:
+        pass  # how a terminal says that its program has ended
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == status
+    assert b"secret" not in said
+    assert path.exists() == (status == 0)
+    if status == 0:
+        assert read_users(str(path)).check("anna", b"secret")
+    else:
+        assert b"the two differ; nothing was changed" in said
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("a", {"storage": ["none", "file", "file"], "shard": "a", "mode": "file", "offline": True}),
+        (
+            "plant/1/temperature",
+            {"storage": ["memory", "memory", "file"], "shard": "plant/1/temperature", "mode": "file", "offline": False},
+        ),
+        ("gone/x", {"storage": ["none"] * 3, "shard": "none of its own", "mode": "none", "offline": False}),
+        ("meters/7", {"storage": ["none", "file", "file"], "shard": "$meters/0", "mode": "file", "offline": True}),
+        ("$delayed/60/a", {"topic": "a", "shard": "a"}),
+        ("users/anna/x", {"publish": "allowed", "subscribe": "allowed"}),
+        ("plant/1", {"publish": "allowed", "subscribe": "denied"}),
+        ("else", {"publish": "denied", "subscribe": "denied"}),
+    ],
+)
+def test_what_becomes_of_a_topic(
+    config: str, topic: str, expected: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rules", topic, "--config", config, "--user", "anna", "--client", "gateway", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {key: told[key] for key in expected} == expected
+
+
+def test_what_becomes_of_topics_as_a_table(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rules", "gone/x", "meters/7", "--config", config]) == 0
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert [cell.strip() for cell in lines[-2] if cell.strip()] == [
+        "gone/x", "none", "none", "none", "none of its own", "none", "misses it", "denied", "denied",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in lines[-1] if cell.strip()][4:7] == ["$meters/0", "file", "gets it"]
+
+
+def test_a_configuration_that_a_broker_can_start_with(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = str(tmp_path / "users")
+    give(monkeypatch, b"secret\n")
+    assert run(["passwd", users, "anna"]) == 0
+    files = write_certificate(str(tmp_path))
+    with open(config, "a") as file:
+        file.write(f'[tls]\ncertificate_file = "{files.certificate}"\nkey_file = "{files.key}"\n')
+    capsys.readouterr()
+    assert run(["check", "--config", config, "--set", f"access.users_file={users}"]) == 0
+    assert capsys.readouterr().out == (
+        f"{config}: a broker can start with it; 2 access rules, 2 storage rules, 1 mapping rules, 1 users\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["broker.store=redis:"], "override broker.store: [broker] store = 'redis:' is no store; allowed: a URL"),
+        (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal-broker passwd /none"),
+        (
+            ["tls.certificate_file=/none", "tls.key_file=/none"],
+            "tls.certificate_file = '/none' and tls.key_file = '/none': /none cannot be read: No such file",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_configuration_is_one_line(
+    settings: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", *(word for setting in settings for word in ("--set", setting))]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"journal-broker: {expected}")
+    assert error.count("\n") == 1
+
+
+def test_a_configuration_by_which_nobody_gets_in_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check"]) == 1
+    assert "nobody can connect: no users_file is named" in capsys.readouterr().out
+    (tmp_path / "users").touch()
+    assert run(["check", "--set", f"access.users_file={tmp_path}/users"]) == 1
+    assert "has no users; add one with `journal-broker passwd`" in capsys.readouterr().out

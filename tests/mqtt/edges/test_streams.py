@@ -1,0 +1,140 @@
+"""Streams to clients: trio's own conformance suite for TCP, and what each carrier adds."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from broker_adapter.mqtt.streams import TcpStream
+
+
+def pair(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        left = socket.socket()
+        if buffer_bytes:
+            for sock in (listener, left):
+                # What is accepted inherits them.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        left.connect(listener.getsockname())
+        right, _ = listener.accept()
+    for sock in (left, right):
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return left, right
+
+
+async def stream_pair() -> tuple[TcpStream, TcpStream]:
+    left, right = pair()
+    return TcpStream(left), TcpStream(right)
+
+
+async def clogged_pair() -> tuple[TcpStream, TcpStream]:
+    # Sockets of a fixed size: the system makes others larger while they are being filled.
+    left, right = (TcpStream(sock) for sock in pair(buffer_bytes=4096))
+    with trio.move_on_after(0.2):
+        async with trio.open_nursery() as nursery:
+            for stream in (left, right):
+                nursery.start_soon(fill, stream)
+    return left, right
+
+
+async def fill(stream: TcpStream) -> None:
+    while True:
+        await stream.send_all(b"x" * 65_536)
+
+
+# The suite closes streams with the peer still open: each such close waits a moment for the peer's own.
+@pytest.mark.timeout(120)
+async def test_it_keeps_the_rules_of_a_stream() -> None:
+    await trio.testing.check_two_way_stream(stream_pair, clogged_pair)
+
+
+async def test_what_was_sent_last_arrives_although_the_peer_goes_on_sending() -> None:
+    """Closing a socket with unread bytes in it resets the connection, and the peer loses the reason it was told."""
+    left, right = await stream_pair()
+    async with right:
+        await right.send_all(b"never read" * 1000)
+        await left.send_all(b"the reason")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(left.aclose)
+            received = b""
+            while data := await right.receive_some():
+                received += data
+            assert received == b"the reason"
+            await right.aclose()
+
+
+async def test_closing_wakes_a_task_that_receives() -> None:
+    left, right = await stream_pair()
+    async with right:
+        async with trio.open_nursery() as nursery:
+
+            async def receive() -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await left.receive_some()
+
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            left.close_nowait()
+
+
+async def test_a_peer_that_reset_the_connection_is_a_broken_stream() -> None:
+    left, right = pair()
+    right.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    right.close()
+    stream = TcpStream(left)
+    with pytest.raises(trio.BrokenResourceError, match="reset by peer"):
+        await stream.receive_some()
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.send_all(b"x")
+    stream.close_nowait()
+
+
+async def test_sending_at_once_takes_what_the_system_takes() -> None:
+    left, right = (TcpStream(sock) for sock in pair(buffer_bytes=4096))
+    data = bytes(1 << 20)
+    taken = [left.send_nowait(data) for _ in range(100)]
+    assert 0 < taken[0] < len(data)
+    assert taken[-1] == 0, "a full socket takes nothing"
+    left.close_nowait()
+    right.close_nowait()
+
+
+async def test_a_receive_that_is_cancelled_loses_nothing() -> None:
+    left, right = await stream_pair()
+    async with left, right:
+        await right.send_all(b"kept")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await left.receive_some()
+        assert scope.cancelled_caught
+        assert await left.receive_some() == b"kept"
+        await right.aclose()
+
+
+async def test_two_streams_that_receive_in_turn_do_not_mix_their_bytes() -> None:
+    """They share one buffer."""
+    pairs = [await stream_pair() for _ in range(3)]
+    received: dict[int, bytes] = {}
+
+    async def receive(number: int, stream: TcpStream) -> None:
+        received[number] = b""
+        while data := await stream.receive_some(7):
+            received[number] += data
+
+    async with trio.open_nursery() as nursery:
+        for number, (left, _) in enumerate(pairs):
+            nursery.start_soon(receive, number, left)
+        for _ in range(100):
+            for number, (_, right) in enumerate(pairs):
+                await right.send_all(b"%d" % number * 11)
+        async with trio.open_nursery() as closing:
+            for _, right in pairs:
+                closing.start_soon(right.aclose)
+    assert received == {number: b"%d" % number * 1100 for number in range(3)}
+    for left, _ in pairs:
+        left.close_nowait()
