@@ -7,6 +7,7 @@ from pathlib import Path
 from demo.processes.process import AnnouncingProcess
 
 _CONFIG = """\
+[broker]
 id = "{name}"
 store = "{store_url}"
 
