@@ -5,23 +5,14 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Self
 
-import attrs
-
 from shards.errors import InvalidRequestError
+from shards.pushes import Progress
 from shards.topic_filters import validate_filter
 
 if TYPE_CHECKING:
     from broker_adapter.adapter import Delivery
 
-
-@attrs.frozen(slots=True)
-class Progress:
-    """Everything matching with an lsn from the feed's ``start_lsn`` (exclusive) to this one has been delivered by it.
-
-    What has expired, was trimmed or was deleted counts as delivered.
-    """
-
-    lsn: int
+__all__ = ["Feed", "Progress", "check_follow"]
 
 
 class Feed(abc.ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from urllib.parse import unquote, urlsplit
 
 from broker_adapter.adapter import StorageAdapter
@@ -21,6 +21,9 @@ ENGINES = {
 }
 """URL scheme -> module and function that opens it. The function takes the URL."""
 
+_EXTRAS = {"journal+ws": "websocket"}
+"""URL scheme -> extra that installs what its engine needs, where it is called otherwise."""
+
 
 @asynccontextmanager
 async def open_adapter(url: str) -> AsyncIterator[StorageAdapter]:
@@ -32,7 +35,11 @@ async def open_adapter(url: str) -> AsyncIterator[StorageAdapter]:
     Raises:
         InvalidRequestError: No engine has that scheme, or what the engine needs is not installed.
     """
-    async with _opener(url)(url) as adapter:
+    async with AsyncExitStack() as stack:
+        try:
+            adapter = await stack.enter_async_context(_opener(url)(url))
+        except ModuleNotFoundError as error:
+            raise _not_installed(url, error) from error
         yield adapter
 
 
@@ -60,8 +67,13 @@ def _opener(url: str) -> _Opener:
     try:
         opener: _Opener = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
-        raise InvalidRequestError(
-            f"{url!r} needs the Python package {error.name!r}, which is not installed: "
-            f"install journal-engine with the extra for this engine"
-        ) from error
+        raise _not_installed(url, error) from error
     return opener
+
+
+def _not_installed(url: str, error: ModuleNotFoundError) -> InvalidRequestError:
+    scheme = url.partition(":")[0]
+    return InvalidRequestError(
+        f"{url!r} needs the Python package {error.name!r}, which is not installed: "
+        f"install journal-engine[{_EXTRAS.get(scheme, scheme)}]"
+    )

@@ -80,6 +80,7 @@ class Appender:
         open_segment: Callable[[Shard], Segment],
         words: Callable[[Shard, memoryview], Words],
         fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
+        publishing: Callable[[Shard], None],
     ) -> None:
         self._committer = committer
         self._largest_group_bytes = committer.largest_group_bytes
@@ -90,6 +91,7 @@ class Appender:
         self._open_segment = open_segment
         self._words = words
         self._fold_words = fold_words
+        self._publishing = publishing
         self._immediate_words: list[tuple[Shard, int, Words]] = []
         self._run_view: memoryview | None = None
         self._run_start = 0
@@ -389,6 +391,7 @@ class Appender:
             for sink, acks in immediate.items():
                 sink.acknowledge(acks)
         self._committer.kick()
+        self._committer.look_for_rest()
 
     def _publish_now(self) -> None:
         if self._immediate_words:
@@ -396,6 +399,7 @@ class Appender:
             self._immediate_words.clear()
         for shard in self._published_now:
             if not shard.pending_groups:
+                self._publishing(shard)
                 shard.publish(shard.published_now())
         self._published_now.clear()
         self._chunk_number += 1

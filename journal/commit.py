@@ -128,6 +128,7 @@ class Committer:
         failure: Set for ever once a write failed.
         groups_committed: Groups made durable since the start.
         committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
+        on_committed: Called when it has moved.
         journal_lsn: The newest lsn that the journal's groups cover; memory-mode batches may have later ones.
     """
 
@@ -155,6 +156,7 @@ class Committer:
         self.groups_committed = 0
         self.failure: StorageFailedError | None = None
         self.largest_group_bytes = writer.largest_group_bytes
+        self.on_committed: Callable[[], None] = lambda: None
         self._waiting: list[Group] = []
 
     def decide(self, decision: Decision, shard_id: int, *, is_creation: bool = False) -> int:
@@ -238,6 +240,7 @@ class Committer:
             self._fail(group, result.error)
         elif self._settle(group):
             self.kick()
+            self.look_for_rest()
 
     def _settle(self, group: Group) -> bool:
         written = bool(group.buffers)
@@ -253,7 +256,24 @@ class Committer:
         group.committed = True
         self.groups_committed += 1
         group.finish()
+        self.on_committed()
         return True
+
+    def look_for_rest(self) -> None:
+        """Count memory-mode batches that are published already as committed, if nothing with a lower lsn is pending.
+
+        REQUIRES: nothing that was given an lsn is still on its way to the group or to its readers.
+        """
+        newest = self.next_lsn - 1
+        if (
+            self.committed_lsn < newest
+            and self._in_flight is None
+            and not self._waiting
+            and self.group.is_empty
+            and self.failure is None
+        ):
+            self.committed_lsn = newest
+            self.on_committed()
 
     def fail(self, error: Exception) -> None:
         """Stop for ever because of an error outside the journal: a log file or the views."""

@@ -31,6 +31,7 @@ from journal.recovery import Recovered, read_journal
 from journal.sealer import Sealer, open_worker_sealer
 from journal.sealing import Sealing
 from journal.segment_files import SegmentFiles
+from journal.shard_news import ShardNews
 from journal.shard_table import ShardTable
 from journal.subscriptions import Subscriptions
 from journal.views import Views
@@ -41,6 +42,7 @@ from shards.file_system import FileSystem, OsFileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
+from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.shard_records import closed_logs, load_producers
@@ -88,6 +90,7 @@ class Engine:
         appender: Takes received appends.
         control: Takes every other change.
         reader: Reads.
+        news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
         table: The shards.
@@ -174,6 +177,9 @@ class Engine:
             publish=self._publish,
             failed=self._failed,
         )
+        self.news = ShardNews(
+            self.table, self._store, self.committer.committed_lsn, RecentShards(lambda: self.committer.next_lsn)
+        )
         self.appender = Appender(
             self.committer,
             lsns_reserved=reserved,
@@ -184,6 +190,7 @@ class Engine:
             open_segment=self._open_segment,
             words=_words,
             fold_words=lambda words: self.views.fold((), words),
+            publishing=self.news.publishing,
         )
         self.control = Control(
             self.committer,
@@ -240,8 +247,9 @@ class Engine:
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
         self.reader = Reader(self._files, self.table, self.views, self.config.limits.max_batch_bytes)
         self.subscriptions = Subscriptions(
-            self.table, self.views, self.reader, self.control, lambda: self.committer.committed_lsn
+            self.table, self.views, self.reader, self.control, self.news, lambda: self.committer.committed_lsn
         )
+        self.committer.on_committed = self.subscriptions.committed
 
     def _may_have(self, shard_id: int, path: str) -> bool:
         """Whether a Parquet file counts. What is known of a stopped shard is not all there is: nothing of it goes."""
@@ -292,10 +300,13 @@ class Engine:
             self.views.fold(group.decisions, group.words)
             self.appender.lsns_reserved = self.views.lsns_reserved
         dirty = self.maintenance.dirty
+        news = self.news
         for shard, published in group.published:
             shard.pending_groups -= 1
             if not shard.gone:
                 dirty[shard.shard_id] = shard
+                if shard.era is not news.recent.newest:
+                    news.publishing(shard)
                 shard.publish(published)
         self.sealing.decided(group.decisions)
         for _, shard_id, _ in group.decisions:

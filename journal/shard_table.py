@@ -93,6 +93,19 @@ class ShardTable:
             raise ShardNotFoundError(f"shard {name!r} does not exist; create it first")
         return shard
 
+    def name_of(self, shard_id: int) -> str | None:
+        """The name of a shard, which is not opened for that; None if there is none."""
+        shard = self._open.get(shard_id)
+        if shard is not None:
+            return shard.name
+        record = self.catalogue.record(shard_id)
+        return None if record is None else record.name
+
+    def newest_lsn(self, shard_id: int) -> int:
+        """The lsn of the newest batch that a shard has published, which is not opened for that; 0 if there is none."""
+        shard = self._open.get(shard_id)
+        return shard.published_lsn if shard is not None else shard_records.newest_lsn(self._store, shard_id)
+
     def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)

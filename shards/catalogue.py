@@ -62,6 +62,10 @@ class Catalogue:
         """Up to ``limit`` names behind ``after`` that match a topic filter, sorted."""
         return self._names.match(topic_filter, after=after, limit=limit)
 
+    def count_looked_at(self, topic_filter: str) -> int:
+        """How many names `matching` looks at for a topic filter, whether they match or not."""
+        return self._names.count_looked_at(topic_filter)
+
     def record(self, shard_id: int) -> CatalogueRecord | None:
         """The stored record of a shard, None if there is none."""
         value = self._store.get(Family.CATALOGUE, _ID.pack(shard_id))

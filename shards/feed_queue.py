@@ -81,10 +81,10 @@ class FeedQueue(Generic[T]):
         """All of them."""
         return list(self._standings.values())
 
-    def attach(self, standing: T) -> None:
-        """Take a shard in, which waits for its turn then."""
+    def attach(self, standing: T) -> bool:
+        """Take a shard in, which waits for its turn then; True if nothing waited before."""
         self._standings[standing.shard_id] = standing
-        self.queue(standing)
+        return self.queue(standing)
 
     def queue(self, standing: T) -> bool:
         """There may be something to read in this shard; True if nothing waited before."""
@@ -114,7 +114,7 @@ class FeedQueue(Generic[T]):
             self.queue(standing)
 
     def remove(self, standing: T) -> None:
-        """Nothing more is to be read of a shard: it is gone, or the feed is through with it."""
+        """A shard is gone."""
         if self._standings.get(standing.shard_id) is standing:
             del self._standings[standing.shard_id]
             if standing.goal >= 0:

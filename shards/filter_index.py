@@ -200,6 +200,15 @@ class TopicIndex:
         validate_filter(topic_filter)
         return list(islice(self._matching(topic_filter, after), limit))
 
+    def count_looked_at(self, topic_filter: str) -> int:
+        """Return how many topics `match` looks at, about: those that begin as the filter does before its wildcards."""
+        prefix = literal_prefix(topic_filter)
+        if not prefix:
+            return len(self._topics)
+        if prefix == topic_filter:
+            return 1
+        return self._topics.bisect_left(f"{prefix[:-1]}0") - self._topics.bisect_left(prefix) + 1
+
     def _matching(self, topic_filter: str, after: str) -> Iterator[str]:
         prefix = literal_prefix(topic_filter)
         if prefix == topic_filter:

@@ -1,4 +1,4 @@
-"""What a subscription gives: records of a shard, or news about a shard. Plain values."""
+"""What a subscription gives: records of a shard, news about a shard, how far it is. Plain values."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Notice:
 
     Attributes:
         event: ``added`` before a shard's first push, ``removed`` or ``error`` at its end; ``progress`` when everything
-            up to ``lsn`` was given.
-        reference: The subscription's number for the shard, 0 with ``progress``.
+            up to ``lsn`` was given; ``end`` when, besides, nothing more comes.
+        reference: The subscription's number for the shard, 0 with ``progress`` and ``end``.
         shard_id: Its id.
         name: Its name.
         offset: Where the subscription stands in it.
-        lsn: With ``progress``.
+        lsn: With ``progress`` and ``end``.
         error: With ``error``.
     """
 
@@ -49,3 +49,13 @@ class Notice:
     offset: int = -1
     lsn: int = 0
     error: StorageError | None = None
+
+
+@attrs.frozen(slots=True)
+class Progress:
+    """Everything matching with an lsn from the feed's ``start_lsn`` (exclusive) to this one has been delivered by it.
+
+    What has expired, was trimmed or was deleted counts as delivered.
+    """
+
+    lsn: int

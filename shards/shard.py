@@ -17,6 +17,7 @@ from shards.log_segment import LogHeader, LogSegment
 from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
+from shards.recent_shards import Era
 from shards.segment import MemorySegment, Segment
 
 BEING_DELETED = "it is being deleted"
@@ -51,6 +52,7 @@ class Shard:
         group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
         pending_groups: Commit groups with entries of this shard that are not published yet.
         listeners: Called with the shard after each publish.
+        era: When it published last, see `shards.recent_shards`.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class Shard:
         "damage",
         "deleted",
         "dirty",
+        "era",
         "gone",
         "group_number",
         "in_memory_mode",
@@ -107,6 +110,7 @@ class Shard:
         self.group_number = -1
         self.pending_groups = 0
         self.listeners: list[Callable[[Shard], None]] | None = None
+        self.era: Era[Shard] | None = None
         self.damage = ""
         self.deleted = False
         self.gone = False

@@ -226,6 +226,24 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
             yield None
 
 
+def newest_lsns(store: OrderedStore) -> Generator[tuple[int, int] | None, None, None]:
+    """Go through all records; give (number, lsn of the newest batch) for each that is a shard's head, else None.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for key, value in store.scan(Family.SEGMENTS):
+        if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
+            yield _SHARD.unpack(key)[0], _HEAD_VALUE.unpack_from(value)[4]
+        else:
+            yield None
+
+
+def newest_lsn(store: OrderedStore, shard_id: int) -> int:
+    """The lsn of the newest batch that is recorded of a shard, 0 if there is none."""
+    value = store.get(Family.SEGMENTS, _SHARD.pack(shard_id))
+    return _HEAD_VALUE.unpack_from(value)[4] if value is not None and len(value) >= _HEAD_VALUE.size else 0
+
+
 def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:
     """Sequence states of all producers of a shard."""
     prefix = b"s" + _SHARD.pack(shard_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Final, Literal
 
 import trio
@@ -28,16 +28,17 @@ from broker_adapter.adapter import (
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
 from broker_adapter.engines.open_calls import OpenCalls
+from broker_adapter.engines.pulled_feed import PulledFeed
 from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
-from broker_adapter.feed import Feed
+from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from journal.atomic_changes import Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from journal.settings import MIB
-from shards.errors import InvalidRequestError, OverloadedError, StorageError, StorageFailedError
+from shards.errors import OverloadedError, StorageError, StorageFailedError
 from shards.extents import Extent
 from shards.model import (
     AckLevel,
@@ -307,15 +308,35 @@ class EmbeddedAdapter(StorageAdapter):
             subscription.end()
             source.close()
 
-    def follow(
+    @asynccontextmanager
+    async def follow(
         self,
         topic_filter: str,
         after_lsn: int | None = None,
         *,
         until_lsn: int | None = None,
         credit_bytes: int = DEFAULT_CREDIT_BYTES,
-    ) -> AbstractAsyncContextManager[Feed]:
-        raise InvalidRequestError(f"this engine does not follow {topic_filter!r} yet: subscribe instead")
+    ) -> AsyncIterator[Feed]:
+        self._calls.require_open()
+        check_follow(topic_filter, after_lsn, until_lsn)
+        await trio.lowlevel.checkpoint()
+        start_lsn = self._engine.committer.committed_lsn if after_lsn is None else after_lsn
+        feed = PulledFeed(self._calls, self._engine.now_us, start_lsn, credit_bytes=credit_bytes)
+        source = await self._engine.subscriptions.subscribe(
+            shard=None,
+            topic_filter=topic_filter,
+            start=Start.lsn(start_lsn + 1),
+            until_lsn=until_lsn,
+            group=None,
+            on_ready=feed.wake,
+            credit_bytes=lambda: credit_bytes,
+        )
+        feed.begin(source)
+        try:
+            yield feed
+        finally:
+            feed.end()
+            source.close()
 
     # Cursors and state
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
 
@@ -30,9 +30,10 @@ from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
-from broker_adapter.feed import Feed
+from broker_adapter.feed import Feed, Progress, check_follow
 from journal.client import Client, open_client
 from journal.client import Delivery as PushedBatches
+from journal.client import Feed as ClientFeed
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest
@@ -230,15 +231,21 @@ class JournalAdapter(StorageAdapter):
         ) as pushed:
             yield _JournalSubscription(self, pushed, start, is_shared=group is not None)
 
-    def follow(
+    @asynccontextmanager
+    async def follow(
         self,
         topic_filter: str,
         after_lsn: int | None = None,
         *,
         until_lsn: int | None = None,
         credit_bytes: int = DEFAULT_CREDIT_BYTES,
-    ) -> AbstractAsyncContextManager[Feed]:
-        raise InvalidRequestError(f"this engine does not follow {topic_filter!r} yet: subscribe instead")
+    ) -> AsyncIterator[Feed]:
+        self._calls.require_open()
+        check_follow(topic_filter, after_lsn, until_lsn)
+        async with self._client.follow(
+            topic_filter, after_lsn, until_lsn=until_lsn, credit_bytes=credit_bytes
+        ) as pushed:
+            yield _JournalFeed(self._calls, pushed)
 
     # Cursors and state
 
@@ -335,6 +342,30 @@ class _JournalSubscription(Subscription):
     async def _acknowledge(self, batches: PushedBatches) -> None:
         self._pushed.acknowledge(batches)
         await trio.lowlevel.checkpoint()
+
+
+class _JournalFeed(Feed):
+    """What is pushed, shown as records and progress."""
+
+    def __init__(self, calls: OpenCalls, pushed: ClientFeed) -> None:
+        self.start_lsn = pushed.start_lsn
+        self._calls = calls
+        self._pushed = pushed
+        self._records = PushedRecords(LATEST, is_shared=False)
+
+    async def __anext__(self) -> Delivery | Progress:
+        while True:
+            try:
+                item = await self._calls.run(self._pushed.__anext__())
+            except trio.ClosedResourceError:
+                raise StopAsyncIteration from None
+            if isinstance(item, Progress):
+                return item
+            records = self._records.take(
+                item.shard, item.batches, item.first_offset, item.next_offset, now_us=_now_us()
+            )
+            if records:
+                return Delivery(item.shard, records, item.next_offset)
 
 
 def _now_us() -> int:

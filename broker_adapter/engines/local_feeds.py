@@ -288,9 +288,9 @@ class LocalFeed(Feed):
         limit = shard.visible_offset if place.end is None else min(place.end, shard.visible_offset)
         delivery = self._deliver(place, place.offset, limit)
         if place.end is not None and place.offset >= place.end:
-            self._drop(place)
-        else:
-            self._queue.done(place, more=place.offset < limit)
+            # It stays known, so that it is not taken in once more.
+            self._feeds.detached(self, place.shard_id)
+        self._queue.done(place, more=place.offset < limit)
         return delivery
 
     def _deliver(self, place: _Place, offset: int, limit: int) -> Delivery | None:

@@ -208,6 +208,9 @@ class Connection:
                 await work()
         except SessionTakenOverError:
             self.fenced()
+        except ConversationError as error:
+            self._log("protocol error", error=str(error))
+            self.end(error.reason_code)
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._crashed(error)
         finally:

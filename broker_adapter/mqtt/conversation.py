@@ -125,6 +125,7 @@ class Conversation:
             clock=services.clock,
             start=start,
             system_messages=services.system_messages,
+            max_packet_bytes=terms.max_packet_bytes,
         )
         # Most clients never publish.
         self._incoming: Incoming | None = None
@@ -144,7 +145,9 @@ class Conversation:
 
     def pump(self) -> None:
         """Send messages that wait, as far as that goes."""
-        self._outbound.pump()
+        # A client that publishes at QoS 2 is answered before it gets what comes of it.
+        if self._inbound is None or not self._inbound.storing:
+            self._outbound.pump()
 
     def save_position(self) -> None:
         """Have the session's position stored before long, if it has moved."""
@@ -188,12 +191,13 @@ class Conversation:
         """
         received: list[Received] = []
         incoming = self._incoming
+        now_us = self._services.clock.now_us()
         try:
             for packet in packets:
                 if isinstance(packet, Publish):
                     if incoming is None:
                         incoming = self._begin_publishing()
-                    one = incoming.take(packet)
+                    one = incoming.take(packet, now_us)
                     if one is not None:
                         received.append(one)
                 else:
@@ -205,7 +209,7 @@ class Conversation:
                 assert self._inbound is not None
                 self._inbound.submit(received)
         if self.leave is None:
-            self._outbound.pump()
+            self.pump()
         self._output.flush()
 
     def _answer(self, data: bytes) -> None:
@@ -227,7 +231,6 @@ class Conversation:
             principal=self._admission.principal,
             access=services.access,
             limits=services.limits,
-            clock=services.clock,
             statistics=services.statistics,
         )
         return self._incoming
@@ -237,6 +240,7 @@ class Conversation:
         incoming = self._incoming
         assert incoming is not None
         pubacks: list[int] = []
+        was_held = False
         for received in outcomes:
             if not received.qos:
                 continue
@@ -252,9 +256,12 @@ class Conversation:
                 return
             # Each kind must be answered in order.
             self._answer_all(pubacks)
+            was_held = was_held or received.qos == 2
             answer = Puback if received.qos == 1 else Pubrec
             self._answer(encode(answer(received.packet_id, reason_code), self._version))
         self._answer_all(pubacks)
+        if was_held:
+            self.pump()
         self._output.flush()
 
     def _answer_all(self, pubacks: list[int]) -> None:

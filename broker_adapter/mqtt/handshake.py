@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.codec import Connack, Connect, Properties, ReasonCode, Version
+from broker_adapter.mqtt.codec import Connack, Connect, Properties, ReasonCode, Version, encode
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.permissions import Access, Principal
 from broker_adapter.mqtt.session import Session, Sessions, StoreUnavailableError
@@ -100,6 +100,21 @@ class Handshake:
         if topic is not None and not self._access.may_publish(principal, topic):
             raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, f"its will may not be published to {topic!a}")
         expiry_interval_s = self._expiry_interval_s(connect)
+        terms = Terms(
+            connect.version,
+            self._keep_alive_s(connect),
+            min(properties.receive_maximum or _MAX_PACKET_ID, limits.send_maximum),
+            properties.maximum_packet_size or _UNLIMITED_BYTES,
+            min(properties.topic_alias_maximum or 0, limits.topic_alias_maximum),
+            may_extend_expiry=bool(properties.session_expiry_interval),
+        )
+        connack = Connack(properties=self._connack_properties(connect, client_id, terms, expiry_interval_s))
+        if len(encode(connack, connect.version)) > terms.max_packet_bytes:
+            raise ConnectRefusedError(
+                ReasonCode.PACKET_TOO_LARGE,
+                f"it takes packets of {terms.max_packet_bytes} bytes, less than CONNACK needs",
+                is_told=False,
+            )
         try:
             opened = await self._sessions.open(
                 client_id,
@@ -110,20 +125,8 @@ class Handshake:
             )
         except StoreUnavailableError as error:
             raise ConnectRefusedError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
-        terms = Terms(
-            connect.version,
-            self._keep_alive_s(connect),
-            min(properties.receive_maximum or _MAX_PACKET_ID, limits.send_maximum),
-            properties.maximum_packet_size or _UNLIMITED_BYTES,
-            min(properties.topic_alias_maximum or 0, limits.topic_alias_maximum),
-            may_extend_expiry=bool(properties.session_expiry_interval),
-        )
-        return Admission(
-            principal,
-            opened.session,
-            terms,
-            Connack(opened.present, properties=self._connack_properties(connect, client_id, terms, expiry_interval_s)),
-        )
+        connack.session_present = opened.present
+        return Admission(principal, opened.session, terms, connack)
 
     def _client_id(self, connect: Connect) -> str:
         client_id = connect.client_id

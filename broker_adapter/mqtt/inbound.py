@@ -203,6 +203,7 @@ class Inbound:
             else:
                 await self._create_first()
             self._place()
+            self._drain()
             self._progress.unpark_all()
         self._is_blocked = False
 

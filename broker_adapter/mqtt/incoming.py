@@ -20,7 +20,6 @@ from broker_adapter.mqtt.session import Session
 from broker_adapter.mqtt.statistics import BrokerStatistics
 from broker_adapter.mqtt.topic_aliases import InboundAliases
 from broker_adapter.mqtt.topics import TopicRefusedError, parse_topic
-from shards.clock import Clock
 
 _KNOWN_TOPICS: Final = 256
 
@@ -56,7 +55,6 @@ class Incoming:
         principal: Principal,
         access: Access,
         limits: Limits,
-        clock: Clock,
         statistics: BrokerStatistics,
     ) -> None:
         self._session = session
@@ -64,7 +62,6 @@ class Incoming:
         self._version = version
         self._principal = principal
         self._access = access
-        self._clock = clock
         self._statistics = statistics
         self._aliases = InboundAliases(limits.topic_alias_maximum)
         # What is under way of MQTT 3.1.1 is bounded by the identifiers that there are.
@@ -73,7 +70,7 @@ class Incoming:
         self._unanswered = 0
         self._unreleased: set[int] = set()
 
-    def take(self, packet: Publish) -> Received | None:
+    def take(self, packet: Publish, now_us: int) -> Received | None:
         """What becomes of a PUBLISH; None if it is dropped without a word.
 
         Raises:
@@ -101,7 +98,6 @@ class Incoming:
                 return Received(None, packet.packet_id, qos, reason_code=ReasonCode.SUCCESS)
             if (earlier := self._storing.get(packet.packet_id)) is not None:
                 return earlier
-        now_us = self._clock.now_us()
         due_us = None if route.delay_us is None else now_us + route.delay_us
         expires_at_us = 0
         if properties is not EMPTY:

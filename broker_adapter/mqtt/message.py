@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from broker_adapter.mqtt.codec.publish_template import PublishTemplate
 from shards.record import Record, StoredRecord
 
 _CLIENT: Final = "client"
@@ -19,6 +20,8 @@ _PAYLOAD_FORMAT: Final = "payload-format"
 _USER_PROPERTY: Final = "user-property"
 
 _QOS_TEXT: Final = (b"0", b"1", b"2")
+_FORMAT_TEXT: Final = (b"0", b"1")
+_FORMAT_OF_TEXT: Final = {text: number for number, text in enumerate(_FORMAT_TEXT)}
 
 
 @attrs.define(slots=True, eq=False)
@@ -35,6 +38,7 @@ class Message:
         shard: Name of its shard; empty if it is not stored.
         offset: Its number in the shard, -1 if it is not stored.
         lsn: Position over all shards, 0 if it is not stored.
+        encoded: The packet that was last made of it, and for whom it serves; see `publish_encoding`.
     """
 
     topic: str
@@ -48,6 +52,7 @@ class Message:
     shard: str = ""
     offset: int = -1
     lsn: int = 0
+    encoded: tuple[object, PublishTemplate] | None = attrs.field(default=None, repr=False)
 
 
 def record_of(message: Message, topic: str | None = None) -> Record:
@@ -80,8 +85,8 @@ def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
         headers.append((_RESPONSE_TOPIC, properties.response_topic.encode()))
     if properties.correlation_data is not None:
         headers.append((_CORRELATION_DATA, properties.correlation_data))
-    if properties.payload_format_indicator:
-        headers.append((_PAYLOAD_FORMAT, b"1"))
+    if properties.payload_format_indicator is not None:
+        headers.append((_PAYLOAD_FORMAT, _FORMAT_TEXT[properties.payload_format_indicator]))
     headers.extend((_USER_PROPERTY, f"{name}\0{value}".encode()) for name, value in properties.user_properties)
     return headers
 
@@ -127,7 +132,7 @@ def _properties_of(headers: list[tuple[str, bytes]]) -> Properties:
             values[name] = value
     content_type, response_topic = values.get(_CONTENT_TYPE), values.get(_RESPONSE_TOPIC)
     return Properties(
-        payload_format_indicator=1 if _PAYLOAD_FORMAT in values else None,
+        payload_format_indicator=_FORMAT_OF_TEXT.get(values.get(_PAYLOAD_FORMAT, b"")),
         content_type=None if content_type is None else content_type.decode(errors="replace"),
         response_topic=None if response_topic is None else response_topic.decode(errors="replace"),
         correlation_data=values.get(_CORRELATION_DATA),

@@ -125,33 +125,37 @@ class Outbound:
         if message.expires_at_us and message.expires_at_us <= now_us:
             self._done(arrival)
             return
-        packet = self._encoder.prepare(message, qos, arrival.retain, arrival.subscription_ids, now_us)
-        if packet is None:
+        template = self._encoder.template(message, qos, arrival.retain, arrival.subscription_ids)
+        if template is None:
             # Larger than what the client takes: for it the message is as good as delivered.
             self._statistics.publishes_dropped += 1
             self._done(arrival)
             return
-        statistics = self._statistics
-        statistics.packets_sent += 1
-        statistics.publishes_sent += 1
-        statistics.publish_bytes_sent += len(message.payload)
+        self._count(message)
         if not qos:
-            self._output.send(packet.with_id(0))
+            self._output.send(self._encoder.packet(template, message, 0, now_us))
             if origin is Origin.SUBSCRIPTION:
                 window.sent(message)
             self._done(arrival)
             return
-        entry = window.assign(
+        packet_id = window.assign(
             message, qos, origin=origin, retain=arrival.retain, subscription_ids=arrival.subscription_ids
-        )
-        data = packet.with_id(entry.packet_id)
+        ).packet_id
         if qos == 2 and self._session.is_durable:
             # At QoS 2 it is this client's once that is durable; at QoS 1 its share of a group is done when it says so.
-            self._saved.send(data, arrival.acknowledge)
+            # What waits for that must not set an alias that others would use before it.
+            packet = self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False)
+            self._saved.send(packet, arrival.acknowledge)
             return
-        self._output.send(data)
+        self._output.send(self._encoder.packet(template, message, packet_id, now_us))
         if arrival.acknowledge is not None:
-            self._acknowledge[entry.packet_id] = arrival.acknowledge
+            self._acknowledge[packet_id] = arrival.acknowledge
+
+    def _count(self, message: Message) -> None:
+        statistics = self._statistics
+        statistics.packets_sent += 1
+        statistics.publishes_sent += 1
+        statistics.publish_bytes_sent += len(message.payload)
 
     def _done(self, arrival: Arrival) -> None:
         if arrival.acknowledge is not None:
@@ -225,12 +229,11 @@ class Outbound:
         if entry.released:
             self._release(entry.packet_id)
             return
-        packet = None
+        template = None
         if message is not None:
-            packet = self._encoder.prepare(message, entry.qos, entry.retain, entry.subscription_ids, now_us, dup=True)
-        if packet is not None:
-            self._statistics.packets_sent += 1
-            self._statistics.publishes_sent += 1
-            self._output.send(packet.with_id(entry.packet_id))
+            template = self._encoder.template(message, entry.qos, entry.retain, entry.subscription_ids)
+        if message is not None and template is not None:
+            self._count(message)
+            self._output.send(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))
         elif self._window.gone(entry.packet_id) is not None:
             self._release(entry.packet_id)

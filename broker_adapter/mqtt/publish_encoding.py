@@ -1,4 +1,7 @@
-"""Messages as PUBLISH packets for one client: its version, its topic aliases, the size that it takes."""
+"""Messages as PUBLISH packets for one client: its version, its topic aliases, the size that it takes.
+
+What many clients get alike is encoded once, and waits with the message for the next of them.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,13 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.codec import Properties, PublishTemplate, Version, publish_template
+from broker_adapter.mqtt.codec import EMPTY, PublishTemplate, Version, publish_template
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.topic_aliases import OutboundAliases
 
 _SECOND_US: Final = 1_000_000
-
-
-@attrs.frozen(slots=True)
-class Encoded:
-    """A PUBLISH but for its packet identifier."""
-
-    _template: PublishTemplate
-    _dup: bool
-
-    def with_id(self, packet_id: int) -> bytes:
-        """The packet; at QoS 0 the identifier is not used."""
-        return self._template.with_packet_id(packet_id, dup=self._dup)
+_ALIAS_BYTES: Final = 3
+_SOME_INTERVAL_S: Final = 0
 
 
 class PublishEncoder:
@@ -39,36 +32,70 @@ class PublishEncoder:
         self._aliases = aliases
         self._max_packet_bytes = max_packet_bytes
 
-    def prepare(
+    def template(
+        self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
+    ) -> PublishTemplate | None:
+        """What `packet` is made of; None if that would be larger than the client takes."""
+        made_for = (self._version, qos, retain, subscription_ids)
+        encoded = message.encoded
+        if encoded is not None and encoded[0] == made_for:
+            template = encoded[1]
+        else:
+            template = self._make(message, qos, retain, subscription_ids)
+            message.encoded = (made_for, template)
+        return template if template.size_bytes <= self._max_packet_bytes else None
+
+    def _make(self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]) -> PublishTemplate:
+        values = EMPTY
+        if self._version is Version.V5:
+            values = message.properties
+            if subscription_ids or message.expires_at_us:
+                values = attrs.evolve(
+                    values,
+                    subscription_identifiers=subscription_ids,
+                    # What is left is filled in when it is sent.
+                    message_expiry_interval=_SOME_INTERVAL_S if message.expires_at_us else None,
+                )
+        return publish_template(message.topic, message.payload, qos, self._version, retain=retain, values=values)
+
+    def packet(
         self,
+        template: PublishTemplate,
         message: Message,
-        qos: int,
-        retain: bool,
-        subscription_ids: tuple[int, ...],
+        packet_id: int,
         now_us: int,
         *,
         dup: bool = False,
-    ) -> Encoded | None:
-        """The packet for a message; None if it is larger than the client takes."""
-        if self._version is not Version.V5:
-            template = publish_template(message.topic, message.payload, qos, self._version, retain=retain)
-            return Encoded(template, dup) if template.size_bytes <= self._max_packet_bytes else None
-        values = message.properties
-        if subscription_ids or message.expires_at_us:
-            expiry_s = None
-            if message.expires_at_us:
-                expiry_s = max(1, (message.expires_at_us - now_us) // _SECOND_US)
-            values = attrs.evolve(values, subscription_identifiers=subscription_ids, message_expiry_interval=expiry_s)
-        topic = message.topic
-        template = self._template(topic, message, qos, retain, values)
-        if template.size_bytes > self._max_packet_bytes:
-            return None
-        # Counted only when the packet goes out: an alias that the client never saw would be unknown to it.
-        if alias := self._aliases.known(topic):
-            template = self._template("", message, qos, retain, attrs.evolve(values, topic_alias=alias))
-        elif alias := self._aliases.assign(topic):
-            template = self._template(topic, message, qos, retain, attrs.evolve(values, topic_alias=alias))
-        return Encoded(template, dup)
+        may_set_alias: bool = True,
+    ) -> bytes:
+        """The packet, which is going out.
 
-    def _template(self, topic: str, message: Message, qos: int, retain: bool, values: Properties) -> PublishTemplate:
-        return publish_template(topic, message.payload, qos, Version.V5, retain=retain, values=values)
+        Args:
+            template: Of the message.
+            message: The message.
+            packet_id: 0 at QoS 0.
+            now_us: The time, for what the message has left.
+            dup: It was sent before.
+            may_set_alias: It goes out before all that is made later, so that these may count on its alias.
+        """
+        aliases = self._aliases
+        if self._version is Version.V311 or not (message.expires_at_us or aliases.maximum):
+            return template.with_packet_id(packet_id, dup=dup)
+        expiry_interval_s = None
+        if message.expires_at_us:
+            # In seconds that have begun.
+            expiry_interval_s = max(1, -((now_us - message.expires_at_us) // _SECOND_US))
+        topic = message.topic
+        known = alias = aliases.known(topic)
+        if not alias and may_set_alias and template.size_bytes + _ALIAS_BYTES <= self._max_packet_bytes:
+            alias = aliases.assign(topic)
+        return (
+            template.head(
+                packet_id,
+                dup=dup,
+                expiry_interval_s=expiry_interval_s,
+                topic_alias=alias or None,
+                knows_alias=bool(known),
+            )
+            + message.payload
+        )

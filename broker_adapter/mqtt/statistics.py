@@ -33,7 +33,6 @@ class BrokerStatistics:
         bytes_sent: Everything to clients, likewise.
         subscriptions: Of the clients connected here, shared ones too; a gauge.
         shared_subscriptions: Of the clients connected here; a gauge.
-        retained_messages: In the store, as far as this broker knows; a gauge.
     """
 
     sockets_total: int = 0
@@ -52,7 +51,6 @@ class BrokerStatistics:
     bytes_sent: int = 0
     subscriptions: int = 0
     shared_subscriptions: int = 0
-    retained_messages: int = 0
 
     def client_connected(self) -> None:
         """A CONNECT was accepted."""
@@ -73,7 +71,6 @@ _COUNTS: Final = {
     "clients/maximum": "clients_maximum",
     "subscriptions/count": "subscriptions",
     "shared_subscriptions/count": "shared_subscriptions",
-    "retained messages/count": "retained_messages",
     "messages/received": "packets_received",
     "messages/sent": "packets_sent",
     "publish/messages/received": "publishes_received",
@@ -84,7 +81,11 @@ _COUNTS: Final = {
     "bytes/received": "bytes_received",
     "bytes/sent": "bytes_sent",
 }
-"""Topic below ``$SYS/broker/`` -> counter. The names are those that mosquitto gave them, which dashboards know."""
+"""Topic below ``$SYS/broker/`` -> counter. The names are those that mosquitto gave them, which dashboards know.
+
+What lies in the store, retained messages and sessions whose clients are away, is no broker's to count: there are no
+topics for it.
+"""
 
 _LOADS: Final = {
     "load/messages/received": "packets_received",

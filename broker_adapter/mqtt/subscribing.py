@@ -23,6 +23,7 @@ from broker_adapter.mqtt.codec import (
     encode,
 )
 from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
+from broker_adapter.mqtt.faults import ConversationError
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.outbound import Outbound
@@ -68,6 +69,7 @@ class Subscribing:
         output: Where answers go.
         start: Starts a task that ends with the connection.
         system_messages: The newest of this broker's own statistics, by topic.
+        max_packet_bytes: Largest packet that the client takes.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Subscribing:
         clock: Clock,
         start: Callable[[Callable[[], Awaitable[None]]], None],
         system_messages: Mapping[str, Message],
+        max_packet_bytes: int,
     ) -> None:
         self._session = session
         self._inbox = inbox
@@ -100,6 +103,7 @@ class Subscribing:
         self._clock = clock
         self._start = start
         self._system_messages = system_messages
+        self._max_packet_bytes = max_packet_bytes
         self._requests: deque[Callable[[], Awaitable[None]]] = deque()
         self._is_working = False
         self._progress = trio.lowlevel.ParkingLot()
@@ -142,6 +146,7 @@ class Subscribing:
         self._is_working = False
 
     async def _restore(self) -> None:
+        await self._give_up_denied()
         plain: dict[str, SubscriptionOptions] = {}
         shared: list[tuple[FilterRequest, SubscriptionOptions]] = []
         for text, options in self._session.subscriptions.items():
@@ -163,6 +168,21 @@ class Subscribing:
                         start_lsn=membership.start_lsn,
                     )
                 )
+
+    async def _give_up_denied(self) -> None:
+        """End subscriptions that the client may not have: the rules changed, or it is another user's session."""
+        requests = {text: parse_filter(text) for text in self._session.subscriptions}
+        denied = {
+            text: request
+            for text, request in requests.items()
+            if not self._access.may_subscribe(self._principal, request.topic_filter)
+        }
+        for text, request in denied.items():
+            del self._session.subscriptions[text]
+            if request.group:
+                await self._sessions.leave_share(self._session, request.group, request.topic_filter)
+        if denied:
+            await self._sessions.save_subscriptions(self._session)
 
     # SUBSCRIBE
 
@@ -189,7 +209,7 @@ class Subscribing:
             for made in granted:
                 if made.wants_retained:
                     first += await self._find_retained(made)
-            self._output.send(encode(Suback(packet.packet_id, tuple(codes)), self._session.version))
+            self._answer(Suback(packet.packet_id, tuple(codes)))
         finally:
             self._outbound.release(first)
         self._output.flush()
@@ -264,13 +284,20 @@ class Subscribing:
             if message.lsn <= made.live_after_lsn
         ]
 
+    def _answer(self, packet: Suback | Unsuback) -> None:
+        data = encode(packet, self._session.version)
+        if len(data) > self._max_packet_bytes:
+            raise ConversationError(
+                ReasonCode.PACKET_TOO_LARGE, f"the answer has {len(data)} bytes, it takes {self._max_packet_bytes}"
+            )
+        self._output.send(data)
+
     # UNSUBSCRIBE
 
     async def _unsubscribe(self, packet: Unsubscribe) -> None:
         codes = [await self._end(text) for text in packet.topic_filters]
         await self._sessions.save_subscriptions(self._session)
-        answer = Unsuback(packet.packet_id, tuple(codes))
-        self._output.send(encode(answer, self._session.version))
+        self._answer(Unsuback(packet.packet_id, tuple(codes)))
         self._output.flush()
 
     async def _end(self, text: str) -> ReasonCode:

@@ -50,7 +50,7 @@ class OutboundAliases:
     """
 
     def __init__(self, maximum: int) -> None:
-        self._maximum = maximum
+        self.maximum = maximum
         self._aliases: dict[str, int] = {}
         # Topics that were sent once, oldest first.
         self._candidates: dict[str, None] = {}
@@ -61,15 +61,15 @@ class OutboundAliases:
 
     def assign(self, topic: str) -> int:
         """Count a topic that is being sent; returns the alias to set for it with this packet, 0 for none."""
-        if len(self._aliases) >= self._maximum:
+        if len(self._aliases) >= self.maximum:
             return 0
         if topic not in self._candidates:
-            if len(self._candidates) >= self._maximum * _CANDIDATES_PER_ALIAS:
+            if len(self._candidates) >= self.maximum * _CANDIDATES_PER_ALIAS:
                 del self._candidates[next(iter(self._candidates))]
             self._candidates[topic] = None
             return 0
         del self._candidates[topic]
         alias = self._aliases[topic] = len(self._aliases) + 1
-        if len(self._aliases) >= self._maximum:
+        if len(self._aliases) >= self.maximum:
             self._candidates.clear()
         return alias

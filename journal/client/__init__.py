@@ -1,7 +1,9 @@
 """The trio client of the journal service. Needs no more than the base install."""
 
 from journal.client.client import Client, open_client
+from journal.client.feed import Feed
 from journal.client.pending import PendingAppend
-from journal.client.subscription import Delivery, Subscription
+from journal.client.receiver import Delivery
+from journal.client.subscription import Subscription
 
-__all__ = ["Client", "Delivery", "PendingAppend", "Subscription", "open_client"]
+__all__ = ["Client", "Delivery", "Feed", "PendingAppend", "Subscription", "open_client"]

@@ -18,8 +18,10 @@ import trio
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
 from journal.client.connection import Connection
+from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.pending import PendingAppend
+from journal.client.receiver import Receiver
 from journal.client.session_keeper import Backoff, keep_session
 from journal.client.subscription import Subscription
 from journal.client.transport import Address, Transport, open_transport
@@ -159,7 +161,7 @@ class Client(Operations):
         self._changed = trio.Event()
         self._refused: StorageError | None = None
         self._handles: dict[str, int] = {}
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, Receiver] = {}
         self._subscription_number = 0
 
     @property
@@ -263,18 +265,46 @@ class Client(Operations):
             group=group,
             credit_bytes=credit_bytes,
         )
+        async with self._receiving(subscription):
+            yield subscription
+
+    @asynccontextmanager
+    async def follow(
+        self,
+        topic_filter: str,
+        after_lsn: int | None = None,
+        *,
+        until_lsn: int | None = None,
+        credit_bytes: int = 1 << 20,
+    ) -> AsyncIterator[Feed]:
+        """Follow all shards that match a filter from an lsn on, for the length of the block.
+
+        Args:
+            topic_filter: Filter or shard name; shards created later are included.
+            after_lsn: Only records with a higher lsn; None: from now on.
+            until_lsn: End behind this lsn.
+            credit_bytes: Bound on what is pushed and not yet read.
+        """
+        self._subscription_number += 1
+        feed = Feed(self._subscription_number, topic_filter, after_lsn, until_lsn, credit_bytes)
+        async with self._receiving(feed):
+            yield feed
+
+    @asynccontextmanager
+    async def _receiving(self, receiver: Receiver) -> AsyncIterator[None]:
+        """Have the server push for the length of the block, over one connection after another."""
         if self._refused is not None:
             raise self._refused
-        self._subscriptions[subscription.number] = subscription
+        self._subscriptions[receiver.number] = receiver
         try:
             if self._connection is not None:
-                self._begin(self._connection, subscription, 0)
-            await subscription.wait_established()
-            yield subscription
+                self._begin(self._connection, receiver, 0)
+            await receiver.wait_established()
+            yield
         finally:
-            del self._subscriptions[subscription.number]
+            del self._subscriptions[receiver.number]
             if self._connection is not None:
-                request = encode(UnsubscribeRequest(subscription.number))
+                request = encode(UnsubscribeRequest(receiver.number))
                 self._connection.call_nowait(Op.UNSUBSCRIBE, request, _ignore)
 
     async def open_shard(self, name: str, *, create: ShardConfig | None = None) -> ShardInfo:
@@ -303,7 +333,8 @@ class Client(Operations):
         self._handles.clear()
         self._appends.connected(connection, hello.max_batch_bytes)
         for subscription in list(self._subscriptions.values()):
-            self._begin(connection, subscription, 0)
+            if not subscription.is_over:
+                self._begin(connection, subscription, 0)
         self._notify()
 
     def session_ended(self, reason: StorageError) -> None:
@@ -343,7 +374,7 @@ class Client(Operations):
         self._changed.set()
         self._changed = trio.Event()
 
-    def _begin(self, connection: Connection, subscription: Subscription, attempt: int) -> None:
+    def _begin(self, connection: Connection, subscription: Receiver, attempt: int) -> None:
         """Subscribe on this connection; a refusal that may pass is tried again after a delay."""
 
         def done(error: StorageError | None, body: bytes | memoryview) -> None:

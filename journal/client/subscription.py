@@ -1,52 +1,16 @@
-"""A subscription as its reader sees it: deliveries in order, over any number of connections. Sends only through a hook.
-
-Credit bounds what the server may push: what lies here unread plus the credit it still has is never more than
-``credit_bytes`` and one push. Taking the next delivery gives back what the one before it cost.
-"""
+"""A subscription as its reader sees it: deliveries in order, over any number of connections."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Self
 
-import attrs
-import trio
-
+from journal.client.receiver import Delivery, Receiver
 from journal.protocol import frames
-from journal.protocol.errors import decode_error_parts
-from journal.protocol.messages import ShardEvent, SubscribeReply, SubscribeRequest
-from shards.errors import ShardNotFoundError, StorageError
 from shards.position import Start
 
 
-@attrs.frozen(slots=True, eq=False)
-class Delivery:
-    """Whole record batches of one shard.
-
-    Attributes:
-        first_offset: First offset that is meant; the first batch may begin below it, and its reader skips up to here.
-        next_offset: Where the next delivery of this shard begins.
-        batches: Batches back to back; may be kept.
-    """
-
-    shard: str
-    first_offset: int
-    next_offset: int
-    batches: memoryview
-    shard_ref: int = 0
-    epoch: int = 0
-
-
-class Subscription:
-    """Async iterator of deliveries. Get one from `Client.subscribe`.
-
-    After a reconnect it goes on where it was: nothing is left out and nothing comes twice, except to the member of a
-    group, where what it had not acknowledged comes again, to it or to another.
-
-    Attributes:
-        failed_shards: With a filter: shards that the server stopped delivering, and why. Others go on.
-    """
+class Subscription(Receiver):
+    """Async iterator of deliveries. Get one from `Client.subscribe`."""
 
     def __init__(
         self,
@@ -58,24 +22,15 @@ class Subscription:
         group: str | None,
         credit_bytes: int,
     ) -> None:
-        self.number = number
-        self.failed_shards: dict[str, StorageError] = {}
-        self._shard = shard
-        self._filter = topic_filter
-        self._group = group
-        self._credit_bytes = credit_bytes
-        self._resume = start
-        self._queue: deque[Delivery] = deque()
-        self._queued_bytes = 0
-        self._taken_bytes = 0
-        self._owed_bytes = 0
-        self._names: dict[int, str] = {}
-        self._positions: dict[str, tuple[int, int]] = {}
-        self._epoch = 0
-        self._send: Callable[[bytes], None] | None = None
-        self._error: StorageError | None = None
-        self._event = trio.Event()
-        self._is_established = False
+        super().__init__(
+            number,
+            start,
+            shard=shard,
+            topic_filter=topic_filter,
+            group=group,
+            until_lsn=None,
+            credit_bytes=credit_bytes,
+        )
 
     def __aiter__(self) -> Self:
         return self
@@ -86,17 +41,9 @@ class Subscription:
         Raises:
             StorageError: The subscription is over, e.g. its shard was deleted or the position trimmed meanwhile.
         """
-        await trio.lowlevel.checkpoint()
-        self._give_back(self._taken_bytes)
-        self._taken_bytes = 0
-        while not self._queue:
-            if self._error is not None:
-                raise self._error
-            await self._wait_for_news()
-        delivery = self._queue.popleft()
-        self._queued_bytes -= len(delivery.batches)
-        self._taken_bytes = len(delivery.batches)
-        return delivery
+        item = await self._next()
+        assert isinstance(item, Delivery)  # a subscription has no end, and does not tell how far it is
+        return item
 
     def acknowledge(self, delivery: Delivery) -> bool:
         """Tell the group that a delivery is worked off.
@@ -110,121 +57,3 @@ class Subscription:
             frames.build_acknowledge(self.number, delivery.shard_ref, delivery.first_offset, delivery.next_offset)
         )
         return True
-
-    async def wait_established(self) -> None:
-        """Wait until the server has accepted the subscription.
-
-        Raises:
-            StorageError: It refused.
-        """
-        await trio.lowlevel.checkpoint()
-        while not self._is_established and self._error is None:
-            await self._wait_for_news()
-        if self._error is not None:
-            raise self._error
-
-    async def _wait_for_news(self) -> None:
-        if self._event.is_set():
-            self._event = trio.Event()
-        await self._event.wait()
-
-    # What the client calls.
-
-    def request(self, send: Callable[[bytes], None]) -> SubscribeRequest:
-        """Begin on a new connection: what to ask of the server there."""
-        self._send = send
-        self._epoch += 1
-        self._names.clear()
-        # What is queued still holds its credit; it is given when that is read.
-        self._owed_bytes = 0
-        start = self._resume
-        if self._shard is not None and self._group is None and self._shard in self._positions:
-            start = Start.offset(self._positions[self._shard][1])
-        return SubscribeRequest(
-            self.number,
-            self._shard,
-            self._filter,
-            start.kind,
-            start.value,
-            max(0, self._credit_bytes - self._queued_bytes - self._taken_bytes),
-            self._group,
-        )
-
-    def established(self, reply: SubscribeReply) -> None:
-        """The server accepted."""
-        if self._resume.kind == "latest" and self._filter is not None:
-            self._resume = Start.lsn(reply.lsn + 1)
-        self._is_established = True
-        self._event.set()
-
-    def disconnected(self) -> None:
-        """The connection is lost; what is queued stays readable, unless the group gives it to others."""
-        self._send = None
-        if self._group is not None:
-            self._queue.clear()
-            self._queued_bytes = 0
-
-    def fail(self, error: StorageError) -> None:
-        """No more will come; the reader gets ``error`` after what is queued."""
-        if self._error is None:
-            self._error = error
-        self._event.set()
-
-    def pushed(self, push: frames.Push) -> None:
-        """Take in a PUSH; what was seen before the connection was lost is dropped."""
-        name = self._names.get(push.shard_ref)
-        size_bytes = len(push.batches)
-        if name is None:
-            self._give_back(size_bytes)
-            return
-        first_offset = push.first_offset
-        if self._group is None:
-            shard_id, position = self._positions.get(name, (0, 0))
-            if push.next_offset <= position:
-                self._give_back(size_bytes)
-                return
-            first_offset = max(first_offset, position)
-            self._positions[name] = (shard_id, push.next_offset)
-        self._queue.append(Delivery(name, first_offset, push.next_offset, push.batches, push.shard_ref, self._epoch))
-        self._queued_bytes += size_bytes
-        self._event.set()
-
-    def shard_event(self, event: ShardEvent) -> None:
-        """Take in a SHARD_EVENT; unknown ones are ignored, since a newer server may send them."""
-        if event.event == "added":
-            self._added(event)
-        elif event.event == "removed":
-            self._names.pop(event.shard_ref, None)
-            self._positions.pop(event.name, None)
-            self.failed_shards.pop(event.name, None)
-            if self._shard is not None:
-                self.fail(ShardNotFoundError(f"shard {event.name!r} was deleted"))
-        elif event.event == "error":
-            error = decode_error_parts(event.status, event.code, event.message, event.details)
-            if self._shard is not None or not event.name:
-                self.fail(error)
-            else:
-                self.failed_shards[event.name] = error
-        elif event.event == "progress" and self._filter is not None:
-            self._resume = Start.lsn(event.lsn + 1)
-
-    def _added(self, event: ShardEvent) -> None:
-        self._names[event.shard_ref] = event.name
-        self.failed_shards.pop(event.name, None)
-        shard_id, position = self._positions.get(event.name, (event.shard_id, -1))
-        if shard_id != event.shard_id:
-            # Deleted and made anew while we were away: its offsets begin again.
-            position = -1
-        if position < 0 <= event.offset:
-            position = event.offset
-        self._positions[event.name] = (event.shard_id, max(position, 0))
-
-    def _give_back(self, size_bytes: int) -> None:
-        self._owed_bytes += size_bytes
-        if (
-            self._send is not None
-            and self._owed_bytes
-            and (not self._queue or self._owed_bytes * 2 >= self._credit_bytes)
-        ):
-            self._send(frames.build_credit(self.number, self._owed_bytes))
-            self._owed_bytes = 0

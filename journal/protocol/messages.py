@@ -163,15 +163,19 @@ class FetchIndexedRequest:
 
 @attrs.frozen(slots=True)
 class SubscribeRequest:
-    """Exactly one of ``shard`` and ``filter`` is given; ``start`` and ``value`` are those of `Start`."""
+    """Exactly one of ``shard`` and ``filter`` is given; ``start`` and ``value`` are those of `Start`.
+
+    A filter without a group may also start at "committed", behind the lsn of the reply, and end behind ``until_lsn``.
+    """
 
     subscription: U32
     shard: str | None = None
     filter: str | None = None
-    start: StartKind = "latest"
+    start: StartKind | Literal["committed"] = "latest"
     value: Count = 0
     credit_bytes: U32 = 1 << 20
     group: str | None = None
+    until_lsn: Count | None = None
 
 
 @attrs.frozen(slots=True)
@@ -193,7 +197,7 @@ class ShardEvent:
     Attributes:
         event: ``added`` announces a shard_ref before its first PUSH; ``removed`` ends it (deleted); ``error`` ends it
             with ``status``, ``code``, ``message``, ``details``; ``progress`` says that all records up to ``lsn`` were
-            pushed. Others are to be ignored.
+            pushed, ``end`` that besides nothing more comes. Others are to be ignored.
         offset: With ``added``: offset at which the subscription starts in this shard; -1 if the group decides.
         shard_id: With ``added``: number of the shard, which tells a new shard from a deleted one of the same name.
     """

@@ -289,12 +289,21 @@ class ServerOperations:
                 f"subscribe by filter or use another connection"
             )
         lsn = self.engine.committer.committed_lsn
+        if request.start == "committed":
+            if request.filter is None or request.group is not None:
+                raise InvalidRequestError(
+                    "only a subscription by filter, and outside a group, can start behind the newest committed lsn"
+                )
+            start = Start.lsn(lsn + 1)
+        else:
+            start = Start(request.start, request.value)
         state = pushing.add(request.subscription, request.credit_bytes)
         try:
             subscription = await self.engine.subscriptions.subscribe(
                 shard=request.shard,
                 topic_filter=request.filter,
-                start=Start(request.start, request.value),
+                start=start,
+                until_lsn=request.until_lsn,
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,

@@ -21,14 +21,6 @@ from tests.adapter_contract.reading import PATIENCE_S, read_all
 MEMORY = ShardConfig(mode=Mode.MEMORY)
 
 
-@pytest.fixture(autouse=True)
-def follows(request: pytest.FixtureRequest) -> None:
-    """The journal engine does not follow yet."""
-    name = "surviving_engine" if "opening" in request.fixturenames else "engine"
-    if request.getfixturevalue(name).name in ("embedded", "journal"):
-        pytest.skip("does not follow yet")
-
-
 @attrs.define
 class Seen:
     """What a feed gave: (shard, record) of each, and how many it had given when it told how far it was."""
@@ -227,7 +219,7 @@ async def test_a_deleted_shard_just_ends_and_its_successor_is_another(adapter: S
         await adapter.append("a", [b"anew"])
         newest = await newest_lsn(adapter, "a")
         seen = await take_until(feed, lambda seen: seen.lsn >= newest)
-        assert [value for value in seen.values if value != ("a", b"0")] == [("b", b"1"), ("a", b"anew")]
+        assert {value for value in seen.values if value != ("a", b"0")} == {("b", b"1"), ("a", b"anew")}
         await adapter.delete_shard("b")
         await adapter.append("a", [b"more"])
         await take_until(feed, lambda seen: seen.values[-1] == ("a", b"more"), seen)

@@ -59,3 +59,21 @@ async def main():
 trio.run(main)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+
+
+def test_an_engine_that_misses_a_package_only_when_it_opens_says_so_too(tmp_path: Path) -> None:
+    program = f"""
+import sys
+sys.modules["rocksdict"] = None
+import trio, broker_adapter
+async def main():
+    try:
+        async with broker_adapter.open_adapter("embedded:{tmp_path}/data"):
+            pass
+    except broker_adapter.opening.InvalidRequestError as error:
+        assert "rocksdict" in str(error) and "journal-engine[embedded]" in str(error), error
+    else:
+        raise AssertionError
+trio.run(main)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)

@@ -64,16 +64,20 @@ class Client:
         await self.stream.send_all(b"".join(encode(packet, self.version) for packet in packets))
 
     async def receive(self) -> Packet:
-        """The next packet. Raises `EOFError` if the broker closes instead."""
+        """The next packet, soon. Raises `EOFError` if the broker closes instead."""
         with trio.fail_after(PATIENCE_S):
-            while not self._received:
-                try:
-                    data = await self.stream.receive_some()
-                except trio.BrokenResourceError:
-                    data = b""
-                if not data:
-                    raise EOFError("the broker closed the connection")
-                self._received.extend(self._decoder.receive(data))
+            return await self.receive_patiently()
+
+    async def receive_patiently(self) -> Packet:
+        """The next packet, whenever it comes."""
+        while not self._received:
+            try:
+                data = await self.stream.receive_some()
+            except trio.BrokenResourceError:
+                data = b""
+            if not data:
+                raise EOFError("the broker closed the connection")
+            self._received.extend(self._decoder.receive(data))
         return self._received.popleft()
 
     async def expect(self, kind: type[Kind]) -> Kind:

@@ -30,6 +30,19 @@ FULL_INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 
 CURSOR = Cursor("drain", 42, 99)
 VALUE = StateValue(b"session/1", b"\x00\x01", 12, 1_800_000_000_000_000)
 
+OLD_SUBSCRIBE = {
+    "credit_bytes": 65536,
+    "filter": "plant/#",
+    "group": "drains",
+    "shard": None,
+    "start": "lsn",
+    "subscription": 9,
+    "value": 78,
+}
+ENDING_SUBSCRIBE = messages.SubscribeRequest(9, None, "plant/#", "committed", 0, 65536, None, 90)
+PROGRESS = messages.ShardEvent(9, "progress", lsn=88)
+END = messages.ShardEvent(9, "end", lsn=90)
+
 REQUESTS: dict[Op, object] = {
     Op.HELLO: messages.HelloRequest(1, "broker-1", {"token": "secret"}),
     Op.PING: messages.Empty(),
@@ -111,6 +124,11 @@ def golden_frames() -> dict[str, bytes]:
     made["seal.waiting_request"] = frames.build(
         Op.SEAL, _correlation, messages.encode(messages.SealRequest("plant/line-1", wait=True))
     )
+    # And as clients have always sent it that know no end of a subscription.
+    made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
+    made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ENDING_SUBSCRIBE))
+    made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(PROGRESS))
+    made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(END))
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)
     made["appended.reply"] = frames.build_appended([(1, 2, 0, 105), (2, 1, frames.ACK_DUPLICATE, -1)])
     made["fetch.request"] = frames.build_fetch(_correlation, 3, 33, 1 << 20, 500)

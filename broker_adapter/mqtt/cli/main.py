@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from command_line.app import build_app, run_app
+from command_line.boundary import one_line
 
 # First lines of the functions' docstrings, told without importing them (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -40,7 +41,14 @@ def run(arguments: Sequence[str]) -> int:
     first = next((argument for argument in arguments if argument != "--debug"), None)
     if first is None or (first.startswith("-") and first not in _OWN_OPTIONS):
         arguments = ["serve", *arguments]
-    return run_app(build_app("journal-broker", _PURPOSE, COMMANDS), arguments)
+    return run_app(build_app("journal-broker", _PURPOSE, COMMANDS), arguments, explain=explain)
+
+
+def explain(error: BaseException) -> str | None:
+    """What an error of the broker's own says, in one line; None for others."""
+    from broker_adapter.mqtt.session.errors import SessionError
+
+    return one_line(error) if isinstance(error, SessionError) else None
 
 
 def main() -> None:

@@ -1,7 +1,11 @@
-"""MQTT 3.1.1 and 5 as bytes: packets in and out, no sockets, no clocks, no event loop."""
+"""MQTT 3.1.1 and 5 as bytes: packets in and out, no sockets, no clocks, no event loop.
 
+What a packet alone can show is checked here; what needs the state of a connection or a session is not.
+"""
+
+from broker_adapter.mqtt.codec.acknowledgement_bodies import encode_acknowledgements, encode_pubacks
 from broker_adapter.mqtt.codec.decoder import Decoder
-from broker_adapter.mqtt.codec.encoder import PublishTemplate, encode, encode_pubacks, publish_template
+from broker_adapter.mqtt.codec.encoder import encode
 from broker_adapter.mqtt.codec.errors import MqttProtocolError
 from broker_adapter.mqtt.codec.packets import (
     Auth,
@@ -24,6 +28,7 @@ from broker_adapter.mqtt.codec.packets import (
     Will,
 )
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
+from broker_adapter.mqtt.codec.publish_template import PublishTemplate, publish_template
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.codec.version import Version
 
@@ -54,6 +59,7 @@ __all__ = [
     "Version",
     "Will",
     "encode",
+    "encode_acknowledgements",
     "encode_pubacks",
     "publish_template",
 ]

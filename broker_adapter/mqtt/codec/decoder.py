@@ -1,236 +1,217 @@
-"""Bytes of one peer into packets, as they come, in pieces of any size.
+"""Bytes of one peer into packets: cutting the stream, and which packet is read by what.
 
-What one packet alone can show is checked here and in `codec.bodies`; what follows from the packets before it (aliases,
-quotas, identifiers in use) is the connection's business.
+Invariant (tested with garbage): any bytes give packets and then possibly one `MqttProtocolError`, and the outcome is
+the same however they are cut into chunks. No more is held than the beginning of one packet, and nothing of one that is
+refused by its fixed header.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, TypeAlias
 
-from broker_adapter.mqtt.codec.bodies import BODIES
-from broker_adapter.mqtt.codec.encoder import encode
-from broker_adapter.mqtt.codec.errors import MqttProtocolError, malformed, protocol_error
-from broker_adapter.mqtt.codec.fields import LARGEST_VARIABLE, Reader, name_of
+from broker_adapter.mqtt.codec.acknowledgement_bodies import read_acknowledgement
+from broker_adapter.mqtt.codec.connection_bodies import (
+    read_auth,
+    read_connack,
+    read_connect,
+    read_disconnect,
+    write_disconnect,
+)
+from broker_adapter.mqtt.codec.errors import MqttProtocolError, malformed
+from broker_adapter.mqtt.codec.fixed_header import is_no_type, read_length, refusal, too_large
+from broker_adapter.mqtt.codec.packet_types import PacketType, Side, first_byte, why_not
 from broker_adapter.mqtt.codec.packets import (
-    Connack,
     Connect,
     Disconnect,
     Packet,
-    PacketType,
+    Pingreq,
+    Pingresp,
     Puback,
     Pubcomp,
-    Publish,
     Pubrec,
     Pubrel,
 )
-from broker_adapter.mqtt.codec.properties import EMPTY, Properties
-from broker_adapter.mqtt.codec.reason_codes import ReasonCode
-from broker_adapter.mqtt.codec.reasons import RETURN_CODES
-from broker_adapter.mqtt.codec.topic_syntax import check_topic
+from broker_adapter.mqtt.codec.primitives import MAX_VARIABLE
+from broker_adapter.mqtt.codec.publish_bodies import FIRST_BYTES as PUBLISH_FIRST_BYTES
+from broker_adapter.mqtt.codec.publish_bodies import read_publish
+from broker_adapter.mqtt.codec.subscription_bodies import read_suback, read_subscribe, read_unsuback, read_unsubscribe
 from broker_adapter.mqtt.codec.version import Version
 
-_PUBLISH: Final = int(PacketType.PUBLISH)
-_REMEMBERED_TOPICS: Final = 512
-
-_FROM_CLIENTS: Final = frozenset({1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15})
-_FROM_SERVERS: Final = frozenset({2, 3, 4, 5, 6, 7, 9, 11, 13, 14, 15})
-# The lower four bits of the first byte; PUBLISH has flags there.
-_FIXED_FLAGS: Final = {int(kind): 2 if kind in (6, 8, 10) else 0 for kind in PacketType if kind != PacketType.PUBLISH}
-
-_V5_CONNECT: Final = b"\0\4MQTT\5"
-_LONGEST_CONNECT_HEAD: Final = 5 + len(_V5_CONNECT)
-
-# Acknowledgements that say success and no more, which nearly all do.
-_SHORT: Final[dict[int, Callable[[int], Packet]]] = {4: Puback, 5: Pubrec, 6: Pubrel, 7: Pubcomp}
+Reader: TypeAlias = Callable[[int, bytes, int, int], Packet]
+Readers: TypeAlias = tuple[Reader | None, ...]
+"""The reader for each first byte there can be; None where there is no such packet."""
 
 
 class Decoder:
-    """Takes what one peer sends.
+    """Decodes what one peer sends.
 
     Args:
-        of: Whose bytes these are.
-        version: Version of the protocol, where it is known already; that of a client comes with its CONNECT.
-        max_packet_bytes: Largest packet, all of it. A larger one is refused as soon as its size is known.
+        of: Who sends: a client, whose first packet must be CONNECT and no other one, or a server.
+        version: What is spoken; of a client it is learned from its CONNECT.
+        max_packet_bytes: Longest packet to accept, fixed header included. May be set later.
 
     Attributes:
         version: None until it is known.
     """
 
+    __slots__ = (
+        "_authenticates",
+        "_error",
+        "_held",
+        "_readers",
+        "_sender",
+        "_size_bytes",
+        "max_packet_bytes",
+        "version",
+    )
+
     def __init__(
-        self,
-        *,
-        of: Literal["client", "server"] = "client",
-        version: Version | None = None,
-        max_packet_bytes: int = LARGEST_VARIABLE + 5,
+        self, *, of: Side = "client", version: Version | None = None, max_packet_bytes: int = MAX_VARIABLE
     ) -> None:
+        if of == "server" and version is None:
+            raise ValueError("version is None, it must be given for what a server sends")
         self.version = version
-        self._kinds = _FROM_CLIENTS if of == "client" else _FROM_SERVERS
-        self._awaits_connect = of == "client" and version is None
-        self._max_packet_bytes = max_packet_bytes
+        self.max_packet_bytes = max_packet_bytes
+        self._sender: Side = of
+        self._readers = _BEFORE_CONNECT if version is None else _readers(version, of, True)
+        self._authenticates = version is not None
         self._held = bytearray()
-        self._wanted_bytes = 0
-        self._topics: dict[bytes, str] = {}
+        self._size_bytes = 0  # of the packet that is held in part; 0 while its header is not whole
+        self._error: MqttProtocolError | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of an unfinished packet is held."""
+        return not self._held
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Packet]:
-        """The packets that are whole with these bytes; what is left over waits for more.
+        """Take the next bytes of the stream and return the packets that they complete, in order.
+
+        Bytes are copied: the caller may use its buffer again at once.
 
         Raises:
-            MqttProtocolError: The peer broke the protocol. The decoder is of no use from then on.
+            MqttProtocolError: The peer broke the rules. It has the packets before the fault and what to answer. The
+                decoder is of no more use: every further call raises the same reason again.
         """
-        if self._held:
-            self._held += data
-            if len(self._held) < self._wanted_bytes:
-                return []
-            chunk = bytes(self._held)
-            self._held.clear()
-        else:
-            chunk = bytes(data)
+        if self._error is not None:
+            raise MqttProtocolError(self._error.reason_code, f"after an earlier fault: {self._error}")
         packets: list[Packet] = []
         try:
-            at = self._decode(chunk, packets)
+            self._take(bytes(data), packets)
         except MqttProtocolError as error:
+            self._error = error
+            self._held = bytearray()
             error.packets = packets
-            error.answer = self._answer(error.reason_code, chunk)
+            if self.version is not None:
+                error.answer = self._last_word(error)
             raise
-        if at < len(chunk):
-            self._held += memoryview(chunk)[at:]
         return packets
 
-    def _answer(self, reason_code: ReasonCode, chunk: bytes) -> bytes:
-        """What the peer is told before the connection is closed; servers are told nothing."""
-        if self._kinds is not _FROM_CLIENTS:
+    def _last_word(self, error: MqttProtocolError) -> bytes:
+        if self.version is Version.V311 or not error.is_told:
             return b""
-        if not self._awaits_connect:
-            return encode(Disconnect(reason_code), Version.V5) if self.version is Version.V5 else b""
-        if _V5_CONNECT in chunk[:_LONGEST_CONNECT_HEAD]:
-            return encode(Connack(reason_code=reason_code), Version.V5)
-        return encode(Connack(reason_code=reason_code), Version.V311) if reason_code in RETURN_CODES else b""
+        return write_disconnect(Disconnect(error.reason_code), Version.V5)
 
-    def _decode(self, chunk: bytes, packets: list[Packet]) -> int:
-        """Decode whole packets; return where the first that is not whole begins."""
-        at, end = 0, len(chunk)
+    def _take(self, data: bytes, packets: list[Packet]) -> None:
+        held, at = self._held, 0
+        if held and not self._size_bytes:
+            data = bytes(held) + data
+            self._held = bytearray()
+        elif held:
+            # Only what belongs to this packet is copied to it: the rest of the chunk is decoded where it lies.
+            at = self._size_bytes - len(held)
+            held += data[:at]
+            if len(held) < self._size_bytes:
+                return
+            self._held = bytearray()
+            self._cut(bytes(held), 0, packets)
+        self._cut(data, at, packets)
+
+    def _cut(self, data: bytes, at: int, packets: list[Packet]) -> None:
+        """Decode all packets that lie whole in the chunk (the hot loop); keep the beginning of one that does not."""
+        readers, end, limit, size_bytes = self._readers, len(data), self.max_packet_bytes, 0
         while at < end:
-            first = chunk[at]
-            kind = first >> 4
-            self._check_first_byte(kind, first)
-            size, body = _remaining_length(chunk, at + 1, end)
-            if body < 0:
-                self._wanted_bytes = end - at + 1
-                return at
-            stop = body + size
-            if stop - at > self._max_packet_bytes:
-                raise MqttProtocolError(
-                    ReasonCode.PACKET_TOO_LARGE,
-                    f"a packet of {stop - at} bytes is over the maximum of {self._max_packet_bytes}",
-                )
+            first, size_bytes = data[at], 0
+            reader = readers[first]
+            if reader is None and (self.version is None or is_no_type(first)):
+                raise refusal(first, self._sender, self.version, authenticates=self._authenticates)
+            if at + 1 == end:
+                break
+            length, body = data[at + 1], at + 2
+            if length > 0x7F:
+                if at + 2 < end and 0 < data[at + 2] < 0x80:
+                    length, body = length & 0x7F | data[at + 2] << 7, at + 3
+                else:
+                    length, body = read_length(data, at + 1, end)
+                    if not body:
+                        break
+            if reader is None:
+                raise refusal(first, self._sender, self.version, authenticates=self._authenticates)
+            stop = body + length
+            size_bytes = stop - at
+            if size_bytes > limit:
+                raise too_large(size_bytes, limit)
             if stop > end:
-                self._wanted_bytes = stop - at
-                return at
-            if kind == _PUBLISH:
-                packets.append(self._publish(chunk, first, body, stop))
-            elif size == 2 and kind in _SHORT:
-                packet_id = chunk[body] << 8 | chunk[body + 1]
-                if not packet_id:
-                    raise malformed(f"{PacketType(kind).name} has the packet identifier 0")
-                packets.append(_SHORT[kind](packet_id))
-            else:
-                reader = Reader(chunk, body, stop)
-                packet = BODIES[kind](reader, self.version is Version.V5)
-                if not reader.is_at_end():
-                    raise malformed(f"{PacketType(kind).name} has {stop - reader.at} bytes too many")
-                if isinstance(packet, Connect):
-                    self.version = packet.version
-                    self._awaits_connect = False
-                packets.append(packet)
+                break
+            packet = reader(first, data, body, stop)
+            packets.append(packet)
             at = stop
-        return at
+            if packet.__class__ is Connect:
+                self._learn(packet)
+                readers = self._readers
+        if at < end:
+            self._held, self._size_bytes = bytearray(data[at:]), size_bytes
 
-    def _check_first_byte(self, kind: int, first: int) -> None:
-        if not kind:
-            raise protocol_error("packet type 0 is forbidden")
-        if kind == PacketType.AUTH and self.version is Version.V311:
-            raise protocol_error("MQTT 3.1.1 has no AUTH")
-        if kind == PacketType.CONNACK and kind not in self._kinds:
-            raise protocol_error("CONNACK comes from the wrong side")
-        if kind != _PUBLISH and first & 15 != _FIXED_FLAGS[kind]:
-            raise malformed(f"{PacketType(kind).name} has the flags {first & 15:04b}")
-        if kind not in self._kinds:
-            raise protocol_error(f"{PacketType(kind).name} comes from the wrong side")
-        if self._awaits_connect is not (kind == PacketType.CONNECT):
-            if self._awaits_connect:
-                raise protocol_error(f"the first packet is {PacketType(kind).name}, it must be CONNECT")
-            raise protocol_error("there is a second CONNECT")
-        if kind == PacketType.DISCONNECT and self._kinds is _FROM_SERVERS and self.version is Version.V311:
-            raise protocol_error("a server of MQTT 3.1.1 sends no DISCONNECT")
-
-    # PUBLISH: the one that there are many of.
-
-    def _publish(self, chunk: bytes, first: int, at: int, stop: int) -> Publish:
-        qos = first >> 1 & 3
-        if qos == 3:
-            raise malformed("PUBLISH has QoS 3")
-        if first & 8 and not qos:
-            raise malformed("PUBLISH has the DUP flag at QoS 0")
-        begin = at + 2
-        at = begin + (chunk[at] << 8 | chunk[at + 1]) if begin <= stop else stop + 1
-        payload_at = at + 2 if qos else at
-        if payload_at > stop:
-            raise malformed("PUBLISH ends inside its header")
-        raw = chunk[begin:at]
-        topic = self._topics.get(raw)
-        if topic is None:
-            topic = self._new_topic(raw)
-        packet_id = 0
-        if qos:
-            packet_id = chunk[at] << 8 | chunk[at + 1]
-            if not packet_id:
-                raise protocol_error("PUBLISH has the packet identifier 0")
-        if self.version is not Version.V5:
-            if not topic:
-                raise malformed("PUBLISH has an empty topic name")
-            return Publish(topic, chunk[payload_at:stop], qos, first & 1 == 1, first & 8 == 8, packet_id)
-        if payload_at < stop and not chunk[payload_at]:
-            payload_at += 1
-            properties = EMPTY
-        else:
-            reader = Reader(chunk, payload_at, stop)
-            properties = reader.properties(_PUBLISH)
-            payload_at = reader.at
-            self._check_publish(properties)
-        if not topic and properties.topic_alias is None:
-            raise protocol_error("PUBLISH has an empty topic name and no topic alias")
-        return Publish(topic, chunk[payload_at:stop], qos, first & 1 == 1, first & 8 == 8, packet_id, properties)
-
-    def _new_topic(self, raw: bytes) -> str:
-        topic = name_of(raw, "the topic name")
-        if topic:
-            check_topic(topic)
-        if len(self._topics) >= _REMEMBERED_TOPICS:
-            self._topics.clear()
-        self._topics[raw] = topic
-        return topic
-
-    def _check_publish(self, properties: Properties) -> None:
-        if properties.response_topic is not None:
-            check_topic(properties.response_topic)
-        if properties.subscription_identifiers and self._kinds is _FROM_CLIENTS:
-            raise protocol_error("PUBLISH of a client has a subscription identifier")
+    def _learn(self, connect: Connect) -> None:
+        self.version = connect.version
+        self._authenticates = connect.properties.authentication_method is not None
+        self._readers = _readers(connect.version, self._sender, self._authenticates)
 
 
-def _remaining_length(chunk: bytes, at: int, end: int) -> tuple[int, int]:
-    """Size of a packet's body and where it begins; (0, -1) if the bytes end inside the size."""
-    size = shift = 0
-    while at < end:
-        byte = chunk[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if shift and not byte:
-                raise malformed("the remaining length is longer than its number needs")
-            return size, at
-        shift += 7
-        if shift > 21:
-            raise malformed("the remaining length has more than four bytes")
-    return 0, -1
+_READER_OF: Final[dict[PacketType, Callable[[Version, Side], Reader]]] = {
+    PacketType.CONNACK: lambda version, _sender: read_connack(version),
+    PacketType.PUBLISH: read_publish,
+    PacketType.PUBACK: lambda version, _sender: read_acknowledgement(Puback, version),
+    PacketType.PUBREC: lambda version, _sender: read_acknowledgement(Pubrec, version),
+    PacketType.PUBREL: lambda version, _sender: read_acknowledgement(Pubrel, version),
+    PacketType.PUBCOMP: lambda version, _sender: read_acknowledgement(Pubcomp, version),
+    PacketType.SUBSCRIBE: lambda version, _sender: read_subscribe(version),
+    PacketType.SUBACK: lambda version, _sender: read_suback(version),
+    PacketType.UNSUBSCRIBE: lambda version, _sender: read_unsubscribe(version),
+    PacketType.UNSUBACK: lambda version, _sender: read_unsuback(version),
+    PacketType.PINGREQ: lambda _version, _sender: _without_body(Pingreq()),
+    PacketType.PINGRESP: lambda _version, _sender: _without_body(Pingresp()),
+    PacketType.DISCONNECT: read_disconnect,
+    PacketType.AUTH: lambda _version, sender: read_auth(sender),
+}
+
+
+def _without_body(packet: Pingreq | Pingresp) -> Reader:
+    def read(_first: int, _data: bytes, at: int, stop: int) -> Packet:
+        if at != stop:
+            raise malformed(
+                f"{type(packet).__name__.upper()} has {stop - at} bytes after its header, it must have none"
+            )
+        return packet
+
+    return read
+
+
+def _table(readers: dict[int, Reader]) -> Readers:
+    return tuple(readers.get(first) for first in range(256))
+
+
+@functools.cache
+def _readers(version: Version, sender: Side, authenticates: bool) -> Readers:
+    readers: dict[int, Reader] = {}
+    for packet_type, make in _READER_OF.items():
+        if not why_not(packet_type, sender, version, authenticates=authenticates):
+            reader = make(version, sender)
+            firsts = PUBLISH_FIRST_BYTES if packet_type is PacketType.PUBLISH else (first_byte(packet_type),)
+            readers.update(dict.fromkeys(firsts, reader))
+    return _table(readers)
+
+
+_BEFORE_CONNECT: Final = _table({first_byte(PacketType.CONNECT): read_connect})

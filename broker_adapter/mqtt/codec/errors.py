@@ -1,4 +1,4 @@
-"""The one error that bytes from a peer can cause."""
+"""The one error of the codec: what a peer sent breaks the rules of MQTT."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ if TYPE_CHECKING:
 
 
 class MqttProtocolError(Exception):
-    """A peer broke the protocol: the connection must be closed, with `reason_code` where the version has reasons.
+    """The peer broke the rules: send `answer`, if there is any, and close the connection.
 
     Attributes:
-        reason_code: What to tell the peer.
-        packets: Whole and sound packets that came before the fault in the same call of the decoder.
-        answer: The last bytes to send, a CONNACK or a DISCONNECT; empty where the version has none for it.
+        reason_code: What MQTT 5 calls it; there is one for MQTT 3.1.1 too, though it cannot be told.
+        packets: Those that came whole and sound before the fault in the same call.
+        answer: The last bytes to send, a CONNACK or a DISCONNECT; empty where the peer is not told: before it named a
+            version, in MQTT 3.1.1 but for the return codes 1 and 2, and where `is_told` is false.
+        is_told: False where nothing the peer sent can be trusted enough to be answered, as a length without an end.
     """
 
-    def __init__(self, reason_code: ReasonCode, problem: str) -> None:
-        super().__init__(problem)
+    def __init__(self, reason_code: ReasonCode, message: str, *, is_told: bool = True) -> None:
+        super().__init__(message)
         self.reason_code = reason_code
         self.packets: list[Packet] = []
         self.answer = b""
+        self.is_told = is_told
 
 
-def malformed(problem: str) -> MqttProtocolError:
-    """The bytes are no packet of this version."""
-    return MqttProtocolError(ReasonCode.MALFORMED_PACKET, problem)
+def malformed(message: str, *, is_told: bool = True) -> MqttProtocolError:
+    """The bytes cannot be read as the standard lays them out."""
+    return MqttProtocolError(ReasonCode.MALFORMED_PACKET, message, is_told=is_told)
 
 
-def protocol_error(problem: str) -> MqttProtocolError:
-    """The bytes are a packet, but one that may not say this."""
-    return MqttProtocolError(ReasonCode.PROTOCOL_ERROR, problem)
+def protocol_error(message: str, *, is_told: bool = True) -> MqttProtocolError:
+    """The bytes can be read, but what they say is not allowed, or not there."""
+    return MqttProtocolError(ReasonCode.PROTOCOL_ERROR, message, is_told=is_told)

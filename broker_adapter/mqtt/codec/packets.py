@@ -1,11 +1,11 @@
-"""The control packets of MQTT, as values; both versions have the same ones (MQTT 3.1.1 uses less of them).
+"""The control packets as values, the same for MQTT 3.1.1 and 5. How they lie in bytes is told where they are read.
 
-What they are as bytes is said in `codec.decoder` and `codec.encoder`.
+What MQTT 3.1.1 does not know (reason codes, properties, subscription options) has its default there. Packets are plain
+values: nothing is checked when one is made.
 """
 
 from __future__ import annotations
 
-import enum
 from typing import TypeAlias
 
 import attrs
@@ -15,29 +15,9 @@ from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.codec.version import Version
 
 
-class PacketType(enum.IntEnum):
-    """The upper four bits of a packet's first byte."""
-
-    CONNECT = 1
-    CONNACK = 2
-    PUBLISH = 3
-    PUBACK = 4
-    PUBREC = 5
-    PUBREL = 6
-    PUBCOMP = 7
-    SUBSCRIBE = 8
-    SUBACK = 9
-    UNSUBSCRIBE = 10
-    UNSUBACK = 11
-    PINGREQ = 12
-    PINGRESP = 13
-    DISCONNECT = 14
-    AUTH = 15
-
-
 @attrs.define(slots=True)
 class Will:
-    """What the server publishes for a client that went without DISCONNECT."""
+    """The message that the server publishes when the client goes without a word."""
 
     topic: str
     payload: bytes = b""
@@ -48,7 +28,13 @@ class Will:
 
 @attrs.define(slots=True)
 class Connect:
-    """A client's first packet. ``keep_alive_s`` 0 means none."""
+    """A client's first packet.
+
+    Attributes:
+        clean_start: Forget the session that there may be; MQTT 3.1.1 calls it clean session.
+        keep_alive_s: Longest silence of the client; 0 means any.
+        version: What the client speaks.
+    """
 
     client_id: str = ""
     clean_start: bool = True
@@ -62,7 +48,7 @@ class Connect:
 
 @attrs.define(slots=True)
 class Connack:
-    """The answer to CONNECT. MQTT 3.1.1 has five return codes for refusals; see `codec.reasons`."""
+    """The server's answer to CONNECT. In MQTT 3.1.1 the reason code stands for the return code nearest to it."""
 
     session_present: bool = False
     reason_code: ReasonCode = ReasonCode.SUCCESS
@@ -71,7 +57,12 @@ class Connack:
 
 @attrs.define(slots=True)
 class Publish:
-    """A message. ``packet_id`` is 0 at QoS 0; an empty topic stands for the one of a topic alias."""
+    """A message.
+
+    Attributes:
+        topic: Empty only where a topic alias stands for it.
+        packet_id: 0 with QoS 0, from 1 to 65,535 otherwise.
+    """
 
     topic: str
     payload: bytes = b""
@@ -83,35 +74,48 @@ class Publish:
 
 
 @attrs.define(slots=True)
-class _Acknowledgement:
+class Puback:
+    """Answer to a PUBLISH of QoS 1."""
+
     packet_id: int
     reason_code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = EMPTY
 
 
 @attrs.define(slots=True)
-class Puback(_Acknowledgement):
-    """The receiver has taken over a message of QoS 1."""
+class Pubrec:
+    """Answer to a PUBLISH of QoS 2: received."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
 
 
 @attrs.define(slots=True)
-class Pubrec(_Acknowledgement):
-    """The receiver has taken over a message of QoS 2 (if the reason is below 0x80)."""
+class Pubrel:
+    """Answer to PUBREC: the packet identifier is let go."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
 
 
 @attrs.define(slots=True)
-class Pubrel(_Acknowledgement):
-    """The sender will not send that message again."""
+class Pubcomp:
+    """Answer to PUBREL: a delivery of QoS 2 is complete."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
 
 
-@attrs.define(slots=True)
-class Pubcomp(_Acknowledgement):
-    """The receiver has forgotten the packet identifier."""
-
-
-@attrs.define(slots=True)
+@attrs.frozen(slots=True)
 class SubscriptionRequest:
-    """One topic filter of a SUBSCRIBE, with its options."""
+    """One topic filter of a SUBSCRIBE with its options.
+
+    Attributes:
+        retain_handling: 0 send retained messages, 1 only if the subscription is new, 2 never.
+    """
 
     topic_filter: str
     qos: int = 0
@@ -122,7 +126,7 @@ class SubscriptionRequest:
 
 @attrs.define(slots=True)
 class Subscribe:
-    """Asks for subscriptions, at least one."""
+    """A client asks for messages."""
 
     packet_id: int
     subscriptions: tuple[SubscriptionRequest, ...]
@@ -131,7 +135,7 @@ class Subscribe:
 
 @attrs.define(slots=True)
 class Suback:
-    """What became of each subscription, in their order: the granted QoS or a failure."""
+    """Answer to SUBSCRIBE with a reason code for each filter; in MQTT 3.1.1 all failures are one."""
 
     packet_id: int
     reason_codes: tuple[ReasonCode, ...]
@@ -140,7 +144,7 @@ class Suback:
 
 @attrs.define(slots=True)
 class Unsubscribe:
-    """Ends subscriptions, at least one."""
+    """A client ends subscriptions."""
 
     packet_id: int
     topic_filters: tuple[str, ...]
@@ -149,7 +153,7 @@ class Unsubscribe:
 
 @attrs.define(slots=True)
 class Unsuback:
-    """What became of each; MQTT 3.1.1 does not say (an empty tuple)."""
+    """Answer to UNSUBSCRIBE with a reason code for each filter; MQTT 3.1.1 sends none."""
 
     packet_id: int
     reason_codes: tuple[ReasonCode, ...] = ()
@@ -158,17 +162,17 @@ class Unsuback:
 
 @attrs.define(slots=True)
 class Pingreq:
-    """The client is there."""
+    """A client's sign of life."""
 
 
 @attrs.define(slots=True)
 class Pingresp:
-    """The server is there."""
+    """Answer to PINGREQ."""
 
 
 @attrs.define(slots=True)
 class Disconnect:
-    """The last packet of either side; only clients send it in MQTT 3.1.1."""
+    """The last packet of a connection; in MQTT 3.1.1 only clients send it, without a reason."""
 
     reason_code: ReasonCode = ReasonCode.NORMAL_DISCONNECTION
     properties: Properties = EMPTY
@@ -176,7 +180,7 @@ class Disconnect:
 
 @attrs.define(slots=True)
 class Auth:
-    """A step of an enhanced authentication; MQTT 5 only."""
+    """A step of extended authentication; MQTT 5 only."""
 
     reason_code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = EMPTY

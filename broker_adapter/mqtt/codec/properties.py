@@ -1,6 +1,6 @@
 """The properties that MQTT 5 packets carry (section 2.2.2 of the standard), as one value for all kinds of packet.
 
-Which packet may have which, and how they lie in bytes, is decided where packets are read and written.
+Which packet may have which, and how they lie in bytes, is declared in `codec.property_table`.
 """
 
 from __future__ import annotations

@@ -1,42 +1,67 @@
-"""Which properties there are, what they are as bytes and which packets may have them: declared once, read both ways.
+"""Every property with its number, data type, limits and the places it may be in (table 2-4 of the MQTT 5 standard).
 
-Section 2.2.2.2 of the standard. `codec.fields` reads and writes by this table.
+The one declaration that reader and writer of properties use; both are in `codec.property_section`.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
-from broker_adapter.mqtt.codec.packets import PacketType
+from broker_adapter.mqtt.codec import primitives
+from broker_adapter.mqtt.codec.primitives import MAX_VARIABLE
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 
 
-class Wire(enum.Enum):
-    """How a value lies in bytes."""
+class Place(enum.Flag):
+    """Where properties stand. PUBLISH and DISCONNECT have other ones from a client than from a server."""
 
-    BYTE = enum.auto()
-    TWO_BYTES = enum.auto()
-    FOUR_BYTES = enum.auto()
-    VARIABLE = enum.auto()
-    TEXT = enum.auto()
-    BINARY = enum.auto()
-    PAIR = enum.auto()
+    CONNECT = enum.auto()
+    WILL = enum.auto()
+    CONNACK = enum.auto()
+    CLIENT_PUBLISH = enum.auto()
+    SERVER_PUBLISH = enum.auto()
+    PUBACK = enum.auto()
+    PUBREC = enum.auto()
+    PUBREL = enum.auto()
+    PUBCOMP = enum.auto()
+    SUBSCRIBE = enum.auto()
+    SUBACK = enum.auto()
+    UNSUBSCRIBE = enum.auto()
+    UNSUBACK = enum.auto()
+    CLIENT_DISCONNECT = enum.auto()
+    SERVER_DISCONNECT = enum.auto()
+    AUTH = enum.auto()
+
+    PUBLISH = CLIENT_PUBLISH | SERVER_PUBLISH
+    ACKNOWLEDGEMENT = PUBACK | PUBREC | PUBREL | PUBCOMP
+    DISCONNECT = CLIENT_DISCONNECT | SERVER_DISCONNECT
+    MESSAGE = PUBLISH | WILL
+    ANSWER = CONNACK | ACKNOWLEDGEMENT | SUBACK | UNSUBACK | DISCONNECT | AUTH
+    EVERYWHERE = CONNECT | MESSAGE | SUBSCRIBE | UNSUBSCRIBE | ANSWER
 
 
-WILL: Final = 16
-"""Stands for the will's own properties inside CONNECT, beside the packet types."""
+NOWHERE: Final = Place(0)
 
 
-def _flag(value: object) -> bool:
-    return value in (0, 1)
+@attrs.frozen(slots=True)
+class DataType:
+    """How a value is read and written."""
+
+    read: Callable[[bytes, int, int], tuple[Any, int]]
+    write: Callable[[Any], bytes]
 
 
-def _not_zero(value: object) -> bool:
-    return value != 0
+BYTE: Final = DataType(primitives.read_byte, primitives.write_byte)
+TWO_BYTES: Final = DataType(primitives.read_two_bytes, primitives.write_two_bytes)
+FOUR_BYTES: Final = DataType(primitives.read_four_bytes, primitives.write_four_bytes)
+VARIABLE: Final = DataType(primitives.read_variable, primitives.write_variable)
+STRING: Final = DataType(primitives.read_string, primitives.write_string)
+STRING_PAIR: Final = DataType(primitives.read_string_pair, primitives.write_string_pair)
+BINARY: Final = DataType(primitives.read_binary, primitives.write_binary)
 
 
 @attrs.frozen(slots=True)
@@ -44,80 +69,72 @@ class Property:
     """One property.
 
     Attributes:
-        identifier: Its number on the wire.
         name: Attribute of `Properties`.
-        packets: Types of packet that may have it (and `WILL`).
-        repeats: It may occur more than once; the attribute is a tuple then.
-        allows: Whether a value is one that the standard allows.
-        fault: What a value that is not allowed is.
+        limits: Least and greatest value of a number, where not all that its type can hold are allowed.
+        limits_code: What a number outside of them is.
+        repeats_in: Where it may be there more than once.
+        is_topic: It is a topic name.
     """
 
     identifier: int
     name: str
-    wire: Wire
-    packets: frozenset[int]
-    repeats: bool = False
-    allows: Callable[[object], bool] | None = None
-    fault: ReasonCode = ReasonCode.PROTOCOL_ERROR
+    type: DataType
+    places: Place
+    limits: tuple[int, int] | None = None
+    limits_code: ReasonCode = ReasonCode.PROTOCOL_ERROR
+    repeats_in: Place = NOWHERE
+    is_topic: bool = False
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether `Properties` has a tuple of all that came."""
+        return bool(self.repeats_in)
 
 
-def _in(*packets: int) -> frozenset[int]:
-    return frozenset(packets)
-
-
-_P = PacketType
-_REASONS: Final = _in(
-    _P.CONNACK,
-    _P.PUBACK,
-    _P.PUBREC,
-    _P.PUBREL,
-    _P.PUBCOMP,
-    _P.SUBACK,
-    _P.UNSUBACK,
-    _P.DISCONNECT,
-    _P.AUTH,
-)
-_EVERY: Final = _REASONS | _in(_P.CONNECT, _P.PUBLISH, WILL, _P.SUBSCRIBE, _P.UNSUBSCRIBE)
-_BOTH_ENDS: Final = _in(_P.CONNECT, _P.CONNACK)
-_MESSAGE: Final = _in(_P.PUBLISH, WILL)
+_YES_OR_NO: Final = (0, 1)
+_P: Final = Place
 
 PROPERTIES: Final = (
-    Property(0x01, "payload_format_indicator", Wire.BYTE, _MESSAGE, allows=_flag),
-    Property(0x02, "message_expiry_interval", Wire.FOUR_BYTES, _MESSAGE),
-    Property(0x03, "content_type", Wire.TEXT, _MESSAGE),
-    Property(0x08, "response_topic", Wire.TEXT, _MESSAGE),
-    Property(0x09, "correlation_data", Wire.BINARY, _MESSAGE),
+    Property(0x01, "payload_format_indicator", BYTE, _P.MESSAGE, _YES_OR_NO),
+    Property(0x02, "message_expiry_interval", FOUR_BYTES, _P.MESSAGE),
+    Property(0x03, "content_type", STRING, _P.MESSAGE),
+    Property(0x08, "response_topic", STRING, _P.MESSAGE, is_topic=True),
+    Property(0x09, "correlation_data", BINARY, _P.MESSAGE),
     Property(
-        0x0B, "subscription_identifiers", Wire.VARIABLE, _in(_P.PUBLISH, _P.SUBSCRIBE), repeats=True, allows=_not_zero
+        0x0B,
+        "subscription_identifiers",
+        VARIABLE,
+        _P.SERVER_PUBLISH | _P.SUBSCRIBE,
+        (1, MAX_VARIABLE),
+        repeats_in=_P.SERVER_PUBLISH,
     ),
-    Property(0x11, "session_expiry_interval", Wire.FOUR_BYTES, _BOTH_ENDS | _in(_P.DISCONNECT)),
-    Property(0x12, "assigned_client_identifier", Wire.TEXT, _in(_P.CONNACK)),
-    Property(0x13, "server_keep_alive", Wire.TWO_BYTES, _in(_P.CONNACK)),
-    Property(0x15, "authentication_method", Wire.TEXT, _BOTH_ENDS | _in(_P.AUTH)),
-    Property(0x16, "authentication_data", Wire.BINARY, _BOTH_ENDS | _in(_P.AUTH)),
-    Property(0x17, "request_problem_information", Wire.BYTE, _in(_P.CONNECT), allows=_flag),
-    Property(0x18, "will_delay_interval", Wire.FOUR_BYTES, _in(WILL)),
-    Property(0x19, "request_response_information", Wire.BYTE, _in(_P.CONNECT), allows=_flag),
-    Property(0x1A, "response_information", Wire.TEXT, _in(_P.CONNACK)),
-    Property(0x1C, "server_reference", Wire.TEXT, _in(_P.CONNACK, _P.DISCONNECT)),
-    Property(0x1F, "reason_string", Wire.TEXT, _REASONS),
-    Property(0x21, "receive_maximum", Wire.TWO_BYTES, _BOTH_ENDS, allows=_not_zero),
-    Property(0x22, "topic_alias_maximum", Wire.TWO_BYTES, _BOTH_ENDS),
-    Property(
-        0x23,
-        "topic_alias",
-        Wire.TWO_BYTES,
-        _in(_P.PUBLISH),
-        allows=_not_zero,
-        fault=ReasonCode.TOPIC_ALIAS_INVALID,
-    ),
-    Property(0x24, "maximum_qos", Wire.BYTE, _in(_P.CONNACK), allows=_flag),
-    Property(0x25, "retain_available", Wire.BYTE, _in(_P.CONNACK), allows=_flag),
-    Property(0x26, "user_properties", Wire.PAIR, _EVERY, repeats=True),
-    Property(0x27, "maximum_packet_size", Wire.FOUR_BYTES, _BOTH_ENDS, allows=_not_zero),
-    Property(0x28, "wildcard_subscription_available", Wire.BYTE, _in(_P.CONNACK), allows=_flag),
-    Property(0x29, "subscription_identifiers_available", Wire.BYTE, _in(_P.CONNACK), allows=_flag),
-    Property(0x2A, "shared_subscription_available", Wire.BYTE, _in(_P.CONNACK), allows=_flag),
+    Property(0x11, "session_expiry_interval", FOUR_BYTES, _P.CONNECT | _P.CONNACK | _P.CLIENT_DISCONNECT),
+    Property(0x12, "assigned_client_identifier", STRING, _P.CONNACK),
+    Property(0x13, "server_keep_alive", TWO_BYTES, _P.CONNACK),
+    Property(0x15, "authentication_method", STRING, _P.CONNECT | _P.CONNACK | _P.AUTH),
+    Property(0x16, "authentication_data", BINARY, _P.CONNECT | _P.CONNACK | _P.AUTH),
+    Property(0x17, "request_problem_information", BYTE, _P.CONNECT, _YES_OR_NO),
+    Property(0x18, "will_delay_interval", FOUR_BYTES, _P.WILL),
+    Property(0x19, "request_response_information", BYTE, _P.CONNECT, _YES_OR_NO),
+    Property(0x1A, "response_information", STRING, _P.CONNACK),
+    Property(0x1C, "server_reference", STRING, _P.CONNACK | _P.DISCONNECT),
+    Property(0x1F, "reason_string", STRING, _P.ANSWER),
+    Property(0x21, "receive_maximum", TWO_BYTES, _P.CONNECT | _P.CONNACK, (1, 0xFFFF)),
+    Property(0x22, "topic_alias_maximum", TWO_BYTES, _P.CONNECT | _P.CONNACK),
+    Property(0x23, "topic_alias", TWO_BYTES, _P.PUBLISH, (1, 0xFFFF), limits_code=ReasonCode.TOPIC_ALIAS_INVALID),
+    Property(0x24, "maximum_qos", BYTE, _P.CONNACK, _YES_OR_NO),
+    Property(0x25, "retain_available", BYTE, _P.CONNACK, _YES_OR_NO),
+    Property(0x26, "user_properties", STRING_PAIR, _P.EVERYWHERE, repeats_in=_P.EVERYWHERE),
+    Property(0x27, "maximum_packet_size", FOUR_BYTES, _P.CONNECT | _P.CONNACK, (1, 0xFFFFFFFF)),
+    Property(0x28, "wildcard_subscription_available", BYTE, _P.CONNACK, _YES_OR_NO),
+    Property(0x29, "subscription_identifiers_available", BYTE, _P.CONNACK, _YES_OR_NO),
+    Property(0x2A, "shared_subscription_available", BYTE, _P.CONNACK, _YES_OR_NO),
 )
 
-BY_IDENTIFIER: Final = {one.identifier: one for one in PROPERTIES}
+MESSAGE_EXPIRY_INTERVAL: Final = next(declared for declared in PROPERTIES if declared.identifier == 0x02)
+TOPIC_ALIAS: Final = next(declared for declared in PROPERTIES if declared.identifier == 0x23)
+
+# The standard has it both ways: section 2.2.2.2 calls a property in a wrong place malformed, and by the definitions of
+# section 1.2 what can be read but is not allowed is a protocol error. Brokers in use tell the first of the packets of
+# the subscription flow and the second of all others; clients are tested against that.
+MALFORMED_WHERE_MISPLACED: Final = Place.SUBSCRIBE | Place.UNSUBSCRIBE

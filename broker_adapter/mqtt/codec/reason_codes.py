@@ -1,4 +1,4 @@
-"""Reason codes of MQTT 5 (section 2.4 of the standard). Which packet may carry which is `codec.packets`' business."""
+"""Reason codes of MQTT 5 (section 2.4 of the standard). Which packet may carry which is in `codec.packet_types`."""
 
 from __future__ import annotations
 

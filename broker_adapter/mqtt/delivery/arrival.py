@@ -1,8 +1,9 @@
-"""A message that has arrived for one session, and why it is sent to it the way it is."""
+"""A message that has arrived for a session, as it is to be sent, and how many subscriptions make one arrival. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import attrs
 
@@ -10,16 +11,20 @@ from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 
+ARRIVAL_BYTES: Final = 256
+"""What an arrival counts beside its payload."""
+
 
 @attrs.define(slots=True, eq=False)
 class Arrival:
-    """What a session is to send.
+    """What a session is to send. Sessions that get the same share it: do not change it.
 
     Attributes:
         qos: The lower of the message's and the subscription's.
         retain: The retain flag as it is to be sent.
         subscription_ids: Of all subscriptions that matched.
-        acknowledge: To be called when the client is done with it; None where nobody waits for that.
+        acknowledge: To be called when the client has it for good (at QoS 0: when it was sent), so that no other member
+            of the group gets it; None where nobody waits for that.
         origin: Where it comes from.
     """
 
@@ -31,22 +36,33 @@ class Arrival:
     origin: Origin = Origin.SUBSCRIPTION
 
 
-def arrival_of(message: Message, client_id: str, matched: Iterable[SubscriptionOptions]) -> Arrival | None:
-    """One arrival for all subscriptions of a session that match a message; None if it is for none of them.
+@attrs.frozen(slots=True)
+class Shape:
+    """What several subscriptions together make of any message: highest QoS, all identifiers."""
 
-    A subscription counts for messages behind its beginning, and with `no_local` not for the client's own ones.
-    """
-    qos = -1
-    retain = False
+    qos: int
+    retain_as_published: bool
+    subscription_ids: tuple[int, ...]
+
+    def arrival(self, message: Message, origin: Origin = Origin.SUBSCRIPTION) -> Arrival:
+        """A message in this shape."""
+        retain = message.retain and self.retain_as_published
+        return Arrival(message, min(self.qos, message.qos), retain, self.subscription_ids, None, origin)
+
+
+def shape_of(matched: Iterable[SubscriptionOptions]) -> Shape:
+    """The shape that subscriptions of one session give to a message that matches them all."""
+    qos = 0
+    retain_as_published = False
     subscription_ids: tuple[int, ...] = ()
     for options in matched:
-        # What is not stored has no lsn; it is always new.
-        if 0 < message.lsn <= options.since_lsn or (options.no_local and message.publisher == client_id):
-            continue
         qos = max(qos, options.qos)
-        retain = retain or (options.retain_as_published and message.retain)
-        if options.subscription_id:
+        retain_as_published = retain_as_published or options.retain_as_published
+        if options.subscription_id and options.subscription_id not in subscription_ids:
             subscription_ids = (*subscription_ids, options.subscription_id)
-    if qos < 0:
-        return None
-    return Arrival(message, min(qos, message.qos), retain, subscription_ids)
+    return Shape(qos, retain_as_published, subscription_ids)
+
+
+def size_bytes(arrival: Arrival) -> int:
+    """What an arrival counts in an inbox."""
+    return len(arrival.message.payload) + ARRIVAL_BYTES

@@ -1,8 +1,14 @@
-"""Reading for one inbox what lies between its position and the live tails, in steps, as fast as it is emptied."""
+"""Reading for sessions that were away or are too slow what lies between them and the tails.
+
+An inbox that is behind is read for in windows of lsns, so that its position moves on whatever number of shards it reads
+from, and only as fast as it is emptied. With the last window, what tails bring beyond it is held back and follows. An
+inbox that is not emptied costs nothing: no task, no feed.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -10,102 +16,215 @@ import trio
 
 from broker_adapter.adapter import Delivery, StorageAdapter
 from broker_adapter.feed import Progress
+from broker_adapter.mqtt.delivery.arrival import size_bytes
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
+from broker_adapter.mqtt.delivery.limits import DeliveryLimits
 from broker_adapter.mqtt.delivery.retrying import pause
+from broker_adapter.mqtt.delivery.runs import Arrivals, Run, runs_of
+from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscribers
+from broker_adapter.mqtt.delivery.tails import Tails
 from broker_adapter.mqtt.delivery.targets import covering
-from broker_adapter.mqtt.message import message_of
-from broker_adapter.topic_mapping import TopicMapping
 from shards.errors import StorageError
 from shards.record import Gap
 
 _log = logging.getLogger(__name__)
 
-_WINDOW_LSNS: Final = 16_384
-"""The position moves on when so many lsns are through, whatever number of shards they lie in."""
-
 _MAX_TARGETS: Final = 64
 _CREDIT_BYTES: Final = 256 << 10
-_PATIENCE_S: Final = 1.0
-"""A consumer that takes nothing for so long gives its place to others."""
 
-_MAX_READING: Final = 64
+_FIRST_WINDOW: Final = 4
+"""So many lsns for each record of a window are tried first."""
+_WIDEST_WINDOW_LSNS: Final = 1 << 40
+
+
+class _SlowClientError(Exception):
+    """The inbox was not emptied for too long."""
 
 
 class CatchingUp:
-    """Reads for inboxes, a bounded number of them at a time.
+    """Inboxes that are behind, a bounded number of which is read for at a time.
 
     Args:
         adapter: The store.
-        mapping: Tells in which shards topics lie.
+        tails: What the inboxes join.
+        subscribed: Tells an inbox's subscriptions.
+        tasks: Where reading is done.
         keeps_offline: Whether a topic's messages are kept for sessions that are away.
+        limits: Bounds.
+        on_gap: Told of records that are gone.
     """
 
-    def __init__(self, adapter: StorageAdapter, mapping: TopicMapping, keeps_offline: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        tails: Tails,
+        subscribed: Callable[[Inbox], Subscribed],
+        tasks: trio.Nursery,
+        *,
+        keeps_offline: Callable[[str], bool],
+        limits: DeliveryLimits,
+        on_gap: Callable[[Gap], None],
+    ) -> None:
         self._adapter = adapter
-        self._mapping = mapping
+        self._tails = tails
+        self._subscribed = subscribed
+        self._tasks = tasks
         self._keeps_offline = keeps_offline
-        self._places = trio.CapacityLimiter(_MAX_READING)
+        self._limits = limits
+        self._on_gap = on_gap
+        self._waiting: deque[Inbox] = deque()
+        self.reading_count = 0
 
-    @property
-    def reading_count(self) -> int:
-        """Inboxes that are being read for."""
-        return self._places.borrowed_tokens
+    def add(self, inbox: Inbox) -> None:
+        """An inbox has fallen behind: read for it when it has room and its turn comes."""
+        inbox.when_room(self._enqueue)
 
-    async def read_up_to(self, inbox: Inbox, goal_lsn: int) -> None:
-        """Put in everything that matches from the inbox's position up to an lsn, unless it was put in before."""
-        while inbox.position_lsn < goal_lsn and not inbox.is_in(State.CLOSED):
-            after_lsn = inbox.position_lsn
-            until_lsn = min(goal_lsn, after_lsn + _WINDOW_LSNS)
-            targets = [target for one in inbox.filters for target in self._mapping.shards_for(one)]
-            for target in covering(targets, _MAX_TARGETS):
-                await self._read(inbox, target, after_lsn, until_lsn)
-                if inbox.is_in(State.CLOSED):
-                    return
-            inbox.advance(until_lsn)
+    def _enqueue(self, inbox: Inbox) -> None:
+        self._waiting.append(inbox)
+        if self.reading_count < self._limits.max_catching_up:
+            self.reading_count += 1
+            self._tasks.start_soon(self._work)
 
-    async def _read(self, inbox: Inbox, target: str, after_lsn: int, until_lsn: int) -> None:
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                inbox = self._waiting.popleft()
+                if inbox.is_behind:
+                    await self._catch_up(inbox)
+        except trio.ClosedResourceError:
+            _log.debug("catching up ends, the store is being closed")
+        finally:
+            self.reading_count -= 1
+
+    async def _catch_up(self, inbox: Inbox) -> None:
+        """Read for one inbox until it is live, closed or full for too long."""
+        reading = _Reading(inbox, self._subscribed(inbox), self._keeps_offline, self._limits, self._on_gap)
+        width = _FIRST_WINDOW * self._limits.window_records
         attempt = 0
-        while not inbox.is_in(State.CLOSED):
-            await inbox.wait_for_room()
+        while inbox.is_behind:
+            goal_lsn = max(self._tails.newest_lsn, inbox.frontier.lsn)
+            until_lsn = min(goal_lsn, inbox.frontier.lsn + width)
+            if until_lsn == goal_lsn:
+                inbox.begin_joining(goal_lsn)
             try:
-                async with self._places:
-                    if await self._read_once(inbox, target, after_lsn, until_lsn):
-                        return
-                attempt = 0
+                found = await self._read_window(reading, until_lsn)
+            except _SlowClientError:
+                inbox.give_up_joining()
+                self.add(inbox)
+                return
             except StorageError as error:
-                _log.warning("catching up of client %r is interrupted: %s", inbox.client_id, error)
+                _log.warning("catching up of client %r broke off and goes on: %s", inbox.client_id, error)
+                inbox.give_up_joining()
                 await pause(attempt)
                 attempt += 1
-
-    async def _read_once(self, inbox: Inbox, target: str, after_lsn: int, until_lsn: int) -> bool:
-        """Whether it came to the end; if not, the consumer was too slow to wait for it here."""
-        feed_context = self._adapter.follow(target, after_lsn, until_lsn=until_lsn, credit_bytes=_CREDIT_BYTES)
-        async with feed_context as feed:
-            async for item in feed:
-                if not isinstance(item, Progress) and not await self._put_all(inbox, item):
-                    return False
-                if inbox.is_in(State.CLOSED):
-                    return True
-        return True
-
-    async def _put_all(self, inbox: Inbox, delivery: Delivery) -> bool:
-        shard = delivery.shard
-        for record in delivery.records:
-            if isinstance(record, Gap) or inbox.was_put(shard, record.offset):
                 continue
-            message = message_of(shard, record)
-            arrival = inbox.arrival(message)
-            if arrival is None or (record.lsn <= inbox.offline_until_lsn and not self._keeps_offline(message.topic)):
-                continue
-            if inbox.is_full:
+            attempt = 0
+            if inbox.state is State.CLOSED:
+                return
+            inbox.frontier.raise_to(until_lsn)
+            if inbox.join():
                 inbox.ready()
-                with trio.move_on_after(_PATIENCE_S):
+            elif found > self._limits.window_records:
+                width = max(1, width // 2)
+            elif 4 * found < self._limits.window_records:
+                width = min(_WIDEST_WINDOW_LSNS, width * 4)
+
+    async def _read_window(self, reading: _Reading, until_lsn: int) -> int:
+        """Put in everything from an inbox's position up to an lsn; return how many records there were."""
+        after_lsn = reading.inbox.frontier.lsn
+        before = reading.records_count
+        await trio.lowlevel.checkpoint()
+        if after_lsn < until_lsn:
+            for target in covering(reading.targets(), _MAX_TARGETS):
+                opened = self._adapter.follow(target, after_lsn, until_lsn=until_lsn, credit_bytes=_CREDIT_BYTES)
+                reached_lsn = after_lsn
+                async with opened as feed:
+                    async for item in feed:
+                        if not reading.inbox.is_behind:
+                            return 0
+                        if isinstance(item, Progress):
+                            reached_lsn = item.lsn
+                        else:
+                            await reading.put(item)
+                if reached_lsn < until_lsn:
+                    raise trio.ClosedResourceError("the feed ended before it had given everything")
+        return reading.records_count - before
+
+
+class _Reading:
+    """What is read for one inbox, as far as it is for it.
+
+    Attributes:
+        records_count: Records that were looked at.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        subscribed: Subscribed,
+        keeps_offline: Callable[[str], bool],
+        limits: DeliveryLimits,
+        on_gap: Callable[[Gap], None],
+    ) -> None:
+        self.inbox = inbox
+        self.records_count = 0
+        self._subscribed = subscribed
+        self._keeps_offline = keeps_offline
+        self._patience_s = limits.patience_s
+        self._on_gap = on_gap
+        self._subscribers = Subscribers()
+        self._known_version = -1
+
+    def targets(self) -> list[str]:
+        """Where to read. New subscriptions count only for what lies beyond the window."""
+        return self._subscribed.targets()
+
+    def _look_up_subscribers(self) -> Subscribers:
+        if self._known_version != self._subscribed.version:
+            self._known_version = self._subscribed.version
+            self._subscribers = Subscribers(self._subscribed.by_filter.values())
+        return self._subscribers
+
+    async def put(self, delivery: Delivery) -> None:
+        """Put a delivery in, waiting for room.
+
+        Raises:
+            _SlowClientError: There was none for too long.
+        """
+        self.records_count += len(delivery.records)
+        for run in runs_of(delivery.shard, delivery.records, on_gap=self._on_gap):
+            if not self.inbox.is_behind:
+                return
+            for match in self._look_up_subscribers().match(run.topic):
+                start = self._first_wanted(run)
+                if start < len(run.records):
+                    await self._put_all(run.shard, run.arrivals(match, start))
+        self.inbox.ready()
+
+    def _first_wanted(self, run: Run) -> int:
+        records = run.records
+        start = self.inbox.frontier.first_new(run.shard, records)
+        until_lsn = self.inbox.offline_until_lsn
+        if start < len(records) and records[start].lsn <= until_lsn and not self._keeps_offline(run.topic):
+            start = next((at for at in range(start, len(records)) if records[at].lsn > until_lsn), len(records))
+        return start
+
+    async def _put_all(self, shard: str, found: Arrivals) -> None:
+        arrivals, arrivals_bytes = found
+        if not arrivals:
+            return
+        inbox = self.inbox
+        if inbox.takes(len(arrivals), arrivals_bytes):
+            inbox.put_stored(shard, arrivals, arrivals_bytes)
+            return
+        for arrival in arrivals:
+            arrival_bytes = size_bytes(arrival)
+            if not inbox.takes(1, arrival_bytes):
+                inbox.ready()
+                with trio.move_on_after(self._patience_s):
                     await inbox.wait_for_room()
+                if not inbox.is_behind:
+                    return
                 if not inbox.has_room:
-                    return False
-            if inbox.is_in(State.CLOSED):
-                return True
-            inbox.put(arrival)
-            inbox.note_put(shard, record.offset + 1, record.lsn)
-        inbox.ready()
-        return True
+                    raise _SlowClientError
+            inbox.put_stored(shard, (arrival,), arrival_bytes)

@@ -1,12 +1,14 @@
-"""Brings what is published to the sessions of this broker.
+"""Brings what is published to the sessions that are connected to this broker.
 
-Each live tail is read once for all of them; whoever cannot keep up, or has been away, reads the store until it has
-caught up, and joins the tails again. So an inbox is bounded, and nothing that is stored is left out.
+Live feeds (`tails`) are read once for all sessions. Whoever was away or cannot keep up is read for alone
+(`catching_up`) and joins the tails again; shares in groups and replays have feeds of their own. So every inbox is
+bounded, a slow one holds up nobody, and of what is stored nothing is left out and nothing comes twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -14,48 +16,33 @@ import trio
 
 from broker_adapter.adapter import Delivery, StorageAdapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.filter_overlap import covers, overlap
+from broker_adapter.mqtt.delivery.arrival import Arrival
 from broker_adapter.mqtt.delivery.catching_up import CatchingUp
-from broker_adapter.mqtt.delivery.inbox import Inbox, InboxLimits, State, ready_all
-from broker_adapter.mqtt.delivery.members import GroupMember, Replay
+from broker_adapter.mqtt.delivery.current_lsn import CurrentLsn
+from broker_adapter.mqtt.delivery.inbox import Inbox, State
+from broker_adapter.mqtt.delivery.limits import DeliveryLimits, DeliveryStatistics
+from broker_adapter.mqtt.delivery.members import GroupMember
+from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
+from broker_adapter.mqtt.delivery.replays import Replay
+from broker_adapter.mqtt.delivery.runs import Run, runs_of
+from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.tail import Tail
-from broker_adapter.mqtt.delivery.targets import EVERYTHING, widened
-from broker_adapter.mqtt.message import Message, message_of
+from broker_adapter.mqtt.delivery.tails import Tails
+from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.topic_mapping import TopicMapping
-from shards.filter_index import FilterIndex
+from shards.clock import Clock, SystemClock
 from shards.position import Start
 from shards.record import Gap
 
+_log = logging.getLogger(__name__)
+
 LIVE_TARGET: Final = "$mqtt/live/+"
-"""Shards of messages that are not stored: only live tails read them."""
+"""Shards of messages that are not kept: they come from a tail, and from nowhere else."""
 
-_MAX_TAILS: Final = 200
-
-
-@attrs.frozen(slots=True)
-class DeliveryStatistics:
-    """The delivery side at one moment.
-
-    Attributes:
-        inboxes: Sessions that are connected here.
-        behind: Those that are being filled from the store.
-        queued: Arrivals that wait in all of them.
-        dropped: Messages not given to inboxes that were full, since the start.
-        tails: Live feeds.
-        reading: Inboxes that the store is read for at this moment.
-        groups: Members of shared subscriptions here.
-        replays: Replays under way.
-    """
-
-    inboxes: int
-    behind: int
-    queued: int
-    dropped: int
-    tails: int
-    reading: int
-    groups: int
-    replays: int
+_LIVE_PREFIX: Final = "$mqtt/live/"
+_LOCAL_FIRST_LEVEL: Final = "$SYS"
 
 
 class Distributor:
@@ -65,7 +52,8 @@ class Distributor:
         adapter: The store.
         mapping: Tells in which shards topics lie.
         keeps_offline: Whether a topic's messages are kept for sessions that are away.
-        limits: Bounds of each inbox.
+        limits: What it may hold.
+        clock: Tells what has expired.
     """
 
     def __init__(
@@ -74,358 +62,422 @@ class Distributor:
         mapping: TopicMapping,
         *,
         keeps_offline: Callable[[str], bool] = lambda _topic: True,
-        limits: InboxLimits | None = None,
+        limits: DeliveryLimits | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._adapter = adapter
         self._mapping = mapping
-        self._limits = limits or InboxLimits()
-        self._catching_up = CatchingUp(adapter, mapping, keeps_offline)
-        self._filters: FilterIndex[Inbox] = FilterIndex()
-        self._inboxes: set[Inbox] = set()
-        self._tails: dict[str, Tail] = {}
+        self._keeps_offline = keeps_offline
+        self._limits = limits or DeliveryLimits()
+        self._clock = clock or SystemClock()
+        self._subscribers = Subscribers()
+        self._replaying = Subscribers()
+        self._subscribed: dict[Inbox, Subscribed] = {}
         self._members: dict[tuple[Inbox, str, str], GroupMember] = {}
-        self._replays: dict[tuple[Inbox, str], Replay] = {}
-        self._dropped_count = 0
-        self._live = Tail(LIVE_TARGET, self._hand_out_live, lambda _tail: None)
-        self._tasks: trio.Nursery | None = None
+        self._replays: dict[tuple[Inbox, str], tuple[Subscriber, list[OwnFeed]]] = {}
+        self._dropped_before = 0
+        self._gap_count = 0
+        self._parts: _Parts | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
         async with background_tasks() as tasks:
-            self._tasks = tasks
-            tasks.start_soon(self._live.run, self._adapter)
+            limits = self._limits
+            tails = Tails(self._adapter, self, tasks, max_count=limits.max_tails, linger_s=limits.linger_s)
+            catching_up = CatchingUp(
+                self._adapter,
+                tails,
+                self._subscribed.__getitem__,
+                tasks,
+                keeps_offline=self._keeps_offline,
+                limits=limits,
+                on_gap=self._note_gap,
+            )
+            live = Tails(self._adapter, _Live(self), tasks, max_count=1, linger_s=limits.linger_s, resumes=False)
+            self._parts = _Parts(tasks, tails, live, CurrentLsn(self._adapter, LIVE_TARGET, tasks), catching_up)
+            tasks.start_soon(tails.run)
+            tasks.start_soon(live.run)
             task_status.started()
             await trio.sleep_forever()
 
-    def _start_soon(self, work: Callable[..., object], *arguments: object) -> None:
-        assert self._tasks is not None, "the distributor runs"
-        self._tasks.start_soon(work, *arguments)  # type: ignore[arg-type]
+    @property
+    def _running(self) -> _Parts:
+        assert self._parts is not None, "the distributor must run first"
+        return self._parts
 
     @property
     def newest_lsn(self) -> int:
-        """The newest lsn that any tail knows of; there may be newer ones."""
-        return max(tail.handed_lsn for tail in (self._live, *self._tails.values()))
+        """The newest lsn that the store has told; there may be newer ones."""
+        parts = self._running
+        return max(parts.tails.newest_lsn, parts.live.newest_lsn)
 
     async def current_lsn(self) -> int:
-        """The newest lsn of the store: everything published from now on has a higher one.
+        """The newest lsn of the store: what is published after this was called has a higher one.
 
         Raises:
             StorageError: The store does not answer.
         """
-        async with self._adapter.follow(LIVE_TARGET) as feed:
-            return feed.start_lsn
+        lsn = await self._running.current_lsn.ask()
+        self._running.tails.note(lsn)
+        return lsn
 
     def statistics(self) -> DeliveryStatistics:
         """How it stands."""
+        parts = self._running
         return DeliveryStatistics(
-            inboxes=len(self._inboxes),
-            behind=sum(inbox.is_behind for inbox in self._inboxes),
-            queued=sum(inbox.queued_count for inbox in self._inboxes),
-            dropped=self._dropped_count,
-            tails=len(self._tails) + 1,
-            reading=self._catching_up.reading_count,
-            groups=len(self._members),
+            inboxes=len(self._subscribed),
+            behind=sum(inbox.is_behind for inbox in self._subscribed),
+            queued=sum(inbox.queued_count for inbox in self._subscribed),
+            dropped=self._dropped_before + sum(inbox.dropped_count for inbox in self._subscribed),
+            tails=len(parts.tails) + len(parts.live),
+            catching_up=parts.catching_up.reading_count,
+            members=len(self._members),
             replays=len(self._replays),
+            gaps=self._gap_count,
         )
 
     # Inboxes
 
     def open_inbox(self, client_id: str, *, position_lsn: int | None, on_ready: Callable[[], None]) -> Inbox:
-        """An inbox for a session that has connected here.
+        """An inbox for a session that has connected here. It costs no task and little memory while it is empty.
 
         Args:
             client_id: Whose.
             position_lsn: Everything that matches up to here was taken earlier; None for a new session.
-            on_ready: Called when there is something to take; must not block.
+            on_ready: Called when there is something to take, once for many messages; must not block.
         """
-        inbox = Inbox(client_id, position_lsn or 0, on_ready=on_ready, limits=self._limits)
-        self._inboxes.add(inbox)
+        parts = self._running
+        subscribed = Subscribed(parts.tails)
+        inbox = Inbox(
+            client_id,
+            self.newest_lsn if position_lsn is None else position_lsn,
+            on_ready=on_ready,
+            on_behind=parts.catching_up.add,
+            reach=subscribed,
+            limits=self._limits,
+            clock=self._clock,
+        )
+        self._subscribed[inbox] = subscribed
         return inbox
 
     def close_inbox(self, inbox: Inbox) -> None:
-        """The session is not connected here any more."""
-        if inbox not in self._inboxes:
+        """The session is not connected here any more. What the inbox tells of positions stands."""
+        subscribed = self._subscribed.get(inbox)
+        if subscribed is None:
             return
-        # Where it has got to is told from its tails, so it is noted before they go.
-        inbox.advance(inbox.position_lsn)
-        inbox.close()
-        self._inboxes.discard(inbox)
-        for topic_filter in inbox.filters:
-            self._filters.discard(topic_filter, inbox)
-        for tail in list(inbox.floors):
-            self._detach(inbox, tail)
         for key in [key for key in self._members if key[0] is inbox]:
             self._members.pop(key).end()
-        for replay_key in [key for key in self._replays if key[0] is inbox]:
-            self._replays.pop(replay_key).end()
+        for topic_filter in [topic_filter for one, topic_filter in self._replays if one is inbox]:
+            self._end_replay(inbox, topic_filter)
+        inbox.close()
+        self._dropped_before += inbox.dropped_count
+        for subscriber in subscribed.by_filter.values():
+            self._forget(subscriber)
+        del self._subscribed[inbox]
 
     # Subscriptions
 
     async def subscribe(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> int:
-        """Add a subscription, or replace the options of one; everything that is published after this returned comes.
+        """Add a subscription, or replace the options of one; what is published after this returned comes.
 
         Returns:
-            The lsn since which it counts.
+            The lsn since which it counts: nothing that was acknowledged to its publisher before the call lies above.
+
+        Raises:
+            StorageError: It is refused, or the store does not answer; there is no subscription then.
         """
-        if (old := inbox.filters.get(topic_filter)) is not None:
-            inbox.set_filter(topic_filter, attrs.evolve(options, since_lsn=old.since_lsn))
-            return old.since_lsn
-        tails = await self._established(inbox, topic_filter)
-        if inbox.is_in(State.CLOSED):
-            return 0
-        # Never below the position: that would count as delivered what this subscription brings late.
-        since_lsn = max(self._live.handed_lsn, inbox.position_lsn, *(tail.handed_lsn for tail in tails))
-        self._attach(inbox, topic_filter, tails, since_lsn)
-        inbox.set_filter(topic_filter, attrs.evolve(options, since_lsn=since_lsn))
-        self._filters.add(topic_filter, inbox)
-        return since_lsn
+        if (since_lsn := self._replace_options(inbox, topic_filter, options)) is not None:
+            return since_lsn
+        subscriber = Subscriber(inbox, topic_filter, options)
+        await self._bring(subscriber)
+        try:
+            await self.current_lsn()
+        except BaseException:
+            self._release(subscriber)
+            raise
+        if (
+            since_lsn := self._replace_options(inbox, topic_filter, options)
+        ) is not None or inbox.state is State.CLOSED:
+            self._release(subscriber)
+            return since_lsn or 0
+        # Higher than whatever was handed out: what comes from the tails from now on is all for it.
+        subscriber.options = attrs.evolve(options, since_lsn=self.newest_lsn)
+        self._add(subscriber)
+        self._skip_uncounted(inbox)
+        return subscriber.options.since_lsn
 
     async def restore(self, inbox: Inbox, subscriptions: Mapping[str, SubscriptionOptions]) -> None:
-        """Bring back the subscriptions of a session: it catches up from its position, and goes on live."""
+        """Bring back the subscriptions of a session: it gets what it missed since its position, then what comes.
+
+        Raises:
+            StorageError: The store does not answer; nothing has been brought back then.
+        """
         if not subscriptions:
             return
-        needed = {one: await self._established(inbox, one) for one in subscriptions}
-        inbox.offline_until_lsn = await self.current_lsn()
-        if inbox.is_in(State.CLOSED):
-            return
-        # First, so that its position is not taken from tails that it has not joined.
-        inbox.become(State.BEHIND)
-        for topic_filter, options in subscriptions.items():
-            self._attach(inbox, topic_filter, needed[topic_filter], 0)
-            inbox.set_filter(topic_filter, options)
-            self._filters.add(topic_filter, inbox)
-        self._start_soon(self._catch_up, inbox)
+        restored: list[Subscriber] = []
+        try:
+            for topic_filter, options in subscriptions.items():
+                subscriber = Subscriber(inbox, topic_filter, options)
+                await self._bring(subscriber)
+                restored.append(subscriber)
+            offline_until_lsn = await self.current_lsn()
+        except BaseException:
+            for subscriber in restored:
+                self._release(subscriber)
+            raise
+        # First of all: where tails are says nothing of what this session has got for these subscriptions.
+        inbox.fall_behind(offline_until_lsn)
+        for subscriber in restored:
+            if inbox.state is State.CLOSED or subscriber.topic_filter in self._subscribed[inbox].by_filter:
+                self._release(subscriber)
+            else:
+                self._add(subscriber)
+        self._skip_uncounted(inbox)
 
     async def unsubscribe(self, inbox: Inbox, topic_filter: str) -> None:
         """End a subscription; what waits in the inbox stays."""
         await trio.lowlevel.checkpoint()
-        if topic_filter not in inbox.filters:
+        subscribed = self._subscribed.get(inbox)
+        if subscribed is None:
             return
-        inbox.remove_filter(topic_filter)
-        self._filters.discard(topic_filter, inbox)
-        for tail in inbox.tails_of.pop(topic_filter, ()):
-            needed = any(tail in others for others in inbox.tails_of.values())
-            # A tail may bring shards that another filter asks for: while it may, it stays.
-            if not needed and not any(overlap(tail.target, one) for one in self._targets(inbox)):
-                self._detach(inbox, tail)
+        subscriber = subscribed.by_filter.get(topic_filter)
+        if subscriber is not None:
+            inbox.note_reached()
+            self._forget(subscriber)
+            del subscribed.by_filter[topic_filter]
+            subscribed.changed()
 
-    def _targets(self, inbox: Inbox) -> list[str]:
-        return [target for one in inbox.filters for target in self._mapping.shards_for(one)]
+    def _replace_options(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> int | None:
+        """Replace the options of a subscription; return the lsn since which it counts, None if there is none."""
+        subscribed = self._subscribed.get(inbox)
+        subscriber = subscribed.by_filter.get(topic_filter) if subscribed is not None else None
+        if subscribed is None or subscriber is None:
+            return None
+        subscriber.options = attrs.evolve(options, since_lsn=subscriber.options.since_lsn)
+        self._subscribers.changed()
+        subscribed.changed()
+        return subscriber.options.since_lsn
 
-    # Tails
+    async def _bring(self, subscriber: Subscriber) -> None:
+        """Have tails bring what a subscription asks for."""
+        parts = self._running
+        if subscriber.topic_filter.split("/", 1)[0] == _LOCAL_FIRST_LEVEL:
+            return
+        try:
+            subscriber.live_need = await parts.live.need(LIVE_TARGET)
+            for target in self._mapping.shards_for(subscriber.topic_filter):
+                subscriber.needs.append(await parts.tails.need(target))
+        except BaseException:
+            self._release(subscriber)
+            raise
 
-    async def _established(self, inbox: Inbox, topic_filter: str) -> tuple[Tail, ...]:
-        """The tails that bring what a filter matches, all of them established at this moment."""
-        tails = tuple(dict.fromkeys(self._tail_for(inbox, one) for one in self._mapping.shards_for(topic_filter)))
-        for tail in tails:
-            # From now on it does not end for want of somebody who needs it.
-            tail.inboxes.add(inbox)
-        while not all(tail.is_established for tail in (self._live, *tails)):
-            for tail in (self._live, *tails):
-                await tail.wait_established()
-        return tails
+    def _add(self, subscriber: Subscriber) -> None:
+        subscribed = self._subscribed[subscriber.inbox]
+        subscribed.by_filter[subscriber.topic_filter] = subscriber
+        subscribed.changed()
+        self._subscribers.add(subscriber)
 
-    def _tail_for(self, inbox: Inbox, target: str) -> Tail:
-        for tail in (*inbox.floors, *self._tails.values()):
-            if tail.target == target or covers(tail.target, target):
-                return tail
-        if len(self._tails) >= _MAX_TAILS:
-            target = widened(target)
-            if target not in self._tails and len(self._tails) >= 2 * _MAX_TAILS and not target.startswith("$"):
-                target = EVERYTHING
-        if target not in self._tails:
-            tail = self._tails[target] = Tail(target, self._hand_out, self._tail_broke)
-            self._start_soon(tail.run, self._adapter)
-        return self._tails[target]
+    def _skip_uncounted(self, inbox: Inbox) -> None:
+        """Nothing that lies before all subscriptions is for this inbox: it need not be looked for."""
+        subscribed = self._subscribed.get(inbox)
+        if subscribed is not None and subscribed.by_filter:
+            inbox.frontier.raise_to(min(one.options.since_lsn for one in subscribed.by_filter.values()))
 
-    def _attach(self, inbox: Inbox, topic_filter: str, tails: tuple[Tail, ...], floor_lsn: int) -> None:
-        inbox.tails_of[topic_filter] = tails
-        for tail in tails:
-            tail.inboxes.add(inbox)
-            # At the end: shards that another tail brings go on coming from there.
-            inbox.floors.setdefault(tail, floor_lsn)
+    def _forget(self, subscriber: Subscriber) -> None:
+        self._subscribers.discard(subscriber)
+        self._release(subscriber)
 
-    def _detach(self, inbox: Inbox, tail: Tail) -> None:
-        inbox.advance(inbox.position_lsn)
-        inbox.floors.pop(tail, None)
-        tail.inboxes.discard(inbox)
-        if not tail.inboxes:
-            tail.end()
-            if self._tails.get(tail.target) is tail:
-                del self._tails[tail.target]
+    def _release(self, subscriber: Subscriber) -> None:
+        parts = self._running
+        for need in subscriber.needs:
+            parts.tails.release(need)
+        subscriber.needs.clear()
+        if subscriber.live_need is not None:
+            parts.live.release(subscriber.live_need)
+            subscriber.live_need = None
 
-    def _tail_broke(self, tail: Tail) -> None:
-        for inbox in list(tail.inboxes):
-            if tail in inbox.floors:
-                self._fall_behind(inbox)
+    # Handing out; called by the tails
 
-    def _hand_out(self, tail: Tail, delivery: Delivery) -> None:
-        shard = delivery.shard
+    def began(self, tail: Tail, start_lsn: int) -> None:
+        """A tail begins; nobody needs to know."""
+
+    def progressed(self, tail: Tail, lsn: int) -> None:
+        """A tail has handed out everything up to here; who wants to know asks it."""
+
+    def delivered(self, _tail: Tail, delivery: Delivery) -> None:
+        """Hand records that are kept out to those whom they concern."""
         touched: dict[Inbox, None] = {}
-        topic: str | None = None
-        matched: list[Inbox] = []
-        for record in delivery.records:
-            if isinstance(record, Gap):
-                continue
-            lsn = record.lsn
-            tail.handed_lsn = max(tail.handed_lsn, lsn)
-            message = message_of(shard, record)
-            if message.topic != topic:
-                topic = message.topic
-                matched = self._matching(topic)
-            for inbox in matched:
-                floor_lsn = inbox.floors.get(tail)
-                if floor_lsn is None or lsn <= floor_lsn or not inbox.brings(tail, shard):
+        for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap):
+            shard, records = run.shard, run.records
+            for match in self._subscribers.match(run.topic):
+                inbox = match.inbox
+                frontier = inbox.live_frontier
+                if frontier is None or (start := frontier.first_new(shard, records)) == len(records):
                     continue
-                if self._put(inbox, message):
+                arrivals, arrivals_bytes = run.arrivals(match, start)
+                if arrivals and inbox.put_live(shard, arrivals, arrivals_bytes):
                     touched[inbox] = None
-        ready_all(touched)
+        _tell(touched)
 
-    def _matching(self, topic: str) -> list[Inbox]:
-        found = self._filters.match(topic)
-        return list(dict.fromkeys(found)) if len(found) > 1 else found
+    def delivered_live(self, delivery: Delivery) -> None:
+        """Hand records that are not kept out to those whom they concern, as far as they have room now."""
+        touched: dict[Inbox, None] = {}
+        for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap, is_kept=False):
+            self._hand_out_now(self._subscribers, run, touched)
+            if len(self._replaying):
+                again = Run(run.shard, run.topic, run.records, origin=Origin.REPLAY, is_kept=False)
+                self._hand_out_now(self._replaying, again, touched)
+        _tell(touched)
 
-    def _put(self, inbox: Inbox, message: Message) -> bool:
-        """Give a stored message from a tail to an inbox; whether it may be taken now."""
-        if inbox.is_in(State.BEHIND):
-            return False
-        arrival = inbox.arrival(message)
-        if arrival is None:
-            return False
-        if inbox.is_full:
-            if arrival.qos:
-                self._fall_behind(inbox)
-            else:
-                self._drop(inbox)
-                inbox.note_put(message.shard, message.offset + 1, message.lsn)
-            return False
-        if inbox.is_in(State.CATCHING_UP):
-            inbox.hold(arrival)
-            return False
-        inbox.put(arrival)
-        inbox.note_put(message.shard, message.offset + 1, message.lsn)
-        return True
+    def _hand_out_now(self, subscribers: Subscribers, run: Run, touched: dict[Inbox, None]) -> None:
+        for match in subscribers.match(run.topic):
+            self._put_now(match.inbox, run.arrivals(match)[0], touched)
 
-    def _drop(self, inbox: Inbox) -> None:
-        inbox.dropped_count += 1
-        self._dropped_count += 1
-
-    # What is not stored
-
-    def _hand_out_live(self, tail: Tail, delivery: Delivery) -> None:
-        for record in delivery.records:
-            if not isinstance(record, Gap):
-                tail.handed_lsn = max(tail.handed_lsn, record.lsn)
-                self._deliver(message_of(delivery.shard, record))
+    def _put_now(self, inbox: Inbox, arrivals: Iterable[Arrival], touched: dict[Inbox, None]) -> None:
+        for arrival in arrivals:
+            if inbox.put_unless_full(arrival):
+                touched[inbox] = None
 
     def deliver_local(self, message: Message) -> None:
-        """Give a message that lies in no shard to the sessions of this broker."""
-        self._deliver(message)
+        """Give a message that lies in no shard to the sessions of this broker that are subscribed to it."""
+        touched: dict[Inbox, None] = {}
+        for match in self._subscribers.match(message.topic):
+            shape = match.shape_for(message, match.since_lsn + 1)
+            if shape is not None:
+                self._put_now(match.inbox, (shape.arrival(message),), touched)
+        _tell(touched)
 
-    def _deliver(self, message: Message) -> None:
-        for inbox in self._matching(message.topic):
-            arrival = inbox.arrival(message)
-            if arrival is None:
-                continue
-            if inbox.is_full:
-                self._drop(inbox)
-                continue
-            # It has no place in the session's position: it is here now or never.
-            message_here = attrs.evolve(message, lsn=0)
-            arrival.message = message_here
-            inbox.put(arrival)
-            inbox.ready()
-
-    # Catching up
-
-    def _fall_behind(self, inbox: Inbox) -> None:
-        """Have an inbox filled from the store, from its position on, until it has caught up."""
-        state = inbox.state
-        if state is State.CLOSED:
-            return
-        inbox.advance(inbox.position_lsn)
-        inbox.drop_held()
-        inbox.become(State.BEHIND)
-        if state is State.LIVE:
-            self._start_soon(self._catch_up, inbox)
-
-    async def _catch_up(self, inbox: Inbox) -> None:
-        while inbox.is_in(State.BEHIND):
-            # The long way without the tails, and then, with what they bring meanwhile held back, the short rest.
-            await self._catching_up.read_up_to(inbox, await self._joinable_lsn(inbox))
-            floor_lsn = await self._joinable_lsn(inbox)
-            if not inbox.is_in(State.BEHIND):
-                continue
-            for tail in inbox.floors:
-                inbox.floors[tail] = floor_lsn
-            inbox.become(State.CATCHING_UP)
-            await self._catching_up.read_up_to(inbox, floor_lsn)
-            if inbox.is_in(State.CATCHING_UP):
-                inbox.release_held()
-                inbox.become(State.LIVE)
-                inbox.ready()
-
-    async def _joinable_lsn(self, inbox: Inbox) -> int:
-        """An lsn above which all tails of an inbox bring everything, from this moment on."""
-        while not all(tail.is_established for tail in inbox.floors):
-            for tail in list(inbox.floors):
-                await tail.wait_established()
-        return max((tail.handed_lsn for tail in inbox.floors), default=inbox.position_lsn)
+    def _note_gap(self, gap: Gap) -> None:
+        self._gap_count += 1
+        _log.warning(
+            "records were gone before they could be delivered: offsets %d to %d", gap.first_offset, gap.next_offset - 1
+        )
 
     # Shared subscriptions and replay
 
     async def join_group(
-        self,
-        inbox: Inbox,
-        group: str,
-        topic_filter: str,
-        options: SubscriptionOptions,
-        *,
-        start_lsn: int,
+        self, inbox: Inbox, group: str, topic_filter: str, options: SubscriptionOptions, *, start_lsn: int
     ) -> None:
         """Take a share of what a group gets: each message goes to one of its members, at any broker.
 
+        A message that is acknowledged by no call of its `Arrival.acknowledge` goes to others when this member leaves.
+
         Args:
             inbox: The member's.
-            group: Name of the store's group.
-            topic_filter: What it gets.
+            group: Name of the group in the store, another one for each filter.
+            topic_filter: What the group gets.
             options: The member's.
-            start_lsn: The group gets what lies above, if it has no position yet.
+            start_lsn: Where the group has no place yet it gets what lies above this.
+
+        Raises:
+            StorageError: It is refused, or the store does not answer; the inbox is no member then.
         """
         await self.leave_group(inbox, group, topic_filter)
-        if inbox.is_in(State.CLOSED):
+        if inbox.state is State.CLOSED:
             return
-        member = GroupMember(inbox, topic_filter, options)
+        member = GroupMember(inbox, topic_filter, options, max_unacknowledged=self._limits.max_unacknowledged)
         self._members[inbox, group, topic_filter] = member
-        for target in self._mapping.shards_for(topic_filter):
-            self._start_soon(member.run, self._adapter, target, group, Start.lsn(start_lsn + 1))
-        self._start_soon(member.run, self._adapter, LIVE_TARGET, group, Start.latest())
-        await member.wait_joined()
+        try:
+            starts = [(target, Start.lsn(start_lsn + 1)) for target in self._mapping.shards_for(topic_filter)]
+            for target, start in (*starts, (LIVE_TARGET, Start.latest())):
+                if member.has_ended:
+                    return
+                await self._start(member.add(target, group, start, start_lsn))
+        except BaseException:
+            self._leave(inbox, group, topic_filter, member)
+            raise
 
     async def leave_group(self, inbox: Inbox, group: str, topic_filter: str) -> None:
         """Leave; what was not acknowledged goes to the other members."""
         await trio.lowlevel.checkpoint()
-        member = self._members.pop((inbox, group, topic_filter), None)
+        member = self._members.get((inbox, group, topic_filter))
         if member is not None:
-            member.end()
+            self._leave(inbox, group, topic_filter, member)
+
+    def _leave(self, inbox: Inbox, group: str, topic_filter: str, member: GroupMember) -> None:
+        member.end()
+        if self._members.get((inbox, group, topic_filter)) is member:
+            del self._members[inbox, group, topic_filter]
 
     async def replay(self, inbox: Inbox, topic_filter: str, start: Start, options: SubscriptionOptions) -> None:
-        """Bring what is stored from a position on, in order, and then what comes, until it is stopped.
+        """Bring what is stored from a position on, in order in each shard, and then what comes, until it is stopped.
+
+        It waits for the inbox. Where records were dropped already it begins with what is left.
 
         Raises:
-            StorageError: It cannot begin there.
+            StorageError: It cannot begin there, or the store does not answer; there is no replay then.
         """
         await self.stop_replay(inbox, topic_filter)
-        if inbox.is_in(State.CLOSED):
+        if inbox.state is State.CLOSED:
             return
-        replay = self._replays[inbox, topic_filter] = Replay(inbox, topic_filter, options)
-        for target in self._mapping.shards_for(topic_filter):
-            self._start_soon(replay.run, self._adapter, target, start)
-        self._start_soon(replay.run, self._adapter, LIVE_TARGET, Start.latest())
+        subscriber = Subscriber(inbox, topic_filter, options)
+        feeds: list[OwnFeed] = []
+        key = inbox, topic_filter
+        parts = self._replays[key] = subscriber, feeds
+        try:
+            subscriber.live_need = await self._running.live.need(LIVE_TARGET)
+            targets = self._mapping.shards_for(topic_filter)
+            for at, target in enumerate(targets):
+                if self._replays.get(key) is not parts:
+                    return
+                feed = Replay(inbox, topic_filter, options, target, earlier=targets[:at], start=start)
+                feeds.append(feed)
+                await self._start(feed)
+            # Of what is not kept it gets what comes from now on.
+            subscriber.options = attrs.evolve(options, since_lsn=await self.current_lsn())
+        except BaseException:
+            self._end_replay(inbox, topic_filter)
+            raise
+        if self._replays.get(key) is parts:
+            self._replaying.add(subscriber)
+        else:
+            self._release(subscriber)
 
     async def stop_replay(self, inbox: Inbox, topic_filter: str) -> None:
         """Bring no more of it."""
         await trio.lowlevel.checkpoint()
-        replay = self._replays.pop((inbox, topic_filter), None)
-        if replay is not None:
-            replay.end()
+        self._end_replay(inbox, topic_filter)
+
+    def _end_replay(self, inbox: Inbox, topic_filter: str) -> None:
+        subscriber, feeds = self._replays.pop((inbox, topic_filter), (None, []))
+        for feed in feeds:
+            feed.end()
+        if subscriber is not None:
+            self._replaying.discard(subscriber)
+            self._release(subscriber)
+
+    async def _start(self, feed: OwnFeed) -> None:
+        await self._running.tasks.start(feed.run, self._adapter)
+
+
+@attrs.frozen(slots=True)
+class _Parts:
+    """What a distributor has while it runs."""
+
+    tasks: trio.Nursery
+    tails: Tails
+    live: Tails
+    current_lsn: CurrentLsn
+    catching_up: CatchingUp
+
+
+class _Live:
+    """Listens to the tail of what is not kept."""
+
+    def __init__(self, distributor: Distributor) -> None:
+        self._distributor = distributor
+
+    def began(self, tail: Tail, start_lsn: int) -> None:
+        """Nobody needs to know."""
+
+    def progressed(self, tail: Tail, lsn: int) -> None:
+        """Nobody needs to know."""
+
+    def delivered(self, _tail: Tail, delivery: Delivery) -> None:
+        """Records have come."""
+        self._distributor.delivered_live(delivery)
+
+
+def _tell(inboxes: Iterable[Inbox]) -> None:
+    for inbox in inboxes:
+        inbox.ready()

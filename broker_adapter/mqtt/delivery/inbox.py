@@ -1,48 +1,22 @@
-"""What has arrived for one session and was not taken yet. Bounded: who takes too little catches up later.
+"""What has arrived for one session and was not taken yet. Bounded: who takes too little gets the rest from the store.
 
-An inbox knows nothing of the store. It keeps the books that let its owner fill it from several sources, one after the
-other, without leaving anything out or bringing anything twice: how far each shard has been put in, and how far all.
+An inbox knows nothing of the store. It keeps the books by which it can be filled from several sources, one after the
+other, with nothing left out and nothing twice. While it is empty it costs little: there are many of them.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-import attrs
 import trio
 
-from broker_adapter.mqtt.delivery.arrival import Arrival, arrival_of
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.subscription import SubscriptionOptions
-from shards.filter_index import FilterIndex
-from shards.topic_filters import matches
-
-if TYPE_CHECKING:
-    from broker_adapter.mqtt.delivery.tail import Tail
-
-_FEW_FILTERS: Final = 8
-_ARRIVAL_BYTES: Final = 256
-_SAFE_EVERY: Final = 256
-_MANY_SHARDS: Final = 4096
-
-
-@attrs.frozen(slots=True, kw_only=True)
-class InboxLimits:
-    """Bounds of one inbox.
-
-    Attributes:
-        max_count: Arrivals that wait.
-        max_bytes: Their payloads, and `_ARRIVAL_BYTES` for each.
-        group_count: Arrivals of one group that are not acknowledged; more go to its other members.
-    """
-
-    max_count: int = 1000
-    max_bytes: int = 4 << 20
-    group_count: int = 64
+from broker_adapter.mqtt.delivery.arrival import Arrival, size_bytes
+from broker_adapter.mqtt.delivery.frontier import Frontier
+from broker_adapter.mqtt.delivery.limits import DeliveryLimits
+from shards.clock import Clock
 
 
 class State(enum.Enum):
@@ -51,13 +25,22 @@ class State(enum.Enum):
     LIVE = enum.auto()
     """From tails."""
 
-    CATCHING_UP = enum.auto()
-    """From the store, while what tails bring is held back."""
-
     BEHIND = enum.auto()
-    """From the store alone."""
+    """From the store, what tails bring is for later."""
+
+    JOINING = enum.auto()
+    """From the store, while what tails bring beyond a certain lsn is held back."""
 
     CLOSED = enum.auto()
+    """From nowhere."""
+
+
+class Reach(Protocol):
+    """Tells how far tails have come with what an inbox needs."""
+
+    @property
+    def reached_lsn(self) -> int:
+        """Everything up to here was handed out; 0 if nothing can be said."""
 
 
 class Inbox:
@@ -66,247 +49,352 @@ class Inbox:
     Args:
         client_id: Whose it is.
         position_lsn: Every matching stored message up to here was taken earlier.
-        on_ready: Called when something can be taken.
+        on_ready: Called when something can be taken, once for many messages; must not block.
+        on_behind: Called when it has fallen behind.
+        reach: Tells how far tails have come.
         limits: Its bounds.
+        clock: Tells what has expired.
 
     Attributes:
-        floors: The tails that feed it, in the order that decides which of them brings a shard, and above which lsn.
-        tails_of: Which of them a topic filter needs.
+        frontier: What was put in.
+        live_frontier: What comes from tails and lies beyond this is wanted; None if nothing is.
         offline_until_lsn: What lies at or below this came while the session was away.
-        dropped_count: Messages that it did not get because it was full: live-only ones and those at QoS 0.
+        dropped_count: Messages that it did not get because it was full.
     """
 
     __slots__ = (
-        "_by_filter",
         "_bytes",
+        "_clock",
         "_held",
-        "_index",
+        "_held_bytes",
         "_limits",
+        "_lows",
+        "_on_behind",
         "_on_ready",
-        "_position_lsn",
-        "_put",
+        "_on_room",
+        "_put_count",
         "_queue",
+        "_reach",
         "_room",
         "_safe_lsn",
         "_state",
-        "_taken",
+        "_taken_count",
         "client_id",
         "dropped_count",
-        "floors",
+        "frontier",
+        "live_frontier",
         "offline_until_lsn",
-        "tails_of",
     )
 
-    def __init__(self, client_id: str, position_lsn: int, *, on_ready: Callable[[], None], limits: InboxLimits) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        position_lsn: int,
+        *,
+        on_ready: Callable[[], None],
+        on_behind: Callable[[Inbox], None],
+        reach: Reach,
+        limits: DeliveryLimits,
+        clock: Clock,
+    ) -> None:
         self.client_id = client_id
-        self._state = State.LIVE
-        self.floors: dict[Tail, int] = {}
-        self.tails_of: dict[str, tuple[Tail, ...]] = {}
-        self.dropped_count = 0
+        self.frontier = Frontier(position_lsn)
+        self.live_frontier: Frontier | None = self.frontier
         self.offline_until_lsn = 0
-        self._limits = limits
+        self.dropped_count = 0
+        self._state = State.LIVE
         self._on_ready = on_ready
-        self._position_lsn = position_lsn
+        self._on_behind = on_behind
+        self._reach = reach
+        self._limits = limits
+        self._clock = clock
         self._safe_lsn = position_lsn
         self._queue: deque[Arrival] = deque()
-        self._held: deque[Arrival] = deque()
+        self._held: list[Arrival] | None = None
+        self._held_bytes = 0
         self._bytes = 0
-        self._taken = 0
+        self._put_count = 0
+        self._taken_count = 0
+        # (number of the last arrival, lowest lsn among these), lowest lsn first: what `safe_lsn` must stay below.
+        self._lows: list[tuple[int, int]] = []
         self._room: trio.Event | None = None
-        self._put: dict[str, tuple[int, int]] = {}
-        self._by_filter: dict[str, SubscriptionOptions] = {}
-        self._index: FilterIndex[str] | None = None
+        self._on_room: Callable[[Inbox], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Inbox of {self.client_id!r}, {self._state.name}, {self.queued_count} queued>"
+
+    # What the session's sender uses
+
+    def take(self, max_count: int) -> list[Arrival]:
+        """Up to so many arrivals, in order; none if there are none now. What has expired meanwhile is left out."""
+        queue = self._queue
+        taken: list[Arrival] = []
+        count = size = 0
+        now_us = 0
+        while queue and len(taken) < max_count:
+            arrival = queue.popleft()
+            count += 1
+            size += size_bytes(arrival)
+            if expires_at_us := arrival.message.expires_at_us:
+                now_us = now_us or self._clock.now_us()
+                if expires_at_us <= now_us:
+                    if arrival.acknowledge is not None:
+                        arrival.acknowledge()
+                    continue
+            taken.append(arrival)
+        self._bytes -= size
+        self._taken_count += count
+        self._forget_lows()
+        if (self._room is not None or self._on_room is not None) and self.has_room:
+            self._tell_room()
+        return taken
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` may give something."""
+        return bool(self._queue)
+
+    @property
+    def queued_count(self) -> int:
+        """Arrivals that wait."""
+        return len(self._queue) + (len(self._held) if self._held else 0)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it is being filled from the store, not by tails."""
+        return self._state in (State.BEHIND, State.JOINING)
+
+    @property
+    def safe_lsn(self) -> int:
+        """Every matching stored message with this lsn or a lower one has been taken. It never goes back."""
+        lsn = self.position_lsn
+        if self._lows:
+            lsn = min(lsn, self._lows[0][1] - 1)
+        self._safe_lsn = max(self._safe_lsn, lsn)
+        return self._safe_lsn
+
+    def _forget_lows(self) -> None:
+        if not self._queue:
+            self._lows.clear()
+            self._put_count = self._taken_count = 0
+            return
+        lows = self._lows
+        passed = 0
+        while passed < len(lows) and lows[passed][0] <= self._taken_count:
+            passed += 1
+        del lows[:passed]
+
+    # Positions
 
     @property
     def state(self) -> State:
         """Where it gets its messages from."""
         return self._state
 
-    def is_in(self, state: State) -> bool:
-        """Whether that is where it gets its messages from; it may change whenever somebody waits."""
-        return self._state is state
-
-    def become(self, state: State) -> None:
-        """Get them from elsewhere; a closed inbox stays closed."""
-        if self._state is not State.CLOSED:
-            self._state = state
-
-    # What the session's sender uses
-
-    def take(self, max_count: int) -> list[Arrival]:
-        """Up to so many arrivals, in order; none if there are none now."""
-        queue = self._queue
-        count = min(max_count, len(queue))
-        taken = [queue.popleft() for _ in range(count)]
-        self._taken += count
-        for arrival in taken:
-            self._bytes -= len(arrival.message.payload) + _ARRIVAL_BYTES
-        if self._room is not None and self.has_room:
-            self._room.set()
-            self._room = None
-        return taken
-
     @property
-    def has_more(self) -> bool:
-        """Whether `take` would give something."""
-        return bool(self._queue)
+    def position_lsn(self) -> int:
+        """Every matching stored message with this lsn or a lower one has been put in."""
+        return max(self.frontier.lsn, self._reach.reached_lsn) if self._state is State.LIVE else self.frontier.lsn
 
-    @property
-    def queued_count(self) -> int:
-        """Arrivals that wait."""
-        return len(self._queue) + len(self._held)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether it is being filled from the store, not by live tails."""
-        return self.state in (State.BEHIND, State.CATCHING_UP)
-
-    @property
-    def safe_lsn(self) -> int:
-        """Every matching stored message with this lsn or a lower one has been taken."""
-        if self._queue or self._held:
-            if self._taken >= _SAFE_EVERY:
-                self._taken = 0
-                lowest = min((one.message.lsn for one in self._counted()), default=self.position_lsn + 1)
-                self._safe_lsn = max(self._safe_lsn, min(self.position_lsn, lowest - 1))
-            return self._safe_lsn
-        self._safe_lsn = max(self._safe_lsn, self.position_lsn)
-        return self._safe_lsn
-
-    def _counted(self) -> Iterator[Arrival]:
-        for queue in (self._queue, self._held):
-            for arrival in queue:
-                if arrival.origin is Origin.SUBSCRIPTION and arrival.message.lsn:
-                    yield arrival
-
-    # Subscriptions
-
-    @property
-    def filters(self) -> dict[str, SubscriptionOptions]:
-        """Options by topic filter."""
-        return self._by_filter
-
-    def set_filter(self, topic_filter: str, options: SubscriptionOptions) -> None:
-        """Add a subscription or replace its options."""
-        is_new = topic_filter not in self._by_filter
-        self._by_filter[topic_filter] = options
-        if self._index is not None and is_new:
-            self._index.add(topic_filter, topic_filter)
-        elif len(self._by_filter) > _FEW_FILTERS and self._index is None:
-            self._index = FilterIndex()
-            for one in self._by_filter:
-                self._index.add(one, one)
-
-    def remove_filter(self, topic_filter: str) -> None:
-        """Forget a subscription."""
-        if self._by_filter.pop(topic_filter, None) is not None and self._index is not None:
-            self._index.discard(topic_filter, topic_filter)
-
-    def arrival(self, message: Message) -> Arrival | None:
-        """What a message is for this session; None if nothing."""
-        by_filter = self._by_filter
-        if self._index is not None:
-            matched = [by_filter[one] for one in self._index.match(message.topic)]
-        elif len(by_filter) == 1:
-            [(only, options)] = by_filter.items()
-            matched = [options] if matches(only, message.topic) else []
-        else:
-            matched = [options for one, options in by_filter.items() if matches(one, message.topic)]
-        return arrival_of(message, self.client_id, matched) if matched else None
+    def note_reached(self) -> None:
+        """Have `frontier` tell the same as `position_lsn`: before the tails that say so are left, and now and then."""
+        if self._state is State.LIVE:
+            self.frontier.raise_to(self.position_lsn)
 
     # Filling it
 
     @property
     def has_room(self) -> bool:
-        """Whether a source that can wait may put something in: it is at most half full."""
-        return len(self._queue) <= self._limits.max_count // 2 and self._bytes <= self._limits.max_bytes // 2
+        """Whether it is at most half full."""
+        limits = self._limits
+        return 2 * len(self._queue) <= limits.max_queued_count and 2 * self._bytes <= limits.max_queued_bytes
+
+    def takes(self, arrivals: int, arrivals_bytes: int) -> bool:
+        """Whether a source that can wait may put so much in. The last quarter is for those that cannot."""
+        limits = self._limits
+        return not self._queue or (
+            4 * (len(self._queue) + arrivals) <= 3 * limits.max_queued_count
+            and 4 * (self._bytes + arrivals_bytes) <= 3 * limits.max_queued_bytes
+        )
+
+    def _fits(self, arrivals: int, arrivals_bytes: int) -> bool:
+        count = self.queued_count
+        return (count + arrivals <= self._limits.max_queued_count) and (
+            self._bytes + self._held_bytes + arrivals_bytes <= self._limits.max_queued_bytes or not count
+        )
 
     async def wait_for_room(self) -> None:
-        """Return when it `has_room`."""
-        while not self.has_room and self.state is not State.CLOSED:
+        """Return when it `has_room`, or is closed."""
+        await trio.lowlevel.checkpoint()
+        while not self.has_room and self._state is not State.CLOSED:
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether a source that cannot wait must not put anything in."""
-        return len(self._queue) + len(self._held) >= self._limits.max_count or self._bytes >= self._limits.max_bytes
+    def when_room(self, call: Callable[[Inbox], None]) -> None:
+        """Make this call once it `has_room`; nothing waits meanwhile."""
+        if self.has_room:
+            call(self)
+        else:
+            self._on_room = call
 
-    @property
-    def group_count(self) -> int:
-        """How many arrivals of one group may wait for their acknowledgement."""
-        return self._limits.group_count
+    def _tell_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+        if self._on_room is not None:
+            call, self._on_room = self._on_room, None
+            call(self)
 
-    def put(self, arrival: Arrival) -> None:
-        """Add an arrival; the caller has looked whether there is room, and calls `ready` when it has put in all."""
-        self._queue.append(arrival)
-        self._bytes += len(arrival.message.payload) + _ARRIVAL_BYTES
+    def put(self, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
+        """Put in what is not this session's to be told of by lsn (shares, replays), and what there `takes` room for."""
+        self._queue.extend(arrivals)
+        self._bytes += arrivals_bytes
+        self._put_count += len(arrivals)
 
-    def hold(self, arrival: Arrival) -> None:
-        """Keep an arrival for `release_held`."""
-        self._held.append(arrival)
-        self._bytes += len(arrival.message.payload) + _ARRIVAL_BYTES
+    def put_stored(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
+        """Put in records of one shard that were read from the store, in order; there `takes` room for them."""
+        self.put(arrivals, arrivals_bytes)
+        self._note_low(arrivals[0].message.lsn)
+        last = arrivals[-1].message
+        self.frontier.advance(shard, (last.lsn, last.offset))
+
+    def put_unless_full(self, arrival: Arrival) -> bool:
+        """Put in what nobody can read again; if it is full, it is dropped and counted."""
+        if self._state is State.CLOSED:
+            return False
+        arrival_bytes = size_bytes(arrival)
+        if not self._fits(1, arrival_bytes):
+            self.dropped_count += 1
+            return False
+        self.put((arrival,), arrival_bytes)
+        return True
+
+    def put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> bool:
+        """Take in what a tail brought beyond `live_frontier`: records of one shard, in order.
+
+        If it is full, what goes out at QoS 0 is dropped and counted; with anything else it falls behind.
+
+        Returns:
+            Whether there is something to take now.
+        """
+        if not self._fits(len(arrivals), arrivals_bytes):
+            return self._put_what_fits(shard, arrivals)
+        self._put_live(shard, arrivals, arrivals_bytes)
+        return self._state is State.LIVE
+
+    def _put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
+        assert self.live_frontier is not None  # REQUIRES: whoever calls has looked what lies beyond it
+        last = arrivals[-1].message
+        if self._held is None:
+            self.put(arrivals, arrivals_bytes)
+            self._note_low(arrivals[0].message.lsn)
+        else:
+            self._held.extend(arrivals)
+            self._held_bytes += arrivals_bytes
+        self.live_frontier.advance(shard, (last.lsn, last.offset))
+        if self.live_frontier.is_large:
+            self.note_reached()
+
+    def _put_what_fits(self, shard: str, arrivals: Iterable[Arrival]) -> bool:
+        if self._held is not None:
+            self.give_up_joining()
+            return False
+        put = False
+        for arrival in arrivals:
+            arrival_bytes = size_bytes(arrival)
+            if self._fits(1, arrival_bytes):
+                self._put_live(shard, (arrival,), arrival_bytes)
+                put = True
+            elif arrival.qos:
+                self.fall_behind()
+                break
+            else:
+                self.dropped_count += 1
+        return put
+
+    def _note_low(self, lsn: int) -> None:
+        lows = self._lows
+        while lows and lows[-1][1] >= lsn:
+            lows.pop()
+        lows.append((self._put_count, lsn))
 
     def ready(self) -> None:
         """Tell the session that there is something to take."""
-        if self._queue:
+        if self._queue and self._state is not State.CLOSED:
             self._on_ready()
 
-    def note_put(self, shard: str, next_offset: int, lsn: int) -> None:
-        """Everything of a shard below an offset was put in, or is not for this session."""
-        self._put[shard] = (next_offset, lsn)
-        if len(self._put) > _MANY_SHARDS:
-            position_lsn = self.position_lsn
-            self._put = {name: put for name, put in self._put.items() if put[1] > position_lsn}
+    def discard(self, is_unwanted: Callable[[Arrival], bool]) -> None:
+        """Take out arrivals that are not this session's any more; they must have been put in by `put`."""
+        kept = [arrival for arrival in self._queue if not is_unwanted(arrival)]
+        if len(kept) < len(self._queue):
+            self._queue = deque(kept)
+            self._bytes = sum(map(size_bytes, kept))
+            self._forget_lows()
+            if self.has_room:
+                self._tell_room()
 
-    def was_put(self, shard: str, offset: int) -> bool:
-        """Whether a record was put in before, above the position."""
-        put = self._put.get(shard)
-        return put is not None and offset < put[0]
+    # Changing the source
 
-    def release_held(self) -> None:
-        """What tails brought meanwhile follows what was caught up with."""
-        for arrival in self._held:
-            message = arrival.message
-            self.note_put(message.shard, message.offset + 1, message.lsn)
-        self._queue.extend(self._held)
-        self._held.clear()
+    def fall_behind(self, offline_until_lsn: int | None = None) -> None:
+        """Take nothing from tails any more; what it has stays.
 
-    def drop_held(self) -> None:
-        """Give up what tails brought meanwhile: it will be caught up with."""
-        for arrival in self._held:
-            self._bytes -= len(arrival.message.payload) + _ARRIVAL_BYTES
-        self._held.clear()
+        Args:
+            offline_until_lsn: What lies at or below this came while the session was away.
+        """
+        if offline_until_lsn is not None:
+            self.offline_until_lsn = offline_until_lsn
+        if self._state is State.LIVE:
+            self.note_reached()
+            self._state = State.BEHIND
+            self.live_frontier = None
+            self._on_behind(self)
+        elif self._state is State.JOINING:
+            self.give_up_joining()
 
-    # Positions
+    def begin_joining(self, lsn: int) -> None:
+        """Hold back what tails bring beyond this lsn until `join`; up to there everything is put in from the store."""
+        if self._state is State.BEHIND:
+            self._state = State.JOINING
+            self._held = []
+            self.live_frontier = Frontier(lsn)
 
-    @property
-    def position_lsn(self) -> int:
-        """Every matching stored message with this lsn or a lower one has been put in."""
-        if self.state is State.LIVE and self.floors:
-            reached = min(max(tail.progress_lsn, floor) for tail, floor in self.floors.items())
-            self._position_lsn = max(self._position_lsn, reached)
-        return self._position_lsn
+    def give_up_joining(self) -> None:
+        """Give up what was held back: it is read from the store."""
+        if self._state is State.JOINING:
+            self._held = None
+            self._held_bytes = 0
+            self.live_frontier = None
+            self._state = State.BEHIND
 
-    def advance(self, lsn: int) -> None:
-        """Everything up to here has been put in."""
-        self._position_lsn = max(self._position_lsn, lsn)
+    def join(self) -> bool:
+        """Everything up to the lsn of `begin_joining` is put in: go on with what was held back, and then live.
+
+        Returns:
+            Whether it is live now; if not, too much was held back.
+        """
+        if self._state is not State.JOINING:
+            return False
+        assert self._held is not None
+        assert self.live_frontier is not None
+        held, self._held = self._held, None
+        self.frontier = self.live_frontier
+        self._state = State.LIVE
+        if held:
+            self.put(held, self._held_bytes)
+            self._held_bytes = 0
+            self._note_low(min([arrival.message.lsn for arrival in held]))
+        return True
 
     def close(self) -> None:
-        """Nothing is put in any more."""
+        """Nothing is put in any more. What it told of positions stands."""
+        if self._state is State.CLOSED:
+            return
+        self.note_reached()
+        self.give_up_joining()
         self._state = State.CLOSED
+        self.live_frontier = None
+        self._on_room = None
         if self._room is not None:
             self._room.set()
-
-    def brings(self, tail: Tail, shard: str) -> bool:
-        """Whether this tail is the one that brings a shard: of those whose target matches it, the first."""
-        if len(self.floors) == 1:
-            return True
-        return tail is next((one for one in self.floors if matches(one.target, shard)), tail)
-
-
-def ready_all(inboxes: Iterable[Inbox]) -> None:
-    """Tell all of them."""
-    for inbox in inboxes:
-        inbox.ready()
+            self._room = None

@@ -1,178 +1,179 @@
-"""Feeds that belong to one inbox alone: its share of a group, and a replay. Both wait for the inbox."""
+"""Shares in groups: what one session gets as a member of a shared subscription, here or at other brokers.
+
+The store decides who gets what and gives to others what a member that leaves has not acknowledged. A member takes
+little at a time, so that the members share in turn.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections import deque
+from typing import ClassVar, Final
 
 import trio
 
 from broker_adapter.adapter import Delivery, StorageAdapter
-from broker_adapter.mqtt.delivery.arrival import Arrival, arrival_of
-from broker_adapter.mqtt.delivery.inbox import Inbox, State
-from broker_adapter.mqtt.delivery.retrying import pause
-from broker_adapter.mqtt.message import message_of
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.mqtt.delivery.arrival import Arrival
+from broker_adapter.mqtt.delivery.inbox import Inbox
+from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
+from broker_adapter.mqtt.delivery.runs import Match, runs_of
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.subscription import SubscriptionOptions
-from shards.errors import ShardNotFoundError, StorageError
 from shards.position import Start
-from shards.record import Gap
 from shards.topic_filters import matches
 
-_log = logging.getLogger(__name__)
+_CREDIT_BYTES: Final = 16 << 10
+"""Little: what one member holds ready the others do not get."""
 
-_SHARE_CREDIT_BYTES: Final = 16 << 10
-"""Little, so that a member does not hold what others could have."""
-
-_REPLAY_CREDIT_BYTES: Final = 256 << 10
+_LEAVING_S: Final = 1.0
 
 
-class _PrivateFeed:
-    """What both have in common: arrivals for one filter, put in when the inbox has room."""
+class GroupMember:
+    """A session's membership, over all targets of its filter.
 
-    def __init__(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions, origin: Origin) -> None:
-        self._inbox = inbox
-        self._topic_filter = topic_filter
-        self._options = options
-        self._origin = origin
-        self._ended = trio.Event()
+    Args:
+        inbox: The session's.
+        topic_filter: What the group gets.
+        options: The member's.
+        max_unacknowledged: Arrivals that may wait for their acknowledgement.
+
+    Attributes:
+        feeds: Its shares of the targets.
+        has_ended: It has left.
+    """
+
+    def __init__(
+        self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions, *, max_unacknowledged: int
+    ) -> None:
+        self.inbox = inbox
+        self.topic_filter = topic_filter
+        self.options = options
+        self.feeds: list[_Share] = []
+        self.has_ended = False
+        self._max_unacknowledged = max_unacknowledged
+        self._unacknowledged = 0
+        self._room: trio.Event | None = None
+
+    def add(self, target: str, group: str, start: Start, start_lsn: int) -> OwnFeed:
+        """Take a share of one target too; its task is the caller's to run."""
+        share = _Share(self, target, tuple(one.target for one in self.feeds), group, start, start_lsn)
+        self.feeds.append(share)
+        return share
 
     def end(self) -> None:
-        """Bring nothing any more."""
-        self._ended.set()
+        """Leave. What waits in the inbox is not this session's any more: another member gets it."""
+        self.has_ended = True
+        for feed in self.feeds:
+            feed.end()
+        self.inbox.discard(self._is_of_this)
 
-    async def _until_ended(self, work: Callable[[], Awaitable[None]]) -> None:
-        async with trio.open_nursery() as nursery:
+    def _is_of_this(self, arrival: Arrival) -> bool:
+        acknowledge = arrival.acknowledge
+        return isinstance(acknowledge, _Outstanding) and acknowledge.share.member is self
 
-            async def whole() -> None:
-                await work()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(whole)
-            await self._ended.wait()
-            nursery.cancel_scope.cancel()
-
-    def _arrivals(self, delivery: Delivery) -> list[Arrival]:
-        arrivals = []
-        for record in delivery.records:
-            if isinstance(record, Gap):
-                continue
-            message = message_of(delivery.shard, record)
-            if matches(self._topic_filter, message.topic):
-                arrival = arrival_of(message, self._inbox.client_id, (self._options,))
-                if arrival is not None:
-                    arrival.origin = self._origin
-                    arrivals.append(arrival)
-        return arrivals
-
-    async def _put_all(self, arrivals: list[Arrival]) -> None:
-        inbox = self._inbox
-        for arrival in arrivals:
-            if inbox.is_full:
-                inbox.ready()
-                await inbox.wait_for_room()
-            if inbox.is_in(State.CLOSED):
-                return
-            inbox.put(arrival)
-        inbox.ready()
-
-
-class GroupMember(_PrivateFeed):
-    """One session's share of a group."""
-
-    def __init__(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> None:
-        super().__init__(inbox, topic_filter, options, Origin.GROUP)
-        self._unacknowledged = 0
-        self._room = trio.Event()
-        self._joined = trio.Event()
-
-    async def wait_joined(self) -> None:
-        """Return when the store counts this member in."""
-        await self._joined.wait()
-
-    async def run(self, adapter: StorageAdapter, target: str, group: str, start: Start) -> None:
-        """Receive shares until ended."""
-        await self._until_ended(lambda: self._receive(adapter, target, group, start))
-
-    async def _receive(self, adapter: StorageAdapter, target: str, group: str, start: Start) -> None:
-        attempt = 0
-        while True:
-            try:
-                async with (
-                    adapter.subscribe(target, start, group=group, credit_bytes=_SHARE_CREDIT_BYTES) as subscription,
-                    trio.open_nursery() as nursery,
-                ):
-                    self._joined.set()
-                    async for delivery in subscription:
-                        attempt = 0
-                        await self._wait_for_room()
-                        await self._share(delivery, nursery)
-                    nursery.cancel_scope.cancel()
-            except ShardNotFoundError:
-                _log.debug("%r is not there yet; its group waits for it", target)
-            except StorageError as error:
-                _log.warning("the share of client %r in %r broke off: %s", self._inbox.client_id, group, error)
-            else:
-                return  # the adapter is being closed
-            await pause(attempt)
-            attempt += 1
-
-    async def _wait_for_room(self) -> None:
-        while self._unacknowledged >= self._inbox.group_count:
-            self._room = trio.Event()
+    async def wait_for_room(self) -> None:
+        """Return when more arrivals may be unacknowledged."""
+        while self._unacknowledged >= self._max_unacknowledged:
+            if self._room is None:
+                self._room = trio.Event()
             await self._room.wait()
 
-    async def _share(self, delivery: Delivery, nursery: trio.Nursery) -> None:
+    def put(self, count: int) -> None:
+        """So many more are unacknowledged."""
+        self._unacknowledged += count
+
+    def acknowledged(self) -> None:
+        """One more is acknowledged."""
+        self._unacknowledged -= 1
+        if self._room is not None and self._unacknowledged < self._max_unacknowledged:
+            self._room.set()
+            self._room = None
+
+
+class _Outstanding:
+    """The arrivals of one delivery that are not acknowledged; calling it acknowledges one."""
+
+    __slots__ = ("count", "delivery", "share")
+
+    def __init__(self, share: _Share, delivery: Delivery, count: int) -> None:
+        self.share = share
+        self.delivery = delivery
+        self.count = count
+
+    def __call__(self) -> None:
+        self.count -= 1
+        self.share.acknowledged(self)
+
+
+class _Share(OwnFeed):
+    """The share of one target."""
+
+    what: ClassVar[str] = "the share"
+
+    def __init__(
+        self, member: GroupMember, target: str, earlier: tuple[str, ...], group: str, start: Start, start_lsn: int
+    ) -> None:
+        super().__init__(member.inbox, target, start_lsn)
+        self.member = member
+        self.target = target
+        self._earlier = earlier
+        self._group = group
+        self._start = start
+        self._done: deque[Delivery] = deque()
+        self._is_done = trio.Event()
+
+    def acknowledged(self, outstanding: _Outstanding) -> None:
+        """One arrival of a delivery is acknowledged."""
+        self.member.acknowledged()
+        if not outstanding.count and not self.has_ended:
+            self._done.append(outstanding.delivery)
+            self._is_done.set()
+
+    async def _receive(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
+        opened = adapter.subscribe(self.target, self._start, group=self._group, credit_bytes=_CREDIT_BYTES)
+        async with opened as subscription, background_tasks() as tasks:
+            # Acknowledgements of an earlier subscription count for nothing in this one.
+            self._done.clear()
+            tasks.start_soon(self._keep_acknowledging)
+            self._began(task_status)
+            async for delivery in subscription:
+                await self._take(delivery)
+                await self.member.wait_for_room()
+
+    async def _keep_acknowledging(self) -> None:
+        try:
+            while True:
+                await self._acknowledge_done()
+                self._is_done = trio.Event()
+                await self._is_done.wait()
+        finally:
+            # A client may answer and leave at once: what it has is no other member's.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _LEAVING_S):
+                await self._acknowledge_done()
+
+    async def _acknowledge_done(self) -> None:
+        while self._done:
+            await self._done.popleft().acknowledge()
+
+    async def _take(self, delivery: Delivery) -> None:
+        if any(matches(target, delivery.shard) for target in self._earlier):
+            # The other target brings it. This one must not move the group's place in the shard, so it says nothing.
+            return
         arrivals = self._arrivals(delivery)
         if not arrivals:
             await delivery.acknowledge()
             return
-        outstanding = len(arrivals)
-
-        def acknowledged() -> None:
-            nonlocal outstanding
-            outstanding -= 1
-            self._unacknowledged -= 1
-            self._room.set()
-            if not outstanding:
-                nursery.start_soon(delivery.acknowledge)
-
+        outstanding = _Outstanding(self, delivery, len(arrivals))
         for arrival in arrivals:
-            arrival.acknowledge = acknowledged
-        self._unacknowledged += outstanding
-        await self._put_all(arrivals)
+            arrival.acknowledge = outstanding
+        self.member.put(len(arrivals))
+        await self._put(arrivals)
 
-
-class Replay(_PrivateFeed):
-    """What is stored from a position on, and then what comes."""
-
-    def __init__(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> None:
-        super().__init__(inbox, topic_filter, options, Origin.REPLAY)
-
-    async def run(self, adapter: StorageAdapter, target: str, start: Start) -> None:
-        """Replay until ended."""
-        await self._until_ended(lambda: self._receive(adapter, target, start))
-
-    async def _receive(self, adapter: StorageAdapter, target: str, start: Start) -> None:
-        attempt = 0
-        while True:
-            try:
-                async with adapter.subscribe(target, start, credit_bytes=_REPLAY_CREDIT_BYTES) as subscription:
-                    async for delivery in subscription:
-                        attempt = 0
-                        await self._put_all(self._arrivals(delivery))
-                        # Where it goes on if it breaks off.
-                        start = self._behind(target, delivery, start)
-            except ShardNotFoundError:
-                _log.debug("%r is not there yet; its replay waits for it", target)
-            except StorageError as error:
-                _log.warning("a replay for client %r broke off: %s", self._inbox.client_id, error)
-            else:
-                return  # the adapter is being closed
-            await pause(attempt)
-            attempt += 1
-
-    @staticmethod
-    def _behind(target: str, delivery: Delivery, start: Start) -> Start:
-        return Start.offset(delivery.next_offset) if delivery.shard == target else start
+    def _arrivals(self, delivery: Delivery) -> list[Arrival]:
+        match = Match(self._inbox, (self.member.options,))
+        return [
+            arrival
+            for run in runs_of(delivery.shard, delivery.records, on_gap=lambda _gap: None, origin=Origin.GROUP)
+            if matches(self.member.topic_filter, run.topic)
+            for arrival in run.arrivals(match)[0]
+        ]

@@ -1,14 +1,9 @@
-"""A live feed of one filter over shards, shared by all sessions of this broker that need it.
-
-It hands each record out once, and says which lsn it has handed out last: whoever joins takes what lies above that from
-the tail, and the rest from the store. When its feed breaks, everybody leaves and catches up, and it begins anew.
-"""
+"""A live feed of one target (a filter over shards), read once for all sessions of this broker that need it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import trio
 
@@ -16,74 +11,115 @@ from broker_adapter.adapter import Delivery, StorageAdapter
 from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.retrying import pause
 from shards.errors import StorageError
-
-if TYPE_CHECKING:
-    from broker_adapter.mqtt.delivery.inbox import Inbox
+from shards.record import StoredRecord
+from shards.topic_filters import is_filter
 
 _log = logging.getLogger(__name__)
 
 _CREDIT_BYTES: Final = 4 << 20
 
 
+class Audience(Protocol):
+    """Whom a tail tells what comes; nothing here may block."""
+
+    def began(self, tail: Tail, start_lsn: int) -> None:
+        """The feed has begun: everything with a higher lsn comes."""
+
+    def delivered(self, tail: Tail, delivery: Delivery) -> None:
+        """Records have come."""
+
+    def progressed(self, tail: Tail, lsn: int) -> None:
+        """Everything up to here has come."""
+
+
 class Tail:
     """See the module.
 
+    A tail leaves nothing out. When its feed fails it begins anew where everything had come: what came beyond that comes
+    once more, and whoever listens is to know by a `Frontier` what it had already.
+
     Args:
         target: Filter over shards.
-        hand_out: Called with each delivery; must not block.
-        broken: Called when the feed has broken: what comes next does not follow what came before.
+        audience: Who listens.
+        resumes: Begin anew where everything had come, not with what comes then.
 
     Attributes:
-        handed_lsn: The highest lsn handed out, or where the feed began.
-        progress_lsn: Everything that matches up to here has been handed out.
-        inboxes: Who needs it; nobody: it ends.
+        reached_lsn: Everything above its beginning and up to here was handed out.
     """
 
-    def __init__(self, target: str, hand_out: Callable[[Tail, Delivery], None], broken: Callable[[Tail], None]) -> None:
+    def __init__(self, target: str, audience: Audience, *, resumes: bool = True) -> None:
         self.target = target
-        self.handed_lsn = 0
-        self.progress_lsn = 0
-        self.inboxes: set[Inbox] = set()
-        self._hand_out = hand_out
-        self._broken = broken
-        self._established = trio.Event()
+        self.reached_lsn = 0
+        self._audience = audience
+        self._resumes = resumes
+        self._is_one_shard = not is_filter(target)
         self._scope = trio.CancelScope()
 
-    @property
-    def is_established(self) -> bool:
-        """Whether it hands out everything above `handed_lsn` from now on."""
-        return self._established.is_set()
-
-    async def wait_established(self) -> None:
-        """Return when it `is_established`; it may have broken again by then."""
-        await self._established.wait()
+    def __repr__(self) -> str:
+        return f"<Tail {self.target!r} at {self.reached_lsn}>"
 
     def end(self) -> None:
-        """Stop, for good."""
+        """Hand out nothing any more."""
         self._scope.cancel()
 
-    async def run(self, adapter: StorageAdapter) -> None:
-        """Follow the store until ended."""
+    async def run(
+        self,
+        adapter: StorageAdapter,
+        after_lsn: int | None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Follow the store until ended. It has started when everything that is appended from then on comes.
+
+        Args:
+            adapter: The store.
+            after_lsn: Where to begin; None: now.
+
+        Raises:
+            StorageError: It cannot begin. Later failures are logged and it begins anew.
+        """
+        has_begun = False
+
+        def began() -> None:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                task_status.started()
+
+        attempt = 0
         with self._scope:
-            attempt = 0
             while True:
                 try:
-                    async with adapter.follow(self.target, credit_bytes=_CREDIT_BYTES) as feed:
-                        self.handed_lsn = max(self.handed_lsn, feed.start_lsn)
-                        self.progress_lsn = self.handed_lsn
-                        self._established.set()
+                    async with adapter.follow(self.target, after_lsn, credit_bytes=_CREDIT_BYTES) as feed:
+                        self._reached(feed.start_lsn)
+                        self._audience.began(self, feed.start_lsn)
+                        began()
                         async for item in feed:
                             attempt = 0
-                            if isinstance(item, Progress):
-                                self.progress_lsn = max(self.progress_lsn, item.lsn)
-                            else:
-                                self._hand_out(self, item)
+                            self._hand_out(item)
                 except StorageError as error:
-                    _log.warning("the tail of %r broke and begins anew: %s", self.target, error)
+                    if not has_begun:
+                        raise
+                    _log.warning("the tail of %r broke off and begins anew: %s", self.target, error)
                 else:
                     return  # the adapter is being closed
-                if self._established.is_set():
-                    self._established = trio.Event()
-                    self._broken(self)
+                if self._resumes:
+                    after_lsn = self.reached_lsn
                 await pause(attempt)
                 attempt += 1
+
+    def _hand_out(self, item: Delivery | Progress) -> None:
+        if self._scope.cancel_called:
+            return
+        if isinstance(item, Progress):
+            self._reached(item.lsn)
+            self._audience.progressed(self, item.lsn)
+            return
+        self._audience.delivered(self, item)
+        last = item.records[-1] if item.records else None
+        if self._is_one_shard and isinstance(last, StoredRecord):
+            # In one shard lsns rise, so nothing below this one is missing; of its batch there may be more.
+            self._reached(last.lsn - 1)
+
+    def _reached(self, lsn: int) -> None:
+        self.reached_lsn = max(self.reached_lsn, lsn)

@@ -176,24 +176,20 @@ class Adoption:
 
 
 async def read(contact: Contact, client_id: str, *, with_progress: bool = True) -> Found:
-    """A session as the store has it, however long it takes to answer."""
-    key = keys.session(client_id)
+    """A session as the store has it, however long it takes to answer.
+
+    The record is read last. Whoever takes a session takes its record no later than its progress, so the owner that the
+    record names is the newest that the progress can be of.
+    """
+    progress_key, key = keys.progress(client_id), keys.session(client_id)
+    progress = await contact.get(progress_key) if with_progress else None
     stored = await contact.get(key)
-    if stored is None:
-        return Found(client_id)
-    record = decode(SessionRecord, key, stored.value)
-    if not with_progress:
-        return Found(client_id, record, stored.version)
-    progress_key = keys.progress(client_id)
-    progress = await contact.get(progress_key)
-    if progress is None:
-        return Found(client_id, record, stored.version)
     return Found(
         client_id,
-        record,
-        stored.version,
-        decode(ProgressRecord, progress_key, progress.value),
-        progress.version,
+        None if stored is None else decode(SessionRecord, key, stored.value),
+        0 if stored is None else stored.version,
+        None if progress is None else decode(ProgressRecord, progress_key, progress.value),
+        0 if progress is None else progress.version,
     )
 
 

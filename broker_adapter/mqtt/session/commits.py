@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from broker_adapter.changes import Changes, Committed, StateDelete
+from broker_adapter.changes import Changes, Committed
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.statistics import SessionStatistics
@@ -101,7 +101,3 @@ class Commits:
                 _log.exception("the store refuses a message to %r", message.topic)
         self._statistics.refused_count += 1
         return None
-
-    async def forget(self, keys: Sequence[StateDelete]) -> None:
-        """Delete keys that nobody needs any more."""
-        await self._contact.commit(Changes(deletes=tuple(keys)))

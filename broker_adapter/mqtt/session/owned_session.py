@@ -38,6 +38,11 @@ from shards.errors import StorageError, StorageFailedError, VersionConflictError
 
 _NOTHING: Final = Changes()
 
+_CHECK_INTERVAL_S: Final = 0.25
+"""Who writes without a pause looks so often whether the session still is its own."""
+
+_PAUSE_S: Final = 0.1
+
 
 class OwnedSession:
     """Writes one session. Writes follow each other; those that wait at the same time become one.
@@ -52,6 +57,7 @@ class OwnedSession:
     """
 
     __slots__ = (
+        "_checked_at_s",
         "_contact",
         "_doubts",
         "_is_closed",
@@ -65,6 +71,7 @@ class OwnedSession:
         "_stored",
         "_wanted",
         "_write_number",
+        "_written_at_s",
         "claim",
         "session",
     )
@@ -91,6 +98,7 @@ class OwnedSession:
         self._write_number = 0
         self._doubts: dict[int, Collection[int]] = {}
         self._is_closed = False
+        self._written_at_s = self._checked_at_s = 0.0
 
     @property
     def lock(self) -> trio.Lock:
@@ -208,6 +216,7 @@ class OwnedSession:
 
     async def _write(self, changes: Changes, received: Collection[int]) -> None:
         """Make one write, again and again until its outcome is known. The caller holds the lock."""
+        await self._check()
         covers, with_record = self._wanted, self._record_wanted > self._record_stored
         self._write_number += 1
         number = self._write_number
@@ -245,6 +254,20 @@ class OwnedSession:
         self._stored = covers
         if with_record:
             self._record_stored = covers
+        self._written_at_s = trio.current_time()
+
+    async def _check(self) -> None:
+        """Make room for another owner, whom write after write would keep from reading the last one before the next.
+
+        Raises:
+            SessionTakenOverError: It has taken the record already.
+        """
+        now_s = trio.current_time()
+        if now_s - self._written_at_s > _PAUSE_S:
+            self._checked_at_s = now_s
+        elif now_s - self._checked_at_s > _CHECK_INTERVAL_S:
+            self._checked_at_s = now_s
+            await self._look()
 
     def _judge(self, error: StorageError, number: int, *, is_snapshot: bool) -> None:
         """Raise what the caller must know; return if the write is to be tried again."""
@@ -258,14 +281,17 @@ class OwnedSession:
     async def _look(self) -> int:
         """Read what the store has, and return the number of this owner's write that was carried out last.
 
+        The record is read last: who takes a session takes its record no later than its progress, so if the record still
+        is this owner's then the progress, as it was before, was not taken.
+
         Raises:
             SessionTakenOverError: The session has another owner.
         """
+        stored = await self._contact.get(keys.progress(self.session.client_id))
         record = await self._contact.get(keys.session(self.session.client_id))
         if record is None or decode(SessionRecord, record.key, record.value).claim != self.claim:
             self.lose()
             raise self._taken_over()
-        stored = await self._contact.get(keys.progress(self.session.client_id))
         self._record_version = record.version
         self._progress_version = 0 if stored is None else stored.version
         if stored is None:
@@ -286,7 +312,8 @@ class OwnedSession:
                 del self._doubts[other]
 
     async def _still_owned(self) -> bool:
-        """Whether closing has not happened yet: the record has its owner still."""
+        """Whether closing has not happened yet: the record has its owner still. It is read last, as `_look` does."""
+        progress = await self._contact.get(keys.progress(self.session.client_id))
         stored = await self._contact.get(keys.session(self.session.client_id))
         if stored is None:
             return False
@@ -294,7 +321,6 @@ class OwnedSession:
         if record.claim != self.claim or record.owner == transitions.NOBODY:
             return False
         self._record_version = stored.version
-        progress = await self._contact.get(keys.progress(self.session.client_id))
         self._progress_version = 0 if progress is None else progress.version
         if progress is not None and (found := decode(ProgressRecord, progress.key, progress.value)).claim == self.claim:
             self._settle(found.write_number)

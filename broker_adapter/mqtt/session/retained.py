@@ -47,7 +47,8 @@ class Retained:
         """The retained messages that match a filter, by topic, without those that have expired.
 
         They lie in the shard ``$mqtt/retained/<topic>``, which is no shard of the store, and their lsn is that of the
-        commit that retained them: who subscribed at a lower one gets the message as a live one too.
+        commit that retained them: who subscribed at a lower one gets the message as a live one too. It stands for their
+        offset as well, so that what is sent again is the message that was sent, not its successor.
         """
         return [message async for message in self.iterate(topic_filter)]
 
@@ -74,5 +75,5 @@ class Retained:
         message = message_from(decode(StoredMessage, value.key, value.value), lsn=value.version)
         if 0 < message.expires_at_us <= self._clock.now_us():
             return None
-        message.shard = RETAINED_SHARD_PREFIX + message.topic
+        message.shard, message.offset = RETAINED_SHARD_PREFIX + message.topic, value.version
         return message

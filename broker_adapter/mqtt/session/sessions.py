@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import secrets
 from collections.abc import Callable, Collection
-from typing import Final
 
 import attrs
 import trio
@@ -18,11 +15,12 @@ from broker_adapter.mqtt.codec.packets import Will
 from broker_adapter.mqtt.codec.version import Version
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session import transitions
-from broker_adapter.mqtt.session.adoption import Adoption, read
+from broker_adapter.mqtt.session.adoption import Adoption
 from broker_adapter.mqtt.session.commits import ChangesFor, Commits
-from broker_adapter.mqtt.session.contact import Contact, may_pass
+from broker_adapter.mqtt.session.contact import Contact
 from broker_adapter.mqtt.session.control import ControlChannel
 from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
+from broker_adapter.mqtt.session.lazy_saving import LazySaving
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession, session_from
 from broker_adapter.mqtt.session.session import Membership, Session
@@ -31,17 +29,16 @@ from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_message import stored_will
+from broker_adapter.mqtt.session.taking import Taken, Taking
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.turns import Turns
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock
-from shards.errors import InvalidRequestError, StorageError, VersionConflictError
+from shards.errors import InvalidRequestError, StorageError
 from shards.model import StateValue
 
 _log = logging.getLogger(__name__)
-
-_SAVED_TOGETHER: Final = 64
 
 
 @attrs.frozen(slots=True)
@@ -95,6 +92,9 @@ class Sessions:
         self._commits = Commits(contact, changes_for, self._shares, clock, statistics)
         self._leases = Leases(contact, broker_id, settings)
         self._control = ControlChannel(contact, broker_id, give_up=self._give_up, on_missed=self._request_audit)
+        self._taking = Taking(
+            contact, self._commits, self._control, broker_id, clock, settings.yield_timeout_s, statistics
+        )
         self._open: dict[str, OwnedSession] = {}
         self._turns = Turns()
         self._adoption = Adoption(
@@ -103,7 +103,7 @@ class Sessions:
         self._timers = Timers(
             contact, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
         )
-        self._moved: dict[OwnedSession, None] = {}
+        self._saving = LazySaving(contact, settings.save_interval_s)
         self._suspects: dict[str, float] = {}
         self._wants_audit = True
         self._adopting: set[str] = set()
@@ -124,7 +124,7 @@ class Sessions:
                 await tasks.start(self._control.run)
                 tasks.start_soon(self._keep_lease, tasks)
                 tasks.start_soon(self._timers.run)
-                tasks.start_soon(self._keep_saving)
+                tasks.start_soon(self._saving.run)
                 tasks.start_soon(self._keep_accounts)
                 task_status.started()
                 await trio.sleep_forever()
@@ -221,7 +221,7 @@ class Sessions:
                     local = self._open.get(client_id)
                     if local is not None:
                         await local.hand_over()
-                    opened = await self._take(client_id, wanted)
+                    opened = self._register(await self._taking.take(client_id, wanted))
         finally:
             if opened is None:
                 self._suspect(client_id)
@@ -232,52 +232,12 @@ class Sessions:
             )
         return opened
 
-    async def _take(self, client_id: str, wanted: Opening) -> OpenedSession:
-        """Read, decide, commit, until a commit is carried out. Exactly one of those who compete is, each time."""
-        attempts: dict[int, Transition] = {}
-        asked: set[int] = set()
-        attempt = 0
-        while True:
-            found = await read(self._contact, client_id, with_progress=not wanted.clean_start)
-            record = found.record
-            if record is not None and record.claim in attempts:
-                # It was carried out, and only the answer was lost.
-                return await self._reread(found, attempts[record.claim])
-            is_elsewhere = record is not None and record.owner not in (transitions.NOBODY, self._broker_id)
-            if record is not None and is_elsewhere and record.epoch not in asked:
-                asked.add(record.epoch)
-                if not await self._control.ask(
-                    record.owner, client_id, record.epoch, timeout_s=self._settings.yield_timeout_s
-                ):
-                    self.statistics.forced_count += 1
-                continue
-            opening = attrs.evolve(wanted, claim=secrets.randbits(63))
-            transition = attempts[opening.claim] = transitions.opened(found, opening, self._clock.now_us())
-            try:
-                committed = await self._commits.make(client_id, transition)
-            except VersionConflictError:
-                await self._contact.pause_after_conflict(attempt)
-            except StorageError as error:
-                if not may_pass(error):
-                    raise
-                await self._contact.pause(attempt)
-            else:
-                has_progress = opening.expiry_interval_s > 0
-                versions = committed.values[0].version, committed.values[1].version if has_progress else 0
-                self.statistics.taken_over_count += is_elsewhere
-                return self._register(transition, *versions)
-            attempt += 1
-
-    async def _reread(self, found: Found, transition: Transition) -> OpenedSession:
-        """Register what was carried out some time ago; the versions are those that were just read."""
-        found = await read(self._contact, found.client_id)
-        return self._register(transition, found.record_version, found.progress_version)
-
-    def _register(self, transition: Transition, record_version: int, progress_version: int) -> OpenedSession:
+    def _register(self, taken: Taken) -> OpenedSession:
+        transition = taken.transition
         record = transition.record
         assert record is not None
         session = session_from(record, transition.progress)
-        owned = OwnedSession(session, record, record_version, progress_version, self._contact, self._lost)
+        owned = OwnedSession(session, record, taken.record_version, taken.progress_version, self._contact, self._lost)
         self._open[session.client_id] = owned
         statistics = self.statistics
         statistics.connected_count += 1
@@ -305,7 +265,7 @@ class Sessions:
             del self._open[owned.session.client_id]
             self.statistics.connected_count -= 1
             self.statistics.durable_count -= owned.session.is_durable
-        self._moved.pop(owned, None)
+        self._saving.discard(owned)
 
     # What a connection does with its session
 
@@ -334,7 +294,7 @@ class Sessions:
         """Store the session within a second or so; for what may be lost, such as a position that moved."""
         owned = self._open.get(session.client_id)
         if session.is_durable and owned is not None and owned.session is session:
-            self._moved[owned] = None
+            self._saving.add(owned)
 
     async def save_subscriptions(self, session: Session) -> None:
         """Store the subscriptions, like `save`."""
@@ -411,52 +371,3 @@ class Sessions:
         if owned is None or owned.session is not session:
             raise SessionTakenOverError(f"the session of client {session.client_id!r} is no longer this connection's")
         return owned
-
-    # Positions
-
-    async def _keep_saving(self) -> None:
-        while True:
-            await trio.sleep(self._settings.save_interval_s)
-            moved, self._moved = self._moved, {}
-            rest = iter(moved)
-            while chunk := list(itertools.islice(rest, _SAVED_TOGETHER)):
-                await self._save_together(chunk)
-
-    async def _save_together(self, chunk: list[OwnedSession]) -> None:
-        """Store many sessions in one commit; if it is refused, each by itself."""
-        held: list[OwnedSession] = []
-        is_stored = False
-        try:
-            for owned in chunk:
-                if not owned.session.is_open:
-                    continue
-                if owned.lock.locked():
-                    self._moved[owned] = None  # it is just being written; perhaps without the newest
-                    continue
-                owned.lock.acquire_nowait()
-                held.append(owned)
-            if not held:
-                await trio.lowlevel.checkpoint()
-                return
-            snapshots = [owned.begin_snapshot() for owned in held]
-            committed = await self._contact.commit(Changes(puts=tuple(put for put, _ in snapshots)))
-            for owned, value, (_, covers) in zip(held, committed.values, snapshots, strict=True):
-                owned.snapshot_stored(value.version, covers)
-            is_stored = True
-        except StorageError as error:
-            _log.debug("%d sessions are stored one by one: %s", len(held), error)
-        finally:
-            for owned in held:
-                owned.lock.release()
-        if not is_stored:
-            for owned in held:
-                await self._save_alone(owned)
-
-    async def _save_alone(self, owned: OwnedSession) -> None:
-        try:
-            await owned.save()
-        except SessionTakenOverError as error:
-            _log.info("%s", error)
-        except StorageError:
-            # The connection meets the same refusal when it has to store something.
-            _log.exception("the session of client %r cannot be stored", owned.session.client_id)

@@ -51,7 +51,7 @@ class Transition:
 
     Attributes:
         record: None when it has ended.
-        progress: What is under way; of a session that is not durable it is in memory only.
+        progress: What is under way; of a session that is not durable it is in memory only. None: see `opened`.
         changes: In the store.
         will: Is published with it.
         left: Memberships that end with it.
@@ -92,12 +92,19 @@ def merged(parts: Iterable[Changes]) -> Changes:
     )
 
 
-def opened(found: Found, opening: Opening, now_us: int) -> Transition:
+def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool = True) -> Transition:
     """Make a session the asking broker's, or begin it anew.
 
     An old session goes on unless the client wants a clean start, its time is over, or it was bound to a connection.
     Its will is published if its connection ends only now and the will has no delay, if its delay is over, or if the
     session ends; otherwise the client is back in time.
+
+    Args:
+        found: The session.
+        opening: What is asked for.
+        now_us: When.
+        with_progress: False leaves what is under way in a session that goes on to a second step (`progress_taken`): an
+            owner that goes on writing it without a pause does not let it be read and changed in one.
     """
     old = found.record
     goes_on = old is not None and will_go_on(old, opening, now_us)
@@ -114,13 +121,17 @@ def opened(found: Found, opening: Opening, now_us: int) -> Transition:
     )
     progress = ProgressRecord(opening.claim)
     progress_version = None
-    if goes_on and found.progress is not None:
+    if goes_on:
         # What the owner before writes meanwhile must not be lost, so its next write and this one exclude each other.
-        progress = msgspec.structs.replace(found.progress, claim=opening.claim, write_number=0)
         progress_version = found.progress_version
+        if found.progress is not None:
+            progress = msgspec.structs.replace(found.progress, claim=opening.claim, write_number=0)
     puts = [_put_record(record, found.record_version)]
     deletes: list[StateDelete] = []
-    if opening.expiry_interval_s > 0:
+    is_second_step = goes_on and not with_progress
+    if is_second_step:
+        pass
+    elif opening.expiry_interval_s > 0:
         puts.append(_put_progress(progress, found.client_id, progress_version))
     elif old is not None:
         deletes.append(StateDelete(keys.progress(found.client_id), progress_version))
@@ -132,12 +143,22 @@ def opened(found: Found, opening: Opening, now_us: int) -> Transition:
         deletes += _timers_of(old)
     return Transition(
         record,
-        progress,
+        None if is_second_step else progress,
         Changes(puts=tuple(puts), deletes=tuple(deletes)),
         will=_will_at_takeover(old, now_us, goes_on=goes_on) if old else None,
         left=old.memberships if old and not goes_on else (),
         present=goes_on,
     )
+
+
+def progress_taken(found: Found, record: SessionRecord) -> Transition:
+    """Take over what is under way in a session whose record has been taken before."""
+    progress = msgspec.structs.replace(found.progress or ProgressRecord(0), claim=record.claim, write_number=0)
+    if record.expiry_interval_s > 0:
+        changes = Changes(puts=(_put_progress(progress, found.client_id, found.progress_version),))
+    else:
+        changes = Changes(deletes=(StateDelete(keys.progress(found.client_id), found.progress_version),))
+    return Transition(record, progress, changes, present=True)
 
 
 def will_go_on(record: SessionRecord, opening: Opening, now_us: int) -> bool:

@@ -36,8 +36,8 @@ tcp = "127.0.0.1:{port}"
 websocket = ""
 http = ""
 [storage]
-journal_file_bytes = "8 MiB"
-journal_budget_bytes = "32 MiB"
+journal_file_bytes = "16 MiB"
+journal_budget_bytes = "64 MiB"
 disk_reserve_bytes = 0
 """
 

@@ -163,7 +163,7 @@ async def test_certificates_are_read_again(tmp_path: Path) -> None:
         assert await broker.stop() == 0
 
 
-@pytest.mark.parametrize("engine", ["rocksdb"])
+@pytest.mark.parametrize("engine", ["embedded", "rocksdb"])
 async def test_a_store_of_its_own_keeps_what_a_broker_was_given(tmp_path: Path, engine: str) -> None:
     arguments = ("--store", f"{engine}:{tmp_path}/data", "--listen", "127.0.0.1:0", "--anonymous")
     async with broker_process(tmp_path, *arguments) as broker:

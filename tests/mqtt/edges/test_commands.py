@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_adapter.mqtt.cli.main import COMMANDS, run
+from broker_adapter.mqtt.cli.main import COMMANDS, explain, run
+from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from broker_adapter.mqtt.users import read_users
+from command_line.boundary import describe
 from tests.mqtt.edges.listening import write_certificate
 
 CONFIG = """
@@ -102,6 +104,12 @@ def test_help_and_version_import_no_part_of_a_broker() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert told.splitlines()[-1] == ""
+
+
+def test_a_broker_whose_id_another_took_ends_with_one_line() -> None:
+    error = BrokerReplacedError("another process runs as broker 'a'")
+    assert describe(error, explain) == "another process runs as broker 'a'"
+    assert describe(ValueError("a bug"), explain).startswith("internal error: ValueError")
 
 
 def give(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:

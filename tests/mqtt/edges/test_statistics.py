@@ -43,7 +43,6 @@ def test_the_topics_have_the_names_that_mosquitto_gives_them() -> None:
         "clients/expired",
         "subscriptions/count",
         "shared_subscriptions/count",
-        "retained messages/count",
         "messages/received",
         "messages/sent",
         "publish/messages/received",
@@ -88,7 +87,6 @@ def test_every_counter_is_told_by_one_topic() -> None:
         "bytes_sent": ["bytes/sent", "load/bytes/sent/1min"],
         "subscriptions": ["subscriptions/count"],
         "shared_subscriptions": ["shared_subscriptions/count"],
-        "retained_messages": ["retained messages/count"],
     }
 
 

@@ -16,7 +16,16 @@ from broker_adapter.mqtt.session.stored import (
     StoredMessage,
     StoredWill,
 )
-from broker_adapter.mqtt.session.transitions import Found, Opening, Transition, closed, expired, opened, will_published
+from broker_adapter.mqtt.session.transitions import (
+    Found,
+    Opening,
+    Transition,
+    closed,
+    expired,
+    opened,
+    progress_taken,
+    will_published,
+)
 
 NOW_US = 1_000_000_000
 S = 1_000_000
@@ -106,6 +115,30 @@ def test_opening_in_every_case(
         for due_us, kind in ((will_due_us, "will"), (expires_due_us, "expiry"))
         if due_us
     }
+
+
+@pytest.mark.parametrize("expiry_s", [0, 100])
+def test_progress_that_was_not_there_when_it_was_read_is_not_written_over(expiry_s: int) -> None:
+    before = Found("c", found().record, 40)
+    transition = opened(before, opening(expiry_s=expiry_s), NOW_US)
+    changes = {one.key: one for one in (*transition.changes.puts, *transition.changes.deletes)}
+    assert changes[keys.progress("c")].expected_version == 0
+
+
+@pytest.mark.parametrize("clean_start", [False, True])
+@pytest.mark.parametrize("expiry_s", [0, 100])
+def test_a_session_that_goes_on_can_be_taken_in_two_steps(clean_start: bool, expiry_s: int) -> None:
+    wanted = opening(clean_start=clean_start, expiry_s=expiry_s)
+    first = opened(found(), wanted, NOW_US, with_progress=False)
+    assert first.record is not None
+    touched = {one.key for one in (*first.changes.puts, *first.changes.deletes)}
+    assert (keys.progress("c") in touched) == clean_start, "what does not go on may be written over at once"
+    assert (first.progress is None) == (not clean_start)
+    second = progress_taken(Found("c", first.record, 50, ProgressRecord(77, 12, position_lsn=35), 48), first.record)
+    (change,) = (*second.changes.puts, *second.changes.deletes)
+    assert (change.key, change.expected_version) == (keys.progress("c"), 48)
+    assert isinstance(change, StatePut) == (expiry_s > 0)
+    assert second.progress == ProgressRecord(99, 0, position_lsn=35)
 
 
 @pytest.mark.parametrize("expiry_s", [0, 100])

@@ -1,0 +1,64 @@
+"""Asking the store for its newest lsn, for all at once who want to know it."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from shards.errors import StorageError
+
+
+@attrs.define(slots=True)
+class _Answer:
+    is_there: trio.Event = attrs.Factory(trio.Event)
+    lsn: int = 0
+    error: StorageError | trio.ClosedResourceError | None = None
+
+
+class CurrentLsn:
+    """Asks by beginning a feed, which says where it begins.
+
+    Args:
+        adapter: The store.
+        target: What to follow for that; it should have little to deliver.
+        tasks: Where it is asked.
+    """
+
+    def __init__(self, adapter: StorageAdapter, target: str, tasks: trio.Nursery) -> None:
+        self._adapter = adapter
+        self._target = target
+        self._tasks = tasks
+        self._wanted: _Answer | None = None
+        self._is_asking = False
+
+    async def ask(self) -> int:
+        """An lsn that is not lower than any that was acknowledged before this call.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        # Who comes while the store is being asked needs a later answer, and shares it with all who come meanwhile.
+        answer = self._wanted
+        if answer is None:
+            answer = self._wanted = _Answer()
+        if not self._is_asking:
+            self._is_asking = True
+            self._tasks.start_soon(self._ask_all)
+        await answer.is_there.wait()
+        if answer.error is not None:
+            raise answer.error
+        return answer.lsn
+
+    async def _ask_all(self) -> None:
+        try:
+            while (answer := self._wanted) is not None:
+                self._wanted = None
+                try:
+                    async with self._adapter.follow(self._target, credit_bytes=1) as feed:
+                        answer.lsn = feed.start_lsn
+                except (StorageError, trio.ClosedResourceError) as error:
+                    answer.error = error
+                answer.is_there.set()
+        finally:
+            self._is_asking = False

@@ -1,0 +1,90 @@
+"""Replay: what is stored from a position on, in order, and then what comes, as fast as one inbox is emptied."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import ClassVar, Final
+
+import trio
+
+from broker_adapter.adapter import Delivery, StorageAdapter, Subscription
+from broker_adapter.feed import Feed, Progress
+from broker_adapter.mqtt.delivery.frontier import Frontier
+from broker_adapter.mqtt.delivery.inbox import Inbox
+from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
+from broker_adapter.mqtt.delivery.runs import Match, runs_of
+from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.subscription import SubscriptionOptions
+from shards.errors import OffsetOutOfRangeError
+from shards.position import Start
+from shards.topic_filters import matches
+
+_CREDIT_BYTES: Final = 256 << 10
+
+
+class Replay(OwnFeed):
+    """The replay of one target.
+
+    From an lsn or the beginning it follows the store, and knows how far it is altogether; from an offset or a time it
+    subscribes, and remembers the place in each shard that it has met.
+
+    Args:
+        inbox: Who gets it.
+        topic_filter: What is asked for.
+        options: The subscription's.
+        target: Where it lies.
+        earlier: Other targets of the same replay: shards that one of them matches are left to it.
+        start: Where it begins.
+    """
+
+    what: ClassVar[str] = "the replay"
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        topic_filter: str,
+        options: SubscriptionOptions,
+        target: str,
+        *,
+        earlier: tuple[str, ...],
+        start: Start,
+    ) -> None:
+        super().__init__(inbox, target, 0)
+        self._topic_filter = topic_filter
+        self._match = Match(inbox, (options,))
+        self._earlier = earlier
+        self._start = start
+        self._frontier = Frontier(max(0, start.value - 1) if start.kind == "lsn" else 0)
+
+    async def _receive(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            async with self._opened(adapter) as feed:
+                self._began(task_status)
+                async for item in feed:
+                    if isinstance(item, Progress):
+                        self._frontier.raise_to(item.lsn)
+                    else:
+                        await self._take(item)
+        except OffsetOutOfRangeError as error:
+            if self._start.value > error.next_offset:
+                raise
+            # What is left of the shard begins later: that is where this begins.
+            self._start = Start.offset(error.start_offset)
+            await self._receive(adapter, task_status)
+
+    def _opened(self, adapter: StorageAdapter) -> AbstractAsyncContextManager[Feed | Subscription]:
+        if self._start.kind in ("earliest", "lsn"):
+            return adapter.follow(self._target, self._frontier.lsn, credit_bytes=_CREDIT_BYTES)
+        return adapter.subscribe(self._target, self._start, credit_bytes=_CREDIT_BYTES)
+
+    async def _take(self, delivery: Delivery) -> None:
+        if any(matches(target, delivery.shard) for target in self._earlier):
+            return
+        for run in runs_of(delivery.shard, delivery.records, on_gap=lambda _gap: None, origin=Origin.REPLAY):
+            start = self._frontier.first_new(run.shard, run.records)
+            if start < len(run.records) and matches(self._topic_filter, run.topic):
+                await self._put(list(run.arrivals(self._match, start)[0]))
+            last = run.records[-1]
+            self._frontier.advance(run.shard, (last.lsn, last.offset))
+        if self._start.kind == "offset":
+            self._start = Start.offset(delivery.next_offset)

@@ -1,0 +1,117 @@
+"""Who is subscribed to what on this broker, and whom a topic concerns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from broker_adapter.mqtt.delivery.runs import Match
+from broker_adapter.mqtt.subscription import SubscriptionOptions
+from shards.filter_index import FilterIndex
+
+if TYPE_CHECKING:
+    from broker_adapter.mqtt.delivery.inbox import Inbox
+    from broker_adapter.mqtt.delivery.tails import Need, Tails
+
+_CACHED_TOPICS: Final = 10_000
+
+
+class Subscriber:
+    """One subscription of a session that is connected here.
+
+    Attributes:
+        options: May be replaced; say so to `Subscribers.changed`.
+        needs: What it needs of the tails.
+        live_need: What it needs of the tail of what is not kept.
+    """
+
+    __slots__ = ("inbox", "live_need", "needs", "options", "topic_filter")
+
+    def __init__(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> None:
+        self.inbox = inbox
+        self.topic_filter = topic_filter
+        self.options = options
+        self.needs: list[Need] = []
+        self.live_need: Need | None = None
+
+
+class Subscribed:
+    """The subscriptions of one session that is connected here.
+
+    Attributes:
+        by_filter: All of them.
+        version: Changes with them.
+    """
+
+    __slots__ = ("_known_at", "_reached_lsn", "_tails", "by_filter", "version")
+
+    def __init__(self, tails: Tails) -> None:
+        self.by_filter: dict[str, Subscriber] = {}
+        self._tails = tails
+        self.version = 0
+        self._known_at = -1
+        self._reached_lsn = 0
+
+    @property
+    def reached_lsn(self) -> int:
+        """Everything that they need up to here was handed out by tails; 0 without any."""
+        if self._known_at != self._tails.progress_count:
+            self._known_at = self._tails.progress_count
+            needs = [need for subscriber in self.by_filter.values() for need in subscriber.needs]
+            self._reached_lsn = min([need.reached_lsn for need in needs], default=0)
+        return self._reached_lsn
+
+    def changed(self) -> None:
+        """Others are in `by_filter`, or their options were replaced."""
+        self._known_at = -1
+        self.version += 1
+
+    def targets(self) -> list[str]:
+        """Where what they ask for lies in the store."""
+        return [need.target for subscriber in self.by_filter.values() for need in subscriber.needs]
+
+
+class Subscribers:
+    """Any number of subscriptions, found by topic."""
+
+    def __init__(self, subscribers: Iterable[Subscriber] = ()) -> None:
+        self._index: FilterIndex[Subscriber] = FilterIndex()
+        self._known: dict[str, list[Match]] = {}
+        for subscriber in subscribers:
+            self.add(subscriber)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Take one in.
+
+        Raises:
+            InvalidNameError: Its filter is not valid.
+        """
+        self._index.add(subscriber.topic_filter, subscriber)
+        self._known.clear()
+
+    def discard(self, subscriber: Subscriber) -> None:
+        """Forget one."""
+        self._index.discard(subscriber.topic_filter, subscriber)
+        self._known.clear()
+
+    def changed(self) -> None:
+        """The options of one were replaced."""
+        self._known.clear()
+
+    def match(self, topic: str) -> list[Match]:
+        """Whom a topic concerns, each session once."""
+        found = self._known.get(topic)
+        if found is None:
+            if len(self._known) >= _CACHED_TOPICS:
+                self._known.clear()
+            found = self._known[topic] = self._look_up(topic)
+        return found
+
+    def _look_up(self, topic: str) -> list[Match]:
+        by_inbox: dict[Inbox, list[SubscriptionOptions]] = {}
+        for subscriber in self._index.match(topic):
+            by_inbox.setdefault(subscriber.inbox, []).append(subscriber.options)
+        return [Match(inbox, options) for inbox, options in by_inbox.items()]

@@ -1,0 +1,73 @@
+"""A store that a broker can be cut off from, so that it dies without a last word."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from broker_adapter.adapter import PendingAppend, StorageAdapter
+from broker_adapter.changes import Changes, Committed
+from journal.protocol.errors import ConnectionLostError
+from shards.record import Record
+
+
+class SeveredStore:
+    """Passes everything on to a store until it is severed; from then on nothing gets through and nothing comes back.
+
+    It has the methods of `StorageAdapter` that brokers use; each is looked up when it is called.
+    """
+
+    def __init__(self, store: StorageAdapter) -> None:
+        self._store = store
+        self._scope = trio.CancelScope()
+        self.is_severed = False
+
+    def sever(self) -> None:
+        """Lose the store for good, in the middle of whatever is under way."""
+        self.is_severed = True
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            self._require()
+            result = await method(*arguments, **options)
+            self._require()
+            return result
+
+        return call
+
+    def _require(self) -> None:
+        if self.is_severed:
+            raise ConnectionLostError("the store is lost for this broker")
+
+    def append_nowait(self, shard: str, records: Sequence[Record] | Sequence[bytes], **options: Any) -> PendingAppend:
+        self._require()
+        return self._store.append_nowait(shard, records, **options)
+
+    async def commit(self, changes: Changes) -> Committed:
+        self._require()
+        done = await self._store.commit(changes)
+        self._require()
+        return done
+
+    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[Any]:
+        self._require()
+        async for value in self._store.scan_state(prefix):
+            yield value
+            self._require()
+
+    @asynccontextmanager
+    async def subscribe(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        self._require()
+        async with self._store.subscribe(*arguments, **options) as subscription:
+            yield subscription
+
+    @asynccontextmanager
+    async def follow(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        self._require()
+        async with self._store.follow(*arguments, **options) as feed:
+            yield feed
