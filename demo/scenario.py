@@ -153,10 +153,13 @@ async def _publish(
             await _come_back(crowd, port, course, display)
             await trio.sleep_until(at(1.0))
             nursery.cancel_scope.cancel()
-    await _until(
-        "not everything that was published is acknowledged",
-        lambda: not any(publisher.waiting for publisher in crowd.publishers),
-    )
+
+    def is_through() -> bool:
+        for publisher in crowd.publishers:
+            publisher.publish_held()
+        return all(publisher.is_through for publisher in crowd.publishers)
+
+    await _until("not everything that was published is acknowledged", is_through)
     course.publishing_s = trio.current_time() - begun_at
     display.step(crowd.in_words())
 
@@ -267,10 +270,9 @@ async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> flo
 
 
 def _modes(infos: dict[str, ShardInfo], course: Course) -> dict[str, list[tuple[str, int]]]:
-    found = {name: mode_history(info) for name, info in infos.items()}
-    if course.switched in found:
-        found[course.switched] = course.switched_modes
-    return found
+    """Mode history of each shard; of memory segments that went with the server nothing is left to tell it by."""
+    found = {name: [(info.config.mode.value, 0)] for name, info in infos.items()}
+    return {**found, course.switched: course.switched_modes}
 
 
 async def _until(otherwise: str, is_so: Callable[[], bool]) -> None:

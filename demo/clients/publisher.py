@@ -16,7 +16,7 @@ from demo.payload import number_of, payload_of
 from demo.telemetry import Reading, Source
 
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.005, 1.0
-_MOST_WAITING: Final = 5000
+_MOST_HELD: Final = 10_000
 
 
 class Publisher:
@@ -48,6 +48,8 @@ class Publisher:
         self._qos = qos
         self._rate = rate
         self._waiting: dict[int, Published] = {}
+        self._held: deque[tuple[Source, Reading]] = deque(maxlen=_MOST_HELD)
+        self._settled_losses = 0
         # Filled by paho's thread, which holds its own locks then: nothing may be waited for there.
         self._news: deque[tuple[int, int]] = deque()
 
@@ -63,20 +65,36 @@ class Publisher:
         return len(self._waiting)
 
     @property
+    def is_through(self) -> bool:
+        """Whether everything that was sampled is published and acknowledged."""
+        return not self._held and not self.waiting
+
+    @property
     def newest_acknowledgement_us(self) -> int:
         """When the last acknowledgement came."""
         return max((each.acknowledged_at_us for topic in self.ledger.topics.values() for each in topic), default=0)
 
     async def run(self) -> None:
-        """Sample and publish until cancelled; samples less while too much waits."""
+        """Sample and publish until cancelled.
+
+        After a lost connection what is new is held back until what was under way is through: paho would else send it
+        before it sends that again.
+        """
         interval_s = min(max(sum(self._sources.values()) / self._rate, _SHORTEST_INTERVAL_S), _LONGEST_INTERVAL_S)
         while True:
             next_at = trio.current_time() + interval_s
-            if self.waiting < _MOST_WAITING:
-                for source in self._sources:
-                    for reading in source.sample():
-                        self._publish(source, reading)
+            for source in self._sources:
+                self._held.extend((source, reading) for reading in source.sample())
+            self.publish_held()
             await trio.sleep_until(next_at)
+
+    def publish_held(self) -> None:
+        """Publish what is there, if nothing stands in its way; what is too old is gone."""
+        losses = self.client.losses
+        if self.client.is_connected and (losses == self._settled_losses or not self.waiting):
+            self._settled_losses = losses
+            while self._held:
+                self._publish(*self._held.popleft())
 
     def _publish(self, source: Source, reading: Reading) -> None:
         topic = f"{self._root}/{source.topic}"

@@ -23,6 +23,10 @@ _RECONNECT_DELAY_S: Final = 1
 class RoamingClient:
     """One client; its callbacks run in paho's thread.
 
+    Attributes:
+        losses: How often it lost its connection.
+        port: The broker that it is at, or tries.
+
     Args:
         client_id: Its name, and that of its session.
         ports: The brokers, in the order in which it tries them.
@@ -43,7 +47,7 @@ class RoamingClient:
         on_acknowledged: Callable[[int], None] = lambda packet_id: None,
     ) -> None:
         self.client_id = client_id
-        self.connections = 0
+        self.losses = 0
         self.port = 0
         self._ports = list(ports)
         self._turn = 0
@@ -115,7 +119,6 @@ class RoamingClient:
     def _connect_ended(self, _client: Any, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
             return
-        self.connections += 1
         if self._subscription is not None and not flags.session_present:
             self._client.subscribe(*self._subscription)
         self._connected.set()
@@ -125,6 +128,7 @@ class RoamingClient:
         self._aim()
 
     def _disconnected(self, _client: Any, _data: Any, _flags: Any, _reason: Any, _properties: Any) -> None:
+        self.losses += 1
         self._connected.clear()
         if not self._is_leaving:
             self._turn += 1
