@@ -375,7 +375,8 @@ class StorageAdapter(abc.ABC):
             target: Shard name or topic filter.
             start: Where to begin in each shard; a group that has a position goes on from there.
             group: Share the records with the other members of this group. Each delivery goes to one member, which
-                acknowledges it; what a lost member has not acknowledged goes to the others.
+                acknowledges it; what a lost member has not acknowledged goes to the others. They take turns; in a group
+                whose name begins with ``sticky/`` a shard stays with one member while that is there and is preferred.
             credit_bytes: Batch bytes that may be under way.
         """
 

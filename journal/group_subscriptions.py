@@ -15,7 +15,7 @@ import trio
 from journal.control import Control
 from journal.reader import Reader
 from shards.errors import StorageError
-from shards.group_assignment import GroupAssignment
+from shards.group_assignment import GroupAssignment, sticky_key
 from shards.pushes import Notice, Push
 from shards.shard import Shard
 
@@ -83,10 +83,10 @@ class _Share:
 
     __slots__ = ("assignment", "committing", "reference", "shard", "stored_offset")
 
-    def __init__(self, shard: Shard, reference: int, offset: int, stored_offset: int) -> None:
+    def __init__(self, shard: Shard, reference: int, offset: int, stored_offset: int, group: str) -> None:
         self.shard = shard
         self.reference = reference
-        self.assignment: GroupAssignment[Member] = GroupAssignment(offset)
+        self.assignment: GroupAssignment[Member] = GroupAssignment(offset, sticky_key=sticky_key(group, shard.name))
         self.stored_offset = stored_offset
         self.committing = False
 
@@ -108,6 +108,7 @@ class SharedGroup:
         on_left: Callable[[], None],
         on_empty: Callable[[], None],
     ) -> None:
+        self._name = name
         self._reader = reader
         self._control = control
         self._on_left = on_left
@@ -125,7 +126,7 @@ class SharedGroup:
             return
         # A group has a stored position from the moment it meets a shard: a later start must not begin elsewhere.
         stored = -1 if self._control.get_cursor(shard.name, self.cursor_name) is None else offset
-        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset), stored)
+        share = _Share(shard, len(self._by_reference) + 1, max(offset, shard.start_offset), stored, self._name)
         for member in self._members:
             share.assignment.join(member)
         self._shares[shard.shard_id] = self._by_reference[share.reference] = share

@@ -16,13 +16,17 @@ How a caller drives it::
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import attrs
 from sortedcontainers import SortedDict
 
 Member = TypeVar("Member", bound=Hashable)
+
+STICKY_PREFIX: Final = "sticky/"
+"""What the name of a group begins with whose shards go to one member each: see `GroupAssignment`."""
 
 END_OF_SHARD = 2**63 - 1
 """Stands for "no upper bound" in a wanted range: all offsets from its first one on, written already or not."""
@@ -95,6 +99,7 @@ class _Held:
     assigned: SortedDict[int, int] = attrs.field(factory=SortedDict)
     unacknowledged: RangeSet = attrs.field(factory=RangeSet)
     served_at: int = 0
+    weight: bytes = b""
 
     def forget_acknowledged(self, first_offset: int, next_offset: int) -> None:
         """Drop the assigned ranges that touch the given one and have nothing unacknowledged left."""
@@ -110,8 +115,17 @@ class _Held:
         return any(held.first_offset < next_offset and first_offset < held.next_offset for held in self.unacknowledged)
 
 
+def sticky_key(group: str, shard: str) -> str | None:
+    """What to make the assignment of a group's shard with, as the group's name says."""
+    return shard if group.startswith(STICKY_PREFIX) else None
+
+
 class GroupAssignment(Generic[Member]):
     """Assigns a shard's offsets to the members of a group, each offset to one live member at a time.
+
+    Members take turns. With ``sticky_key`` all offsets go to one member for as long as it is there and no other one is
+    preferred: each member has a weight in each shard (rendezvous hashing), so one that comes takes over its part of the
+    shards, and one that goes leaves its part to all others. A shard changes hands only when nothing of it is held.
 
     Invariants (checked by the Hypothesis state machine in the tests):
         - An offset from `committed_offset` on is wanted, held by exactly one member, or acknowledged.
@@ -121,11 +135,22 @@ class GroupAssignment(Generic[Member]):
     Args:
         committed_offset: Where the group stands: the stored cursor, or the start position of a new group.
         max_ranges_per_member: Assigned ranges that a member may leave unacknowledged before it gets no more.
+        sticky_key: What tells this shard from the group's others; None: members take turns.
     """
 
-    __slots__ = ("_acknowledged_to", "_clock", "_held_by_member", "_max_ranges_per_member", "_wanted")
+    __slots__ = (
+        "_acknowledged_to",
+        "_clock",
+        "_held_by_member",
+        "_joined_count",
+        "_max_ranges_per_member",
+        "_sticky_key",
+        "_wanted",
+    )
 
-    def __init__(self, committed_offset: int, *, max_ranges_per_member: int = 64) -> None:
+    def __init__(
+        self, committed_offset: int, *, max_ranges_per_member: int = 64, sticky_key: str | None = None
+    ) -> None:
         if max_ranges_per_member < 1:
             raise ValueError(f"max_ranges_per_member is {max_ranges_per_member}; it must be at least 1")
         self._max_ranges_per_member = max_ranges_per_member
@@ -134,11 +159,18 @@ class GroupAssignment(Generic[Member]):
         self._held_by_member: dict[Member, _Held] = {}
         self._acknowledged_to = committed_offset
         self._clock = 0
+        self._sticky_key = sticky_key
+        self._joined_count = 0
 
     @property
     def committed_offset(self) -> int:
         """Lowest offset that is not acknowledged: what the group's cursor stores and a restart begins from."""
         return self._acknowledged_to
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether all offsets go to one member at a time."""
+        return self._sticky_key is not None
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -157,7 +189,11 @@ class GroupAssignment(Generic[Member]):
         """
         if member in self._held_by_member:
             raise ValueError(f"{member!r} is a member of the group already")
-        self._held_by_member[member] = _Held(served_at=self._clock)
+        self._joined_count += 1
+        weight = b""
+        if self._sticky_key is not None:
+            weight = hashlib.blake2b(f"{self._joined_count}/{self._sticky_key}".encode(), digest_size=8).digest()
+        self._held_by_member[member] = _Held(served_at=self._clock, weight=weight)
 
     def leave(self, member: Member) -> None:
         """Let a member go; whatever it has not acknowledged is wanted again. Unknown members are ignored."""
@@ -177,11 +213,25 @@ class GroupAssignment(Generic[Member]):
         return lowest
 
     def members_with_room(self) -> list[Member]:
-        """Members that may get another range: those that hold the fewest first, then those not served the longest."""
+        """Members that may get another range: those that hold the fewest first, then those not served the longest.
+
+        In a sticky shard it is one at most: none while another one holds something, or while it has no room.
+        """
         limit = self._max_ranges_per_member
+        if self._sticky_key is not None:
+            return self._preferred(limit)
         free = [(len(held.assigned), held.served_at, at) for at, held in enumerate(self._held_by_member.values())]
         members = list(self._held_by_member)
         return [members[at] for count, _, at in sorted(free) if count < limit]
+
+    def _preferred(self, limit: int) -> list[Member]:
+        members = self._held_by_member
+        preferred = max(members, key=lambda member: members[member].weight, default=None)
+        if preferred is None or len(members[preferred].assigned) >= limit:
+            return []
+        if any(held.assigned for member, held in members.items() if member is not preferred):
+            return []
+        return [preferred]
 
     def assign(self, member: Member, next_offset: int) -> OffsetRange:
         """Give the start of the wanted range, up to ``next_offset``, to a member.

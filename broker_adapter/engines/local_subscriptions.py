@@ -14,7 +14,7 @@ import trio
 from broker_adapter.adapter import Delivery, Subscription
 from broker_adapter.engines.stored_shard import StoredShard
 from shards.errors import ShardNotFoundError
-from shards.group_assignment import GroupAssignment
+from shards.group_assignment import GroupAssignment, sticky_key
 from shards.record import Gap
 from shards.topic_filters import matches
 
@@ -52,7 +52,8 @@ class Watchers:
         """The group's assignment of a shard; it begins at ``offset`` if it has no members yet."""
         share = self._groups.get((shard.shard_id, group))
         if share is None:
-            share = self._groups[shard.shard_id, group] = GroupAssignment(offset)
+            share = GroupAssignment(offset, sticky_key=sticky_key(group, shard.name))
+            self._groups[shard.shard_id, group] = share
         return share
 
     def acknowledge(
@@ -64,7 +65,9 @@ class Watchers:
             return
         if share.acknowledge(subscription, first_offset, next_offset):
             self._store_position(shard, group, share)
-        subscription.mark_ready(shard)
+        # In a sticky group another member may have waited for this one to hold nothing.
+        for member in share.members if share.is_sticky else (subscription,):
+            member.mark_ready(shard)
 
     def skip_trimmed(self, shard: StoredShard, group: str) -> None:
         """Move a group over records that were trimmed before anybody acknowledged them."""

@@ -101,11 +101,12 @@ class Broker:
         self.distributor = Distributor(adapter, topic_mapping, keeps_offline=rules.keeps_offline)
         self._connections: set[Connection] = set()
         self._by_client: dict[str, Connection] = {}
-        self._ready: list[Connection] = []
+        self._ready: dict[Connection, None] = {}
         self._is_ready = trio.Event()
         self._gone = trio.lowlevel.ParkingLot()
         self._services: Services | None = None
         self._is_stopping = False
+        self._dropped_before = 0
         self._reported_at_s = -_REPORTED_EVERY_S
 
     # Life
@@ -200,7 +201,7 @@ class Broker:
     # Delivery
 
     def _set_ready(self, connection: Connection) -> None:
-        self._ready.append(connection)
+        self._ready[connection] = None
         self._is_ready.set()
 
     async def _pump(self) -> None:
@@ -208,7 +209,7 @@ class Broker:
         while True:
             await self._is_ready.wait()
             self._is_ready = trio.Event()
-            ready, self._ready = self._ready, []
+            ready, self._ready = self._ready, {}
             for at, connection in enumerate(ready):
                 connection.pump()
                 if at % _PUMPED_BETWEEN_CHECKPOINTS == 0:
@@ -244,4 +245,7 @@ class Broker:
         sessions = [connection.session for connection in self._connections if connection.session is not None]
         self.statistics.subscriptions = sum(len(session.subscriptions) for session in sessions)
         self.statistics.shared_subscriptions = sum(len(session.memberships) for session in sessions)
+        dropped = self.distributor.statistics().dropped
+        self.statistics.publishes_dropped += dropped - self._dropped_before
+        self._dropped_before = dropped
         self.statistics.clients_expired = self.sessions.statistics.expired_count

@@ -31,7 +31,7 @@ from broker_adapter.mqtt.sending import Output
 from broker_adapter.mqtt.services import Services
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 
-_RECEIVED_AT_ONCE: Final = 256 * 1024
+_RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
 _LAST_WORDS_S: Final = 1.0
 _GRACE_S: Final = 5.0
@@ -180,21 +180,23 @@ class Connection:
             await self._output.drained()
         for scope in self._tasks:
             scope.cancel()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._close_stream)
-            if conversation is not None:
-                await self._services.sessions.close(
-                    conversation.session,
-                    publish_will=ending.publish_will,
-                    expiry_interval_s=ending.expiry_interval_s,
-                )
+        # A peer may take its time to go; its session must not wait for that.
+        closed = trio.Event()
+        self._services.tasks.start_soon(self._close_stream, closed)
+        if conversation is not None:
+            await self._services.sessions.close(
+                conversation.session, publish_will=ending.publish_will, expiry_interval_s=ending.expiry_interval_s
+            )
+        await closed.wait()
 
-    async def _close_stream(self) -> None:
+    async def _close_stream(self, closed: trio.Event) -> None:
         try:
             await self._stream.aclose()
         except _PEER_GONE:
             # It was gone before us.
             return
+        finally:
+            closed.set()
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a task that ends with the connection at the latest, and ends the connection if it fails."""

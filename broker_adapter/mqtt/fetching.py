@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from broker_adapter.adapter import StorageAdapter
@@ -32,8 +33,9 @@ async def fetch_messages(adapter: StorageAdapter, retained: Retained, places: It
     found: dict[Place, Message] = {}
     for shard, offsets in by_shard.items():
         if shard.startswith(RETAINED_PREFIX):
-            topic = shard.removeprefix(RETAINED_PREFIX)
-            for message in await until_reached(lambda topic=topic: retained.find(topic)):  # type: ignore[misc]
+            message = await until_reached(partial(retained.get, shard.removeprefix(RETAINED_PREFIX)))
+            # Another message may be the retained one by now.
+            if message is not None:
                 found[shard, message.offset] = message
         else:
             await _fetch_from(adapter, shard, sorted(offsets), found)
@@ -47,7 +49,7 @@ async def _fetch_from(adapter: StorageAdapter, shard: str, offsets: list[int], f
         first = offsets[at]
         span = next((offset for offset in reversed(offsets) if offset < first + _SPAN), first) - first + 1
         try:
-            result = await until_reached(lambda first=first, span=span: adapter.read(shard, first, max_records=span))  # type: ignore[misc]
+            result = await until_reached(partial(adapter.read, shard, first, max_records=span))
         except ShardNotFoundError:
             return
         except OffsetOutOfRangeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import attrs
@@ -159,15 +160,8 @@ class Subscribing:
         for request, options in shared:
             membership = self._session.memberships.get((request.group, request.topic_filter))
             if membership is not None:
-                await until_reached(
-                    lambda request=request, options=options, membership=membership: self._distributor.join_group(  # type: ignore[misc]
-                        self._inbox,
-                        membership.group,
-                        request.topic_filter,
-                        options,
-                        start_lsn=membership.start_lsn,
-                    )
-                )
+                join = partial(self._distributor.join_group, self._inbox, membership.group, request.topic_filter)
+                await until_reached(partial(join, options, start_lsn=membership.start_lsn))
 
     async def _give_up_denied(self) -> None:
         """End subscriptions that the client may not have: the rules changed, or it is another user's session."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker_adapter import StorageAdapter
+from broker_adapter import StorageAdapter, Subscription
 from shards.errors import InvalidNameError
 from shards.position import Start
 from tests.adapter_contract.reading import PATIENCE_S, assert_silent, next_delivery, offsets_of, values_of
@@ -168,3 +168,42 @@ async def test_a_bad_group_name_is_refused(adapter: StorageAdapter) -> None:
     with pytest.raises(InvalidNameError):
         async with adapter.subscribe("s", group="x" * 300):
             pass
+
+
+async def test_in_a_sticky_group_each_shard_goes_to_one_member_while_it_is_there(adapter: StorageAdapter) -> None:
+    names = [f"a/{number}" for number in range(12)]
+    for name in names:
+        await adapter.create_shard(name)
+    taken: dict[str, list[tuple[str, bytes]]] = {"left": [], "right": []}
+
+    async def consume(subscription: Subscription, name: str) -> None:
+        async for delivery in subscription:
+            taken[name] += [(delivery.shard, value) for value in values_of(delivery.records)]
+            await delivery.acknowledge()
+
+    async def fill_all(count: int) -> None:
+        before = sum(map(len, taken.values()))
+        for number in range(count):
+            for name in names:
+                await adapter.append(name, [b"%d" % number])
+        with trio.fail_after(PATIENCE_S):
+            while sum(map(len, taken.values())) < before + count * len(names):
+                await trio.sleep(0.001)
+
+    async with trio.open_nursery() as nursery:
+        async with adapter.subscribe("a/+", Start.earliest(), group="sticky/g") as left:
+            nursery.start_soon(consume, left, "left")
+            async with adapter.subscribe("a/+", Start.earliest(), group="sticky/g") as right:
+                nursery.start_soon(consume, right, "right")
+                await fill_all(5)
+                of_left, of_right = ({shard for shard, _ in taken[name]} for name in ("left", "right"))
+                assert of_left | of_right == set(names)
+                assert not of_left & of_right
+                assert of_left
+                assert of_right
+            await fill_all(3)
+            assert {shard for shard, _ in taken["left"]} == set(names)
+        for name in names:
+            values = [value for side in ("left", "right") for shard, value in taken[side] if shard == name]
+            assert sorted(values) == sorted(b"%d" % number for number in (*range(5), *range(3)))
+        nursery.cancel_scope.cancel()

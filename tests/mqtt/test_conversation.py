@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import CapturingLogger
 
 from broker_adapter.mqtt.codec import (
     Auth,
@@ -243,10 +244,9 @@ async def test_disconnect_may_not_keep_a_session_that_connect_did_not() -> None:
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_a_crash_in_one_connection_ends_that_one_only(
-    version: Version, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_crash_in_one_connection_ends_that_one_only(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Publisher.placement_of
+    said = CapturingLogger()
 
     def placement_of(self: Publisher, message: Any) -> Any:
         if message.topic == "crash":
@@ -255,6 +255,7 @@ async def test_a_crash_in_one_connection_ends_that_one_only(
 
     async with serving() as served:
         monkeypatch.setattr(Publisher, "placement_of", placement_of)
+        monkeypatch.setattr("broker_adapter.mqtt.connection.log", said)
         other = await served.client("other", version)
         client = await served.client("client", version)
         await client.send(Publish("crash"))
@@ -262,7 +263,9 @@ async def test_a_crash_in_one_connection_ends_that_one_only(
         await other.publish("a", qos=1)
         assert served.broker.statistics.clients_connected == 1
         await served.client("client", version)
-    assert "a fault" in capsys.readouterr().out
+    [error] = [call for call in said.calls if call.method_name == "error"]
+    assert error.args == ("connection failed",)
+    assert str(error.kwargs["exc_info"]) == "a fault"
 
 
 async def test_a_client_that_reads_nothing_does_not_hold_up_others() -> None:

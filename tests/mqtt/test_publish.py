@@ -19,14 +19,19 @@ from broker_adapter.mqtt.codec import (
     Pubrec,
     Pubrel,
     ReasonCode,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
     Version,
 )
+from journal.protocol.errors import ConnectionLostError
 from shards.errors import DiskFullError, StorageError
 from shards.position import Start
 from tests.mqtt.serving import serving
 from tests.mqtt.test_connect import Doorkeeper
 
 BOTH = [Version.V311, Version.V5]
+KEPT = Properties(session_expiry_interval=100)
 
 
 class Refused:
@@ -72,6 +77,12 @@ class Wrapped:
         self.error: StorageError | None = None
         self.gate = trio.Event()
         self.gate.set()
+        self.is_lost = False
+        self.losses = 0
+
+    async def create_shard(self, *arguments: Any, **options: Any) -> Any:
+        await self._pass()
+        return await self._adapter.create_shard(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
@@ -86,7 +97,14 @@ class Wrapped:
             await trio.lowlevel.checkpoint()
             raise self.error
         await self.gate.wait()
+        await self._pass()
         return await self._adapter.commit(changes)
+
+    async def _pass(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.is_lost:
+            self.losses += 1
+            raise ConnectionLostError("the connection is lost")
 
 
 async def values(adapter: Any, shard: str) -> list[bytes]:
@@ -136,6 +154,39 @@ async def test_mqtt_3_gets_no_acknowledgement_of_what_the_store_refused(qos: int
             store.error = None
             client = await served.client("c", Version.V311)
             assert await client.publish("a", b"x", qos) == ReasonCode.SUCCESS
+
+
+@pytest.mark.parametrize("version", BOTH)
+async def test_while_the_store_is_lost_clients_stay_and_their_publishes_wait(version: Version) -> None:
+    async with open_adapter("memory:") as adapter:
+        store = Wrapped(adapter)
+        async with serving(store) as served:  # type: ignore[arg-type]
+            client = await served.client("c", version, clean_start=False, properties=KEPT if version == 5 else EMPTY)
+            store.is_lost = True
+            await client.send(
+                Publish("new", b"1", 1, packet_id=1),
+                Publish("new", b"2", 2, packet_id=2),
+                Publish("new", b"3", 1, retain=True, packet_id=3),
+                Publish("new", b"4", 1, packet_id=4),
+            )
+            while store.losses < 3:
+                await client.silent()
+            store.is_lost = False
+            assert [(await client.receive()) for _ in range(4)] == [Puback(1), Pubrec(2), Puback(3), Puback(4)]
+            assert await values(adapter, "new") == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_subscription_that_waits_for_the_store_does_not_hold_up_the_connection() -> None:
+    async with open_adapter("memory:") as adapter:
+        store = Wrapped(adapter)
+        async with serving(store) as served:  # type: ignore[arg-type]
+            client = await served.client("c", properties=KEPT)
+            store.gate = trio.Event()
+            await client.send(Subscribe(5, (SubscriptionRequest("a"),)))
+            await wait_all_tasks_blocked(0.01)
+            await client.silent()
+            store.gate.set()
+            assert (await client.expect(Suback)).packet_id == 5
 
 
 @pytest.mark.parametrize("version", BOTH)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shards.group_assignment import END_OF_SHARD, GroupAssignment, OffsetRange, RangeSet
+from shards.group_assignment import END_OF_SHARD, GroupAssignment, OffsetRange, RangeSet, sticky_key
 
 
 def test_members_share_ranges_in_order_and_the_least_loaded_comes_first() -> None:
@@ -75,6 +75,64 @@ def test_a_member_that_acknowledges_nothing_gets_no_more_than_its_bound() -> Non
     assert group.members_with_room() == ["a"]
 
 
+def sticky(shard: str, *members: str) -> GroupAssignment[str]:
+    group = GroupAssignment[str](0, sticky_key=sticky_key("sticky/g", shard))
+    for member in members:
+        group.join(member)
+    return group
+
+
+def test_a_sticky_shard_goes_to_one_member_while_it_is_there() -> None:
+    group = sticky("s", "a", "b", "c")
+    [preferred] = group.members_with_room()
+    for number in range(1, 5):
+        group.assign(preferred, number)
+        assert group.members_with_room() == [preferred]
+    for member in {"a", "b", "c"} - {preferred}:
+        group.leave(member)
+        assert group.members_with_room() == [preferred]
+
+
+def test_a_sticky_shard_changes_hands_when_nothing_of_it_is_held() -> None:
+    shard = next(f"s{n}" for n in range(100) if sticky(f"s{n}", "a", "b").members_with_room() == ["b"])
+    group = sticky(shard, "a")
+    group.assign("a", 4)
+    group.join("b")
+    assert group.members_with_room() == [], "b is preferred now, and a holds something"
+    group.acknowledge("a", 0, 2)
+    assert group.members_with_room() == []
+    group.acknowledge("a", 2, 4)
+    assert group.members_with_room() == ["b"]
+    group.assign("b", 6)
+    group.leave("b")
+    assert group.members_with_room() == ["a"]
+    assert group.wanted().first_offset == 4
+
+
+def test_members_of_a_sticky_group_have_equal_parts_and_a_new_one_takes_from_all() -> None:
+    before = {f"s{n}": sticky(f"s{n}", "a", "b", "c").members_with_room()[0] for n in range(600)}
+    assert all(150 < list(before.values()).count(member) < 250 for member in "abc")
+    after = {shard: sticky(shard, "a", "b", "c", "d").members_with_room()[0] for shard in before}
+    moved = {shard: member for shard, member in after.items() if member != before[shard]}
+    assert set(moved.values()) == {"d"}
+    assert 100 < len(moved) < 200
+
+
+def test_a_sticky_member_without_room_keeps_its_shard() -> None:
+    group = GroupAssignment[str](0, max_ranges_per_member=1, sticky_key="s")
+    group.join("a")
+    group.join("b")
+    [preferred] = group.members_with_room()
+    group.assign(preferred, 1)
+    assert group.members_with_room() == []
+
+
+def test_only_the_name_of_a_group_makes_it_sticky() -> None:
+    assert sticky_key("sticky/g", "s") == "s"
+    assert sticky_key("g", "s") is None
+    assert not GroupAssignment[str](0).is_sticky
+
+
 def test_a_trim_moves_the_position_over_what_is_gone() -> None:
     group = GroupAssignment[str](0)
     group.join("a")
@@ -129,10 +187,10 @@ class GroupMachine(RuleBasedStateMachine):
         self.frontier = 0
         self.next_member = 0
 
-    @initialize(bound=st.integers(1, 4))
-    def begin(self, bound: int) -> None:
+    @initialize(bound=st.integers(1, 4), key=st.sampled_from([None, "s"]))
+    def begin(self, bound: int, key: str | None) -> None:
         self.bound = bound
-        self.group = GroupAssignment[int](0, max_ranges_per_member=bound)
+        self.group = GroupAssignment[int](0, max_ranges_per_member=bound, sticky_key=key)
 
     @rule()
     def join(self) -> None:

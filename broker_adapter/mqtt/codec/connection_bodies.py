@@ -80,6 +80,9 @@ def read_connect(_first: int, data: bytes, at: int, stop: int) -> Connect:
 def _version(name: bytes, level: int) -> Version:
     if name == _PROTOCOL_NAME and level in (Version.V311, Version.V5):
         return Version(level)
+    if name == _OLD_PROTOCOL_NAME and level == _OLD_LEVEL:
+        # MQTT 3.1 has the same packets as 3.1.1, and asks for less.
+        return Version.V311
     if name not in (_PROTOCOL_NAME, _OLD_PROTOCOL_NAME):
         raise protocol_error(f"protocol name is {name[:20]!r}, it must be 'MQTT'", is_told=False)
     message = (

@@ -42,13 +42,17 @@ def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Prop
             reader.check(value)
         name = reader.name
         if name not in values:
-            values[name] = (value,) if reader.is_tuple else value
+            # A list while it grows: a packet may have hundreds of thousands.
+            values[name] = [value] if reader.is_tuple else value
         elif reader.repeats:
-            values[name] += (value,)
+            values[name].append(value)
         else:
             raise protocol_error(f"property {name} is there twice, it may be in {_shown(place)} once")
     if "authentication_data" in values and "authentication_method" not in values:
         raise protocol_error("property authentication_data is there without authentication_method")
+    for name in _TUPLES:
+        if name in values:
+            values[name] = tuple(values[name])
     return Properties(**values), end
 
 
@@ -160,6 +164,7 @@ _WRITTEN_PLACES: Final = (
     Place.PUBLISH,
     Place.DISCONNECT,
 )
+_TUPLES: Final = tuple(declared.name for declared in PROPERTIES if declared.is_tuple)
 _READERS: Final = {
     place: {declared.identifier: _reader_of(declared, place) for declared in PROPERTIES} for place in Place
 }

@@ -21,7 +21,7 @@ from broker_adapter.mqtt.codec.properties import EMPTY, Properties
 from broker_adapter.mqtt.codec.property_section import read_properties, write_properties
 from broker_adapter.mqtt.codec.property_table import Place
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
-from broker_adapter.mqtt.codec.text import is_shared, topic_filter
+from broker_adapter.mqtt.codec.text import is_shared, shown, topic_filter
 from broker_adapter.mqtt.codec.version import Version
 
 # Options of a subscription: QoS in bits 0 and 1, retain handling in bits 4 and 5.
@@ -93,7 +93,7 @@ def _subscription(filter_text: str, options: int, version: Version) -> Subscript
         raise protocol_error("SUBSCRIBE has retain handling 3, it must be 0, 1 or 2")
     no_local = bool(options & _NO_LOCAL)
     if no_local and is_shared(filter_text):
-        raise protocol_error(f"SUBSCRIBE has no local with the shared subscription {filter_text!a}")
+        raise protocol_error(f"SUBSCRIBE has no local with the shared subscription {shown(filter_text)}")
     return SubscriptionRequest(filter_text, qos, no_local, bool(options & _RETAIN_AS_PUBLISHED), retain_handling)
 
 

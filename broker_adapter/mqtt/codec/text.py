@@ -20,6 +20,7 @@ _CONTROL: Final = r"\x00-\x1f\x7f-\x9f"
 _CONTROL_CHARACTER: Final = re.compile(f"[{_CONTROL}]")
 _NOT_IN_TOPIC_NAMES: Final = re.compile(f"[+#{_CONTROL}]")
 _REMEMBERED_MAX_BYTES: Final = 256
+_SHOWN_MAX_CHARACTERS: Final = 60
 
 
 def topic_name(raw: bytes) -> str:
@@ -50,11 +51,13 @@ def topic_filter(raw: bytes) -> str:
         raise malformed("topic filter is empty, it must have at least one character")
     levels = text.split("/")
     if any("+" in level and level != "+" for level in levels):
-        raise malformed(f"topic filter {text!a} has '+' within a level, it must be a whole level: 'a/+/b'")
+        raise malformed(f"topic filter {shown(text)} has '+' within a level, it must be a whole level: 'a/+/b'")
     if "#" in text and (text.count("#") > 1 or levels[-1] != "#"):
-        raise malformed(f"topic filter {text!a} has '#' elsewhere than as the whole last level: 'a/#'")
+        raise malformed(f"topic filter {shown(text)} has '#' elsewhere than as the whole last level: 'a/#'")
     if levels[0] == SHARED and (len(levels) < 3 or levels[1] in ("", "+", "#") or levels[2:] == [""]):
-        raise malformed(f"topic filter {text!a} is no shared subscription, which is '$share/<name>/<topic filter>'")
+        raise malformed(
+            f"topic filter {shown(text)} is no shared subscription, which is '$share/<name>/<topic filter>'"
+        )
     return text
 
 
@@ -78,6 +81,11 @@ def user_name(raw: bytes) -> str:
     text = utf8(raw)
     _refuse_control_characters("user name", text)
     return text
+
+
+def shown(text: str) -> str:
+    """Text of a peer for a message; it may be 64 KiB long."""
+    return f"{text!a}" if len(text) <= _SHOWN_MAX_CHARACTERS else f"{text[:_SHOWN_MAX_CHARACTERS]!a}..."
 
 
 def _refuse_control_characters(what: str, text: str) -> None:

@@ -212,7 +212,7 @@ class Inbox:
     def takes(self, arrivals: int, arrivals_bytes: int) -> bool:
         """Whether a source that can wait may put so much in. The last quarter is for those that cannot."""
         limits = self._limits
-        return not self._queue or (
+        return (not self._queue and arrivals == 1) or (
             4 * (len(self._queue) + arrivals) <= 3 * limits.max_queued_count
             and 4 * (self._bytes + arrivals_bytes) <= 3 * limits.max_queued_bytes
         )
@@ -221,6 +221,18 @@ class Inbox:
         count = self.queued_count
         return (count + arrivals <= self._limits.max_queued_count) and (
             self._bytes + self._held_bytes + arrivals_bytes <= self._limits.max_queued_bytes or not count
+        )
+
+    def _may_hold(self, arrivals: int, arrivals_bytes: int) -> bool:
+        """Whether so much more may be held back: a quarter, which `takes` leaves."""
+        held = len(self._held or ())
+        limits = self._limits
+        return self._fits(arrivals, arrivals_bytes) and (
+            (not held and arrivals == 1)
+            or (
+                4 * (held + arrivals) <= limits.max_queued_count
+                and 4 * (self._held_bytes + arrivals_bytes) <= limits.max_queued_bytes
+            )
         )
 
     async def wait_for_room(self) -> None:
@@ -278,10 +290,16 @@ class Inbox:
         Returns:
             Whether there is something to take now.
         """
+        if self._held is not None:
+            if self._may_hold(len(arrivals), arrivals_bytes):
+                self._put_live(shard, arrivals, arrivals_bytes)
+            else:
+                self.give_up_joining()
+            return False
         if not self._fits(len(arrivals), arrivals_bytes):
             return self._put_what_fits(shard, arrivals)
         self._put_live(shard, arrivals, arrivals_bytes)
-        return self._state is State.LIVE
+        return True
 
     def _put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
         assert self.live_frontier is not None  # REQUIRES: whoever calls has looked what lies beyond it
@@ -297,9 +315,6 @@ class Inbox:
             self.note_reached()
 
     def _put_what_fits(self, shard: str, arrivals: Iterable[Arrival]) -> bool:
-        if self._held is not None:
-            self.give_up_joining()
-            return False
         put = False
         for arrival in arrivals:
             arrival_bytes = size_bytes(arrival)

@@ -113,9 +113,10 @@ class Tails:
             need = self._needs[target] = Need(target)
         need.count += 1
         try:
-            while need.tail is None:
+            if not self._find_tail(need):
                 async with self._opening:
-                    await self._find_tail(need)
+                    if not self._find_tail(need):
+                        await self._open_for(need)
         except BaseException:
             self.release(need)
             raise
@@ -127,13 +128,16 @@ class Tails:
         if not need.count:
             self._unneeded.set()
 
-    async def _find_tail(self, need: Need) -> None:
-        if need.tail is not None:
-            return
-        for tail in self._tails.values():
-            if covers(tail.target, need.target):
-                need.move(tail)
-                return
+    def _find_tail(self, need: Need) -> bool:
+        """Whether a tail that there is brings what is needed."""
+        if need.tail is None:
+            for tail in self._tails.values():
+                if covers(tail.target, need.target):
+                    need.move(tail)
+                    break
+        return need.tail is not None
+
+    async def _open_for(self, need: Need) -> None:
         target = need.target
         if len(self._tails) >= self._max_count:
             wanted = covering(self._needs, self._max_count)

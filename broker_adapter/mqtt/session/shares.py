@@ -25,9 +25,13 @@ from broker_adapter.mqtt.session.transitions import merged
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock
 from shards.errors import ShardNotFoundError, VersionConflictError
+from shards.group_assignment import STICKY_PREFIX
 from shards.topic_filters import is_filter
 
 CLEANUP: Final = "cleanup"
+
+STICKY_SHARE_PREFIX: Final = "sticky-"
+"""What the share name begins with of a shared subscription that keeps each topic with one member while it is there."""
 
 _GROUP_CURSOR: Final = "group/"
 _MAX_READABLE_BYTES: Final = 120
@@ -72,7 +76,8 @@ class Shares:
             place = await self._read(group, topic_filter, owned.session.client_id)
             share = place.share
             if share is None:
-                store_group = f"mqtt/{secrets.token_hex(8)}/{quote(group, safe='')[:_MAX_READABLE_BYTES]}"
+                kind = STICKY_PREFIX if group.startswith(STICKY_SHARE_PREFIX) else ""
+                store_group = f"{kind}mqtt/{secrets.token_hex(8)}/{quote(group, safe='')[:_MAX_READABLE_BYTES]}"
                 share = ShareRecord(group, topic_filter, store_group, start_lsn, 0)
             puts: tuple[StatePut, ...] = ()
             if not place.is_member:

@@ -94,12 +94,6 @@ FIRST: Final = [
     Refused("protocol name is another", "10 0b 0003 4d5154 04 02 0000 0000", PROTOCOL),
     Refused("protocol name is none", "10 08 0000 04 02 0000 0000", PROTOCOL),
     Refused(
-        "MQTT 3.1",
-        "10 0e 0006 4d5149736470 03 02 0000 0000",
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-        "20020001",
-    ),
-    Refused(
         "the old name with a newer level",
         "10 0e 0006 4d5149736470 04 02 0000 0000",
         ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -287,6 +281,13 @@ def check(decoder: Decoder, row: Refused) -> None:
     assert decoder.is_empty
 
 
+def test_a_client_of_mqtt_3_1_is_taken_as_one_of_3_1_1() -> None:
+    decoder = Decoder()
+    [connect] = decoder.receive(bytes.fromhex("10 0e 0006 4d5149736470 03 02 0000 0000"))
+    assert isinstance(connect, Connect)
+    assert connect.version is decoder.version is Version.V311
+
+
 @named([*FIRST, *CONNECT_311, *CONNECT_5])
 def test_at_the_beginning(row: Refused) -> None:
     check(Decoder(), row)
@@ -340,6 +341,13 @@ def test_every_first_byte_is_known_or_refused_before_the_body_is_there(sender: S
 def test_a_message_names_the_thing_what_was_found_and_what_is_allowed() -> None:
     error = refusal(Decoder(version=V5), "82 07 0001 00 0001 61 30")
     assert str(error) == "SUBSCRIBE has retain handling 3, it must be 0, 1 or 2"
+
+
+def test_a_message_does_not_repeat_all_that_a_peer_sent() -> None:
+    topic_filter = b"a+" + b"x" * 65_000
+    body = b"\0\1\0" + len(topic_filter).to_bytes(2, "big") + topic_filter + b"\0"
+    length = bytes((len(body) & 0x7F | 0x80, len(body) >> 7 & 0x7F | 0x80, len(body) >> 14))
+    assert len(str(refusal(Decoder(version=V5), (b"\x82" + length + body).hex()))) < 200
 
 
 def test_a_version_must_be_given_for_what_a_server_sends() -> None:

@@ -17,6 +17,7 @@ from broker_adapter.mqtt.codec import (
     MqttProtocolError,
     Packet,
     Pingreq,
+    Properties,
     Puback,
     Publish,
     ReasonCode,
@@ -208,6 +209,13 @@ def test_no_more_is_held_than_one_packet_and_a_chunk() -> None:
     assert found == [Publish("a", bytes(size_bytes)), Pingreq(), Pingreq(), Pingreq()]
     # While it is decoded, a packet is there as received, as one piece and as its payload.
     assert peak_bytes < 4 * size_bytes
+
+
+def test_a_packet_full_of_properties_takes_no_more_than_its_share_of_time() -> None:
+    # Found by reading: each was added to a copy of all before it, which for these takes minutes.
+    count = 400_000
+    packet = Publish("a", properties=Properties(user_properties=(("", ""),) * count))
+    assert Decoder(version=Version.V5).receive(encode(packet, Version.V5)) == [packet]
 
 
 def test_small_packets_at_the_edges_of_chunks_are_not_lost() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
-
-import trio
 
 from broker_adapter.adapter import PendingAppend, StorageAdapter
 from broker_adapter.changes import Changes, Committed
 from journal.protocol.errors import ConnectionLostError
+from shards.model import StateValue
 from shards.record import Record
 
 
@@ -22,7 +21,6 @@ class SeveredStore:
 
     def __init__(self, store: StorageAdapter) -> None:
         self._store = store
-        self._scope = trio.CancelScope()
         self.is_severed = False
 
     def sever(self) -> None:
@@ -54,11 +52,12 @@ class SeveredStore:
         self._require()
         return done
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[Any]:
+    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
         self._require()
-        async for value in self._store.scan_state(prefix):
-            yield value
-            self._require()
+        async with aclosing(self._store.scan_state(prefix)) as values:
+            async for value in values:
+                yield value
+                self._require()
 
     @asynccontextmanager
     async def subscribe(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import attrs
 import trio
 
-from broker_adapter import Delivery, Feed, Progress, StorageAdapter, TopicMapping, open_adapter
+from broker_adapter import Delivery, Feed, Progress, StorageAdapter, Subscription, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import Arrival, DeliveryLimits, Distributor, Inbox
 from broker_adapter.mqtt.message import Message, record_of
 from broker_adapter.mqtt.subscription import SubscriptionOptions
@@ -82,12 +82,9 @@ class Session:
             since_lsn = await self.distributor.subscribe(self.inbox, topic_filter, options_of)
         return since_lsn
 
-    async def restore(self, **subscriptions: int) -> None:
-        """Bring back subscriptions at QoS 1, as filter=since_lsn with ``__`` for a slash and ``ALL`` for ``#``."""
-        restored = {
-            name.replace("__", "/").replace("ALL", "#"): SubscriptionOptions(1, since_lsn=since_lsn)
-            for name, since_lsn in subscriptions.items()
-        }
+    async def restore(self, subscriptions: Mapping[str, int], qos: int = 1) -> None:
+        """Bring back subscriptions, by filter with the lsn since which they count."""
+        restored = {one: SubscriptionOptions(qos, since_lsn=since_lsn) for one, since_lsn in subscriptions.items()}
         await self.distributor.restore(self.inbox, restored)
 
     async def unsubscribe(self, topic_filter: str) -> None:
@@ -130,9 +127,13 @@ async def until(done: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def delivering(
-    store: StorageAdapter | None = None, *, mapping: TopicMapping | None = None, **options: Any
+    store: StorageAdapter | None = None,
+    *,
+    mapping: TopicMapping | None = None,
+    publisher: StorageAdapter | None = None,
+    **options: Any,
 ) -> AsyncIterator[Delivering]:
-    """A distributor over a store in memory, or another one."""
+    """A distributor over a store in memory, or another one; the test publishes to it in its own way or another one."""
     if store is None:
         async with open_adapter("memory:") as opened, delivering(opened, mapping=mapping, **options) as found:
             yield found
@@ -141,7 +142,7 @@ async def delivering(
     distributor = Distributor(store, mapping or TopicMapping(), clock=clock, **options)
     async with trio.open_nursery() as nursery:
         await nursery.start(distributor.run)
-        yield Delivering(store, distributor, clock)
+        yield Delivering(publisher or store, distributor, clock)
         nursery.cancel_scope.cancel()
 
 
@@ -176,18 +177,28 @@ class Brittle:
         if self.refused is not None:
             raise self.refused
         async with self._store.follow(target, after_lsn, until_lsn=until_lsn, credit_bytes=credit_bytes) as feed:
-            brittle = _BrittleFeed(target, feed)
-            self._feeds.add(brittle)
-            try:
+            with self._breakable(_BrittleFeed(target, feed)) as brittle:
+                brittle.start_lsn = feed.start_lsn
                 yield brittle
-            finally:
-                self._feeds.discard(brittle)
+
+    @asynccontextmanager
+    async def subscribe(self, target: str, *arguments: Any, **options: Any) -> AsyncIterator[Feed]:
+        async with self._store.subscribe(target, *arguments, **options) as subscription:
+            with self._breakable(_BrittleFeed(target, subscription)) as brittle:
+                yield brittle
+
+    @contextmanager
+    def _breakable(self, feed: _BrittleFeed) -> Iterator[_BrittleFeed]:
+        self._feeds.add(feed)
+        try:
+            yield feed
+        finally:
+            self._feeds.discard(feed)
 
 
 class _BrittleFeed(Feed):
-    def __init__(self, target: str, feed: Feed) -> None:
+    def __init__(self, target: str, feed: Feed | Subscription) -> None:
         self.target = target
-        self.start_lsn = feed.start_lsn
         self._is_broken = False
         self._waiting = trio.CancelScope()
         self._feed = feed

@@ -71,7 +71,7 @@ class History:
 
     def __init__(self, delivering: Delivering, store: Brittle, seed: int, clients: int = 4) -> None:
         self.delivering = delivering
-        self.store = store
+        self.break_off: Callable[[], None] = store.break_feeds
         self.random = random.Random(seed)
         self.number = 0
         self.is_over = False
@@ -150,8 +150,9 @@ class History:
         if self.open:
             connection = self.open[self.random.choice(sorted(self.open))]
             topic_filter = self.random.choice(FILTERS)
-            number = 1 + FILTERS.index(topic_filter)
-            since_lsn = await connection.session.subscribe(topic_filter, subscription_id=number)
+            since_lsn = await connection.session.subscribe(
+                topic_filter, subscription_id=1 + FILTERS.index(topic_filter)
+            )
             if topic_filter in connection.all_of:
                 assert since_lsn == connection.all_of[topic_filter]
             else:
@@ -172,7 +173,7 @@ class History:
             self.open[self.random.choice(sorted(self.open))].take(self.random.choice((1, 2, 5, 100)))
 
     async def break_feeds(self) -> None:
-        self.store.break_feeds()
+        self.break_off()
 
     async def pause(self) -> None:
         await trio.sleep(self.random.random() * 0.01)
@@ -227,9 +228,12 @@ class History:
 
 
 @asynccontextmanager
-async def histories(store: StorageAdapter, seed: int, limits: DeliveryLimits) -> AsyncIterator[History]:
+async def histories(
+    store: StorageAdapter, seed: int, limits: DeliveryLimits, *, publisher: StorageAdapter | None = None
+) -> AsyncIterator[History]:
+    """A history of a broker over a store, to which the test may publish over another connection."""
     brittle = Brittle(store)
-    async with delivering(brittle, mapping=FOLDED, limits=limits) as found:  # type: ignore[arg-type]
+    async with delivering(brittle, mapping=FOLDED, limits=limits, publisher=publisher) as found:  # type: ignore[arg-type]
         yield History(found, brittle, seed)
 
 
