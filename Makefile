@@ -48,7 +48,7 @@ format: $(VENV_STAMP) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-demo: $(VENV_STAMP) ## live telemetry through two brokers, a mode switch and a SIGKILL; says whether every promise held (ARGS="--json")
+demo: $(VENV_STAMP) ## live telemetry through three MQTT brokers, two SIGKILLs; says whether every promise held (ARGS="--json")
 	@$(BIN)/python -m demo $(ARGS)
 
 bench: $(VENV_STAMP) ## measure against the machine's limits and the peers that are installed (ARGS="--json FILE")

@@ -1,1 +1,4 @@
-"""The main job on real input: ``python -m demo``. `demo.scenario` says what happens, `demo.check` what must hold."""
+"""The main job on real input: ``python -m demo``. `demo.scenario` says what happens, `demo.evidence` what must hold.
+
+`demo.processes` are server and brokers, `demo.clients` MQTT clients, `demo.results` is what is told of a run.
+"""

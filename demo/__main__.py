@@ -14,8 +14,9 @@ import trio
 from rich.console import Console
 
 from demo.display import Display
-from demo.processes import DemoError
-from demo.report import NOTE, Outcome, document, render, render_history, summary, verdict
+from demo.errors import DemoError
+from demo.results.outcome import Outcome
+from demo.results.report import NOTE, document, render, render_history, summary, verdict
 from demo.scenario import run_scenario
 from shards.errors import StorageError
 
@@ -29,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=given.directory))
     try:
-        outcome = trio.run(run_scenario, directory, given.seconds, given.rate / 2, Display())
+        outcome = trio.run(run_scenario, directory, given.seconds, given.rate, Display())
     except* (DemoError, StorageError, OSError) as errors:
         for error in _leaves(errors):
             sys.stderr.write(f"demo: {error}\n")
-        sys.stderr.write(f"demo: data, ledgers and logs are in {directory}\n")
+        sys.stderr.write(f"demo: data and logs are in {directory}\n")
         return_status = 1
     except* KeyboardInterrupt:
         shutil.rmtree(directory)
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell(outcome, as_json=given.json)
         return_status = 1 if outcome.broken else 0
         if given.keep or outcome.broken:
-            sys.stderr.write(f"demo: data, ledgers and logs are in {directory}\n")
+            sys.stderr.write(f"demo: data and logs are in {directory}\n")
         else:
             shutil.rmtree(directory)
     return return_status
@@ -67,13 +68,16 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m demo",
-        description="Live telemetry of this machine through two brokers into a journal server that is killed on the "
-        "way; then every shard is compared with what was acknowledged. The exit status says whether all promises held.",
+        description="Live telemetry of this machine through three MQTT brokers on one journal server; a broker and the "
+        "server are killed on the way. Then what every client published and was given is compared with what is stored. "
+        "The exit status says whether all promises held.",
     )
-    parser.add_argument("--seconds", type=float, default=15.0, help="how long the brokers publish (default: 15)")
-    parser.add_argument("--rate", type=float, default=1000.0, help="records a second of both together (default: 1000)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="how long the clients publish (default: 15)")
+    parser.add_argument(
+        "--rate", type=float, default=500.0, help="messages a second of both publishers together (default: 500)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
-    parser.add_argument("--keep", action="store_true", help="keep the data directory, the ledgers and the logs")
+    parser.add_argument("--keep", action="store_true", help="keep the data directory and the logs")
     parser.add_argument("--directory", type=Path, default=Path(".demo"), help="where they go (default: .demo)")
     given = parser.parse_args(arguments)
     if not _LEAST_SECONDS <= given.seconds <= _MOST_SECONDS:

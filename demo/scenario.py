@@ -1,205 +1,293 @@
-"""What happens, in order: two brokers, a mode switch under load, a SIGKILL and a restart, the check, the history.
+"""What happens, in order: a mode switch, a session goes away, a broker is killed, then the server; a replay, the check.
 
-For the history everything is sealed, and Spark counts what the brokers were promised.
-Nothing but the server is started again on the way: the brokers find their way back on their own.
+For the history everything is sealed, and Spark counts what the server had. Nobody tells the clients anything: they find
+another broker on their own, as the brokers find the server.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
-import attrs
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
-from demo.broker import ROOT, News
-from demo.check import ShardEvidence, check_shard
-from demo.display import Display, in_words
-from demo.history import History, expected_figures, query_sealed
-from demo.processes import BrokerProcess, DemoError, Server, broker_process, free_port
-from demo.read_back import ReadBack, gather_evidence
-from demo.report import Outcome, latencies_by_level
+from demo.clients.crowd import MEMORY_TOPICS, NOT_KEPT, TOPICS, Crowd
+from demo.course import Course
+from demo.display import Display
+from demo.errors import DemoError
+from demo.evidence.read_back import ReadBack, lies_in_file, mode_history, read_shard
+from demo.processes import Broker, Server, free_port
+from demo.results.history import History, expected_figures, query_sealed
+from demo.results.outcome import Outcome, outcome_of
 from journal.check import check_directory
-from shards.model import Mode, SegmentKind, ShardInfo
+from shards.model import Mode, ShardInfo
 
-FIRST, SECOND = "broker-a", "broker-b"
+BROKERS: Final = ("broker-1", "broker-2", "broker-3")
 
-SECOND_BROKER_AT, TO_FILE_AT, TO_MEMORY_AT, KILL_AT = 0.08, 0.25, 0.45, 0.6
+TO_FILE_AT, AWAY_AT, TO_MEMORY_AT, KILL_BROKER_AT, KILL_SERVER_AT, BACK_AT = 0.1, 0.15, 0.25, 0.35, 0.55, 0.75
 """When the steps come, as shares of the run."""
 
-_TOPICS: Final = f"{ROOT}/#"
-_WAIT_S = 20.0
-_AFTER_RESTART_S = 0.5
+_WAIT_S = 30.0
 _SHOW_INTERVAL_S = 0.1
-
-
-@attrs.define(slots=True)
-class _Course:
-    """What was noted on the way.
-
-    Attributes:
-        modes: Mode and the offset from which it holds, by shard.
-        switched: The shard whose mode was switched.
-        killed_at_us: Just before the SIGKILL; like the next two by the wall clock.
-        restarted_at_us: The old server is dead, the new one not yet started: later acknowledgements are of the new one.
-        ready_at_us: The new server accepts: acknowledgements before are of the old one.
-        publishing_s: From the first sample to the last acknowledgement.
-    """
-
-    modes: defaultdict[str, list[tuple[str, int]]] = attrs.Factory(lambda: defaultdict(list))
-    switched: str = ""
-    killed_at_us: int = 0
-    restarted_at_us: int = 0
-    ready_at_us: int = 0
-    publishing_s: float = 0.0
+_LOOK_INTERVAL_S = 0.02
+_QUIET_S = 0.3
 
 
 async def run_scenario(directory: Path, seconds: float, rate: float, display: Display) -> Outcome:
     """Run the demo.
 
     Args:
-        directory: A fresh directory for data, ledgers and logs.
-        seconds: How long the brokers publish.
-        rate: Records a second that each broker samples.
+        directory: A fresh directory for data, configurations and logs.
+        seconds: How long the clients publish.
+        rate: Messages a second that they publish together.
         display: Told of every step.
 
     Raises:
         DemoError: It could not be carried through.
     """
-    course = _Course()
-    data = directory / "data"
+    course, data = Course(), directory / "data"
     async with Server(data, free_port(), directory / "server.log") as server:
         await server.start()
-        display.step(f"the server accepts on {server.url}, process {server.pid}, data in {data}")
-        ledgers = await _with_brokers(server, course, directory, seconds, rate, display)
-        display.step("the checker reads every shard from its start and compares it with the brokers' ledgers")
-        async with open_adapter(server.url) as adapter:
-            evidence, read_back = await gather_evidence(
-                adapter, _TOPICS, ledgers, {course.switched}, course.ready_at_us
-            )
-            begun_at = trio.current_time()
-            await _seal_all(adapter)
-            sealing_s = trio.current_time() - begun_at
+        async with _brokers(server, directory) as brokers, open_adapter(server.url) as adapter:
+            display.step(f"a journal server ({server.url}) and {', '.join(BROKERS)} accept, data in {data}")
+            crowd = Crowd([broker.port for broker in brokers], rate)
+            try:
+                await _publish(adapter, server, brokers, crowd, course, seconds, display)
+                display.step("the checker reads every shard and compares it with the clients' ledgers")
+                infos = {info.name: info for info in await adapter.list_shards(TOPICS)}
+                stored = {name: await read_shard(adapter, info) for name, info in infos.items()}
+                await _receive_the_rest(crowd, stored, course, display)
+            finally:
+                await trio.to_thread.run_sync(crowd.leave)
+            infos = {name: await adapter.describe_shard(name) for name in infos}
+            sealing_s = await _seal_all(adapter, infos)
+            for broker in brokers:
+                await broker.stop()
         await server.stop()
     files = list((data / "sealed").glob("shard=*/*.parquet"))
-    display.step(f"what lies in files was sealed: {len(files)} Parquet files; the server has stopped on SIGTERM")
+    display.step(
+        f"what lies in files was sealed: {len(files)} Parquet files; brokers and server have stopped on SIGTERM"
+    )
     report = await trio.to_thread.run_sync(check_directory, str(data))
     with display.working("every checksum of its directory was checked; Spark starts, then reads the sealed files"):
         found, session_s, query_s = await trio.to_thread.run_sync(query_sealed, data)
+    modes = _modes(infos, course)
     history = History(
         found=found,
-        expected=expected_figures(ledgers),
+        expected=expected_figures(
+            {
+                name: [metric for offset, metric in read.metrics if lies_in_file(offset, modes[name])]
+                for name, read in stored.items()
+            }
+        ),
         sealed_files=len(files),
         sealed_bytes=sum(file.stat().st_size for file in files),
         sealing_s=sealing_s,
         session_s=session_s,
         query_s=query_s,
     )
-    return _outcome(course, evidence, read_back, [str(damage) for damage in report.damages], history)
+    return outcome_of(crowd, course, stored, modes, [str(damage) for damage in report.damages], history)
 
 
-async def _seal_all(adapter: StorageAdapter) -> None:
-    """Close every shard's segment and wait until those in files are Parquet."""
-    for info in await adapter.list_shards(_TOPICS):
-        with _deadline(f"{info.name} was not sealed"):
-            await adapter.seal(info.name, wait=True)
+@asynccontextmanager
+async def _brokers(server: Server, directory: Path) -> AsyncIterator[list[Broker]]:
+    """Three brokers for the length of the block."""
+    async with AsyncExitStack() as stack:
+        brokers = [Broker(name, server.url, free_port(), MEMORY_TOPICS, directory) for name in BROKERS]
+        for broker in brokers:
+            await stack.enter_async_context(broker)
+        async with trio.open_nursery() as nursery:
+            for broker in brokers:
+                nursery.start_soon(broker.start)
+        yield brokers
 
 
-async def _with_brokers(
-    server: Server, course: _Course, directory: Path, seconds: float, rate: float, display: Display
-) -> list[Path]:
-    """Everything that happens while the brokers run. Returns their ledgers."""
-    async with trio.open_nursery() as nursery, broker_process(FIRST, server.url, rate, directory, nursery) as first:
-        await _wait_for(first, lambda news: news.durable > 0, "published anything")
-        begun_at = trio.current_time()
-        display.step(f"{FIRST} publishes this machine's telemetry from /proc as {ROOT}/{FIRST}/...")
-        await trio.sleep(seconds * SECOND_BROKER_AT)
-        async with broker_process(SECOND, server.url, rate, directory, nursery) as second:
-            display.step(f"{SECOND} does the same; each subscribes to {_TOPICS} and so receives the other's topics")
-            brokers = (first, second)
-            with display.counting(seconds) as show:
-                nursery.start_soon(_show, brokers, show)
-                await _switch_modes(server, brokers, course, begun_at, seconds, display)
-                await _kill_and_restart(server, brokers, course, display)
-                await trio.sleep_until(max(begun_at + seconds, trio.current_time() + _AFTER_RESTART_S))
-                await _finish(server, brokers, course, display)
-        nursery.cancel_scope.cancel()
-    return [broker.ledger_path for broker in brokers]
-
-
-async def _switch_modes(
-    server: Server, brokers: Sequence[BrokerProcess], course: _Course, begun_at: float, seconds: float, display: Display
+async def _publish(
+    adapter: StorageAdapter,
+    server: Server,
+    brokers: Sequence[Broker],
+    crowd: Crowd,
+    course: Course,
+    seconds: float,
+    display: Display,
 ) -> None:
-    """Switch the busiest memory-mode shard to files and back while it is being written."""
-    for broker in brokers:
-        await _wait_for(broker, lambda news: news.durable > 0 and news.memory > 0 and news.received > 0, "begun")
-    async with open_adapter(server.url) as adapter:
-        infos = await adapter.list_shards(_TOPICS)
-        for info in infos:
-            course.modes[info.name].append((info.config.mode.value, 0))
-        course.switched = max((info for info in infos if info.config.mode is Mode.MEMORY), key=_end).name
-        for mode, share in ((Mode.FILE, TO_FILE_AT), (Mode.MEMORY, TO_MEMORY_AT)):
-            await trio.sleep_until(begun_at + seconds * share)
-            info = await adapter.set_mode(course.switched, mode)
+    """Everything that happens while the clients publish; at the end all that was published is acknowledged."""
+    for listener, topic_filter in crowd.listeners.items():
+        listener.client.subscribe(topic_filter, 1 if topic_filter.startswith("$share") else 2)
+        listener.client.connect()
+    for publisher in crowd.publishers:
+        publisher.client.connect()
+    await _until("a client was not accepted", lambda: all(client.is_connected for client in crowd.clients))
+    await _until("a subscription was not granted", lambda: all(each.client.is_subscribed for each in crowd.listeners))
+    display.step(f"{len(crowd.clients)} clients (paho-mqtt, MQTT 3.1.1 and 5) are at three brokers; two publish /proc")
+    begun_at = trio.current_time()
+
+    def at(share: float) -> float:
+        return begun_at + seconds * share
+
+    with display.counting(seconds) as show:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_show, crowd, show)
+            for publisher in crowd.publishers:
+                nursery.start_soon(publisher.run)
+            await trio.sleep_until(at(TO_FILE_AT))
+            await _switch_mode(adapter, crowd, course, Mode.FILE, display)
+            await trio.sleep_until(at(AWAY_AT))
+            left_at, port = trio.current_time(), crowd.away.client.port
+            await trio.to_thread.run_sync(crowd.away.client.leave)
             display.step(
-                f"{info.name}, which is being written, goes on in {mode.value} mode at offset {info.next_offset:,}"
+                f"the durable session '{crowd.away.client.client_id}' goes away at {crowd.away.ledger.count:,} messages"
             )
-            with _deadline(f"nothing more was written to {info.name}"):
-                await adapter.read(info.name, info.next_offset, max_wait_s=_WAIT_S)
-        await trio.sleep_until(begun_at + seconds * KILL_AT)
-        course.modes[course.switched] = mode_history(await adapter.describe_shard(course.switched))
+            await trio.sleep_until(at(TO_MEMORY_AT))
+            await _switch_mode(adapter, crowd, course, Mode.MEMORY, display)
+            await trio.sleep_until(at(KILL_BROKER_AT))
+            await _kill_broker(brokers[0], crowd, course, display)
+            await trio.sleep_until(at(KILL_SERVER_AT))
+            await _kill_server(adapter, server, crowd, course, display)
+            await trio.sleep_until(at(BACK_AT))
+            course.away_s = trio.current_time() - left_at
+            await _come_back(crowd, port, course, display)
+            await trio.sleep_until(at(1.0))
+            nursery.cancel_scope.cancel()
+
+    def is_through() -> bool:
+        for publisher in crowd.publishers:
+            publisher.publish_held()
+        return all(publisher.is_through for publisher in crowd.publishers)
+
+    await _until("not everything that was published is acknowledged", is_through)
+    course.publishing_s = trio.current_time() - begun_at
+    display.step(crowd.in_words())
 
 
-def mode_history(info: ShardInfo) -> list[tuple[str, int]]:
-    """Modes that a shard has been in and the offsets from which they held, as its segments show it."""
-    history: list[tuple[str, int]] = []
-    for segment in info.segments:
-        mode = Mode.MEMORY if segment.kind is SegmentKind.MEMORY else Mode.FILE
-        if segment.next_offset > segment.base_offset and (not history or history[-1][0] != mode.value):
-            history.append((mode.value, segment.base_offset))
-    return history
+async def _switch_mode(adapter: StorageAdapter, crowd: Crowd, course: Course, mode: Mode, display: Display) -> None:
+    """Switch the busiest memory-mode shard to files, or that one back, while it is being written."""
+    if not course.switched:
+        await _until("nothing came that is kept in memory", crowd.has_received_from_memory)
+        infos = await adapter.list_shards(TOPICS)
+        course.switched = max((info for info in infos if info.config.mode is Mode.MEMORY), key=_end).name
+    info = await adapter.set_mode(course.switched, mode)
+    display.step(
+        f"{course.switched}, which is being written, goes on in {mode.value} mode at offset {info.next_offset:,}"
+    )
 
 
-async def _kill_and_restart(
-    server: Server, brokers: Sequence[BrokerProcess], course: _Course, display: Display
-) -> None:
-    """SIGKILL the server, start it on the same data and port, and wait until both brokers publish again."""
-    display.step(in_words([broker.news for broker in brokers]))
-    pid, course.killed_at_us = server.pid, _now_us()
+async def _kill_broker(broker: Broker, crowd: Crowd, course: Course, display: Display) -> None:
+    """SIGKILL the broker that half of the clients are at; wait until its publisher is heard by another one."""
+    bereft = [client.client_id for client in crowd.clients if client.port == broker.port]
+    pid, course.broker_killed_at_us = broker.pid, _now_us()
+    await broker.kill()
+    display.step(f"SIGKILL to {broker.name}, process {pid}; its clients {', '.join(bereft)} look for another broker")
+    publisher = crowd.publishers[0]
+    await _until(
+        f"{publisher.client.client_id} was not heard by another broker",
+        lambda: publisher.ledger.acknowledged_of_later_than(course.broker_killed_at_us) is not None,
+    )
+    await broker.start()
+    display.step(f"{publisher.client.client_id} has acknowledgements by another broker; {broker.name} is started again")
+
+
+async def _kill_server(adapter: StorageAdapter, server: Server, crowd: Crowd, course: Course, display: Display) -> None:
+    """SIGKILL the server, start it on the same data and port, and wait until both publishers are heard again."""
+    course.switched_modes = mode_history(await adapter.describe_shard(course.switched))
+    display.step(crowd.in_words())
+    pid, course.server_killed_at_us = server.pid, _now_us()
     await server.kill()
-    course.restarted_at_us = _now_us()
     display.step(f"SIGKILL to the server, process {pid}; it is started again on the same data and port")
     await server.start()
-    course.ready_at_us = _now_us()
-    display.step(f"the server accepts again, process {server.pid}; the brokers connect by themselves")
-    for broker in brokers:
-        await _wait_for(broker, lambda news: news.acknowledged_at_us > course.ready_at_us, "published again")
-    display.step("both brokers have appends acknowledged again")
+    course.server_back_at_us = _now_us()
+    await _until(
+        "a publisher was not heard again",
+        lambda: all(
+            publisher.ledger.acknowledged_of_later_than(course.server_back_at_us) is not None
+            for publisher in crowd.publishers
+        ),
+    )
+    display.step("the brokers have found it again by themselves: both publishers have acknowledgements")
 
 
-async def _finish(server: Server, brokers: Sequence[BrokerProcess], course: _Course, display: Display) -> None:
-    """Stop the brokers when everything is acknowledged and the other one has received it."""
-    for broker in brokers:
-        with _deadline(f"{broker.name} still waited for acknowledgements when it was stopped"):
-            course.publishing_s = max(course.publishing_s, (await broker.stop()).seconds)
-    display.step(in_words([broker.news for broker in brokers]))
-    async with open_adapter(server.url) as adapter:
-        ends = {info.name: info.next_offset for info in await adapter.list_shards(_TOPICS)}
-    for broker in brokers:
-        own = f"{ROOT}/{broker.name}/"
-        with _deadline(f"{broker.name} did not receive everything"):
-            await broker.finish({name: end for name, end in ends.items() if not name.startswith(own)})
-    display.step("both brokers have stopped: all of theirs is acknowledged, all of the other's received")
+async def _come_back(crowd: Crowd, left_port: int, course: Course, display: Display) -> None:
+    """Connect the session that was away, at another broker; wait until it has what came meanwhile."""
+    client, ledger = crowd.away.client, crowd.away.ledger
+    before, begun_at = ledger.count, trio.current_time()
+    client.move_on()
+    client.connect()
+    goal = {
+        topic: sum(bool(each.acknowledged_at_us) for each in published)
+        for publisher in crowd.publishers
+        for topic, published in publisher.ledger.topics.items()
+        if topic.rsplit("/", 1)[-1] not in NOT_KEPT and not topic.endswith("network")
+    }
+    await _until(
+        "the session that was away did not get what came meanwhile",
+        lambda: all(len(ledger.topics[topic]) >= count for topic, count in goal.items()),
+    )
+    course.catching_up = (ledger.count - before, trio.current_time() - begun_at)
+    assert client.port != left_port
+    display.step(f"'{client.client_id}' is back at another broker after {course.away_s:.1f} s and has caught up")
 
 
-async def _wait_for(broker: BrokerProcess, is_so: Callable[[News], bool], what: str) -> None:
-    with _deadline(f"{broker.name} has not {what}"):
-        await broker.wait_until(lambda: is_so(broker.news))
+async def _receive_the_rest(crowd: Crowd, stored: dict[str, ReadBack], course: Course, display: Display) -> None:
+    """Wait until the subscribers have what is stored; then have it all played again."""
+    numbers = {topic: {record.number for record in read.found} for topic, read in stored.items()}
+    count = sum(len(read.found) for read in stored.values())
+
+    def have_all() -> bool:
+        return all(
+            wanted <= {each.number for each in ledger.topics[topic]}
+            for name, ledger in crowd.ledgers.items()
+            if ledger is not crowd.player.ledger
+            for topic, wanted in numbers.items()
+        )
+
+    # What does not come in time is the checker's to tell.
+    with trio.move_on_after(_WAIT_S):
+        await _look_until(have_all)
+    begun_at = trio.current_time()
+    crowd.player.client.subscribe(f"$replay/earliest/{TOPICS}", 2)
+    crowd.player.client.connect()
+    with trio.move_on_after(_WAIT_S):
+        await _look_until(lambda: crowd.player.ledger.count >= count)
+    course.replayed = (crowd.player.ledger.count, trio.current_time() - begun_at)
+    display.step(
+        f"a client without a session has had everything played from the beginning: {course.replayed[0]:,} messages"
+    )
+    # What must not come has no condition to wait for.
+    await trio.sleep(_QUIET_S)
+
+
+async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> float:
+    """Close every shard's segment and wait until those in files are Parquet; the seconds that took."""
+    begun_at = trio.current_time()
+    for name in infos:
+        with _deadline(f"{name} was not sealed"):
+            await adapter.seal(name, wait=True)
+    return trio.current_time() - begun_at
+
+
+def _modes(infos: dict[str, ShardInfo], course: Course) -> dict[str, list[tuple[str, int]]]:
+    """Mode history of each shard; of memory segments that went with the server nothing is left to tell it by."""
+    found = {name: [(info.config.mode.value, 0)] for name, info in infos.items()}
+    return {**found, course.switched: course.switched_modes}
+
+
+async def _until(otherwise: str, is_so: Callable[[], bool]) -> None:
+    """Wait until something is so.
+
+    Raises:
+        DemoError: It took too long.
+    """
+    with _deadline(otherwise):
+        await _look_until(is_so)
+
+
+async def _look_until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110  it is paho's threads that make it so, and they know of no trio
+        await trio.sleep(_LOOK_INTERVAL_S)
 
 
 @contextmanager
@@ -216,32 +304,10 @@ def _deadline(otherwise: str) -> Iterator[None]:
         raise DemoError(f"{otherwise}, within {_WAIT_S:.0f} s") from None
 
 
-async def _show(brokers: Sequence[BrokerProcess], show: Callable[[list[News]], None]) -> None:
+async def _show(crowd: Crowd, show: Callable[[str], None]) -> None:
     while True:
-        show([broker.news for broker in brokers])
+        show(crowd.in_words())
         await trio.sleep(_SHOW_INTERVAL_S)
-
-
-def _outcome(
-    course: _Course,
-    evidence: Sequence[ShardEvidence],
-    read_back: ReadBack,
-    damages: Sequence[str],
-    history: History,
-) -> Outcome:
-    by_new_server = [ack.at_us for each in evidence for ack in each.acknowledged if ack.at_us > course.restarted_at_us]
-    return Outcome(
-        shards=[check_shard(each) for each in evidence],
-        modes=course.modes,
-        publishing_s=course.publishing_s,
-        published_bytes=sum(record.size_bytes for each in evidence for record in each.published),
-        latencies=latencies_by_level(evidence),
-        ready_again_s=(course.ready_at_us - course.killed_at_us) / 1e6,
-        acknowledged_again_s=(min(by_new_server) - course.killed_at_us) / 1e6,
-        read_back=read_back,
-        damages=damages,
-        history=history,
-    )
 
 
 def _end(info: ShardInfo) -> int:

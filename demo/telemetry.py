@@ -15,6 +15,8 @@ Reading = dict[str, str | int | float]
 """One thing measured at one moment: names and values, ready for JSON."""
 
 PROC: Final = Path("/proc")
+ROOT: Final = "host"
+"""First level of all topics."""
 
 _SECTOR_BYTES = 512
 _CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")

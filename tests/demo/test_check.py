@@ -7,214 +7,171 @@ from typing import Any
 import attrs
 import pytest
 
-from demo.check import Found, Range, ShardEvidence, ShardResult, check_shard
-from demo.ledger import Acknowledged, Published, Received, ReceivedGap
-from shards.model import AckLevel
+from demo.evidence.check import Found, Range, Seen, TopicEvidence, TopicResult, check_topic
+from demo.evidence.ledger import Published, Received
 
-SHARD = "host/broker-a/cpu"
+TOPIC = "host/sensor-a/cpu"
 BEFORE_US, BACK_AT_US, AFTER_US = 100, 200, 300
 
 
-def published(count: int) -> list[Published]:
-    return [Published(SHARD, at, f"d{at}", 10) for at in range(count)]
+def published(count: int, *, unacknowledged: tuple[int, ...] = (), at_us: int = BEFORE_US) -> list[Published]:
+    return [Published(f"d{at}", 10, 1.0, 50, 0 if at in unacknowledged else at_us) for at in range(count)]
 
 
-def acknowledged(
-    sequence: int, offset: int, level: AckLevel = AckLevel.DURABLE, at_us: int = BEFORE_US
-) -> Acknowledged:
-    return Acknowledged(SHARD, sequence, f"d{sequence}", offset, level, 1000, at_us)
+def found(*numbers: int) -> list[Found]:
+    return [Found(offset, number, f"d{number}") for offset, number in enumerate(numbers)]
 
 
-def found(sequence: int, offset: int) -> Found:
-    return Found(offset, f"d{sequence}", sequence)
+def received(*numbers: int) -> list[Received]:
+    return [Received(number, f"d{number}", 1000) for number in numbers]
 
 
-def received(sequence: int, offset: int) -> Received:
-    return Received(SHARD, offset, f"d{sequence}", 1000)
-
-
-def file_shard(**changes: Any) -> ShardEvidence:
-    """Three records, all durable, all there, all received."""
-    evidence = ShardEvidence(
-        name=SHARD,
-        may_lose=False,
-        start_offset=0,
-        next_offset=3,
-        published=published(3),
-        acknowledged=[acknowledged(at, at) for at in range(3)],
-        found=[found(at, at) for at in range(3)],
-        gaps=[],
-        received=[received(at, at) for at in range(3)],
-        received_gaps=[],
-        back_at_us=BACK_AT_US,
+def evidence(qos: int = 2, **changes: Any) -> TopicEvidence:
+    """Three messages, all acknowledged, stored, received by everybody, and played again."""
+    return attrs.evolve(
+        TopicEvidence(
+            name=TOPIC,
+            qos=qos,
+            is_stored=True,
+            may_lose=False,
+            published=published(3),
+            found=found(0, 1, 2),
+            gaps=[],
+            seen={
+                "watcher": Seen(received=received(0, 1, 2)),
+                "group": Seen(received=received(1, 0, 2), shares=True),
+                "replay": Seen(received=received(0, 1, 2), from_store=True),
+            },
+            back_at_us=BACK_AT_US,
+        ),
+        **changes,
     )
-    return attrs.evolve(evidence, **changes)
 
 
-def memory_shard(**changes: Any) -> ShardEvidence:
-    """Two records before the kill, of which the other broker got one; offsets reserved up to 9; one record after it."""
-    evidence = file_shard(
-        may_lose=True,
-        next_offset=11,
-        acknowledged=[
-            acknowledged(0, 0, AckLevel.MEMORY),
-            acknowledged(1, 1, AckLevel.MEMORY),
-            acknowledged(2, 10, AckLevel.MEMORY, AFTER_US),
-        ],
-        found=[found(2, 10)],
-        gaps=[Range(0, 10)],
-        received=[received(0, 0), received(2, 10)],
-        received_gaps=[ReceivedGap(SHARD, 1, 10)],
-    )
-    return attrs.evolve(evidence, **changes)
+def seen(**changes: Seen) -> dict[str, Seen]:
+    return {**evidence().seen, **changes}
 
 
-def broken(result: ShardResult) -> set[str]:
+def broken(result: TopicResult) -> set[str]:
     return {line.partition(": ")[2] for line in result.broken}
 
 
-def test_what_is_all_there_holds() -> None:
-    result = check_shard(file_shard())
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_all_there_holds(qos: int) -> None:
+    result = check_topic(evidence(qos))
 
     assert result.broken == []
-    assert (result.published, result.durable, result.read_back, result.received_live) == (3, 3, 3, 3)
+    assert (result.published, result.acknowledged, result.stored, result.stored_again) == (3, 3, 3, 0)
+    assert {name: each.received for name, each in result.seen.items()} == {"watcher": 3, "group": 3, "replay": 3}
+    assert result.lost_in_all == result.doubled_in_all == 0
 
 
-def test_what_was_lost_from_memory_holds_when_it_is_shown_as_a_gap() -> None:
-    result = check_shard(memory_shard())
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_acknowledged_message_that_is_not_stored_is_lost(qos: int) -> None:
+    assert "1 acknowledged and not in the store" in broken(check_topic(evidence(qos, found=found(0, 2))))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("name", ["watcher", "group", "replay"])
+def test_a_stored_message_that_a_subscriber_lacks_is_lost(qos: int, name: str) -> None:
+    lacking = seen(**{name: attrs.evolve(evidence().seen[name], received=received(0, 2))})
+    result = check_topic(evidence(qos, seen=lacking))
+
+    assert broken(result) == {f"1 stored and not received by {name}"}
+    assert result.lost_in_all == 1
+
+
+def test_a_copy_is_doubled_at_quality_2_and_counted_at_quality_1() -> None:
+    twice = seen(watcher=Seen(received=received(0, 1, 1, 2)))
+
+    assert broken(check_topic(evidence(2, seen=twice))) == {"1 received twice by watcher"}
+    result = check_topic(evidence(1, seen=twice))
+    assert result.broken == []
+    assert (result.seen["watcher"].received, result.seen["watcher"].again) == (3, 1)
+
+
+def test_a_copy_in_the_store_is_doubled_at_quality_2_and_is_played_twice_at_quality_1() -> None:
+    stored = found(0, 1, 1, 2)
+
+    assert "1 stored twice" in broken(check_topic(evidence(2, found=stored)))
+    played = seen(replay=Seen(received=received(0, 1, 1, 2), from_store=True))
+    result = check_topic(evidence(1, found=stored, seen=played))
+    assert result.broken == []
+    assert result.stored_again == 1
+    more = seen(replay=Seen(received=received(0, 0, 1, 1, 2), from_store=True))
+    assert broken(check_topic(evidence(1, found=stored, seen=more))) == {"1 received twice by replay"}
+
+
+def test_a_group_may_get_one_again_that_a_lost_member_left() -> None:
+    again = seen(group=Seen(received=received(0, 1, 2, 0), shares=True))
+
+    assert check_topic(evidence(2, seen=again)).broken == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_another_order_is_found_in_store_and_at_subscribers(qos: int) -> None:
+    result = check_topic(evidence(qos, found=found(1, 0, 2), seen=seen(watcher=Seen(received=received(0, 2, 1)))))
+
+    assert broken(result) == {"out of order in the store", "out of order in watcher"}
+
+
+def test_a_repetition_after_a_lost_connection_is_no_other_order() -> None:
+    again = seen(watcher=Seen(received=received(0, 1, 0, 1, 2)))
+
+    assert check_topic(evidence(1, seen=again)).broken == []
+
+
+def test_what_nobody_published_is_found() -> None:
+    changed = [Found(0, 0, "d0"), Found(1, 1, "other"), Found(2, 2, "d2")]
+    unknown = seen(watcher=Seen(received=[*received(0, 1, 2), Received(-1, "x", 0), Received(7, "d7", 0)]))
+    result = check_topic(evidence(1, found=changed, seen=unknown))
+
+    assert "1 stored and never published" in broken(result)
+    assert "2 received by watcher and never published" in broken(result)
+
+
+def test_a_publish_without_an_answer_is_told() -> None:
+    result = check_topic(evidence(published=published(3, unacknowledged=(1,))))
+
+    assert broken(result) == {"1 published and never acknowledged"}
+
+
+def memory(**changes: Any) -> TopicEvidence:
+    """Of three messages the first two went with the server, one of which nobody had received."""
+    there = Seen(received=received(0, 2))
+    return evidence(
+        1,
+        may_lose=True,
+        published=[*published(2), *published(3, at_us=AFTER_US)[2:]],
+        found=[Found(10, 2, "d2")],
+        gaps=[Range(0, 10)],
+        seen={"watcher": there, "replay": Seen(received=received(2), from_store=True)},
+        **changes,
+    )
+
+
+def test_what_was_in_memory_may_go_with_the_server_if_a_gap_is_shown() -> None:
+    result = check_topic(memory())
 
     assert result.broken == []
-    assert (result.memory, result.read_back, result.lost_memory, result.gaps) == (3, 1, 2, (Range(0, 10),))
-
-
-def test_a_durable_record_that_is_missing_breaks_it() -> None:
-    result = check_shard(file_shard(found=[found(0, 0), found(2, 2)]))
-
-    assert result.missing_durable == 1
-    assert broken(result) >= {"1 acknowledged as durable and missing"}
-
-
-def test_a_gap_does_not_excuse_a_missing_durable_record() -> None:
-    acks = [acknowledged(0, 0), acknowledged(1, 1, AckLevel.MEMORY), acknowledged(2, 10, AckLevel.MEMORY, AFTER_US)]
-
-    assert broken(check_shard(memory_shard(acknowledged=acks))) == {"1 acknowledged as durable and missing"}
-
-
-def test_a_durable_record_with_another_content_is_missing() -> None:
-    other = Found(1, "other", 1)
-
-    assert broken(check_shard(file_shard(found=[found(0, 0), other, found(2, 2)]))) == {
-        "1 acknowledged as durable and missing",
-        "1 stored and never published",
-    }
-
-
-def test_a_silent_loss_from_memory_breaks_it() -> None:
-    result = check_shard(memory_shard(start_offset=10, gaps=[]))
-
-    assert broken(result) == {"2 acknowledged as in memory and missing without a gap"}
-
-
-def test_a_loss_after_the_server_was_back_has_no_excuse() -> None:
-    acks = [
-        acknowledged(0, 0, AckLevel.MEMORY),
-        acknowledged(1, 1, AckLevel.MEMORY, AFTER_US),
-        acknowledged(2, 10, AckLevel.MEMORY, AFTER_US),
-    ]
-
-    assert broken(check_shard(memory_shard(acknowledged=acks))) == {
-        "1 acknowledged as in memory and missing without a gap"
-    }
-
-
-def test_a_gap_in_a_shard_that_was_never_in_memory_breaks_it() -> None:
-    result = check_shard(file_shard(next_offset=5, gaps=[Range(3, 5)]))
-
-    assert broken(result) == {"2 offsets that are neither a record nor a gap, or both"}
+    assert (result.lost_from_memory, result.stored) == (2, 1)
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    "changes",
     [
-        (
-            {"next_offset": 4, "found": [*file_shard().found, found(2, 3)]},
-            {"1 stored twice", "out of order"},
-        ),
-        (
-            {"acknowledged": [acknowledged(0, 0), acknowledged(1, 1), acknowledged(2, 1)]},
-            {
-                "1 acknowledged as durable and missing",
-                "1 stored twice",
-                "out of order",
-                # Of two records at one offset the later ledger line counts, and nobody swore to the third.
-                "2 received twice or wrongly",
-            },
-        ),
-        (
-            {"next_offset": 4, "found": [*file_shard().found, Found(3, "stranger", 9)]},
-            {"1 stored and never published"},
-        ),
-        (
-            {"next_offset": 4},
-            {"1 offsets that are neither a record nor a gap, or both"},
-        ),
-        (
-            {"acknowledged": [acknowledged(0, 0), acknowledged(1, 1)]},
-            {"1 published and never acknowledged", "1 received twice or wrongly"},
-        ),
-        (
-            {"found": [found(1, 0), found(0, 1), found(2, 2)]},
-            {"2 acknowledged as durable and missing", "out of order"},
-        ),
-        (
-            {"received": [received(0, 0), received(2, 2)]},
-            {"1 not received by the other broker"},
-        ),
-        (
-            {"received": [received(0, 0), received(1, 1), received(1, 1), received(2, 2)]},
-            {"2 received twice or wrongly"},
-        ),
-        (
-            {"received": [received(0, 0), received(2, 1), received(2, 2)]},
-            {"1 not received by the other broker", "2 received twice or wrongly"},
-        ),
-    ],
-    ids=[
-        "a record twice",
-        "an offset twice",
-        "a stranger",
-        "an offset of nothing",
-        "no acknowledgement",
-        "out of order",
-        "not received",
-        "received twice",
-        "received wrongly",
+        {"may_lose": False},
+        {"gaps": []},
+        {"back_at_us": 0},
+        {"back_at_us": BEFORE_US},
     ],
 )
-def test_each_broken_promise_is_named(changes: dict[str, Any], line: set[str]) -> None:
-    assert broken(check_shard(file_shard(**changes))) == line
+def test_nothing_else_excuses_a_loss(changes: dict[str, Any]) -> None:
+    assert "2 acknowledged and not in the store" in broken(check_topic(attrs.evolve(memory(), **changes)))
 
 
-def test_a_receiver_may_be_shown_the_gap_instead_of_a_lost_record_but_not_of_one_that_is_there() -> None:
-    missed = memory_shard(received=[received(0, 0)], received_gaps=[ReceivedGap(SHARD, 1, 11)])
-
-    assert broken(check_shard(missed)) == {"1 not received by the other broker"}
-
-
-def test_a_record_that_was_delivered_lost_and_stored_again_is_no_double() -> None:
-    again = memory_shard(
-        published=published(2),
-        acknowledged=[acknowledged(0, 0, AckLevel.MEMORY), acknowledged(1, 10, AckLevel.MEMORY, AFTER_US)],
-        found=[found(1, 10)],
-        received=[received(0, 0), received(1, 1), received(1, 10)],
-        received_gaps=[ReceivedGap(SHARD, 2, 10)],
-    )
-
-    assert check_shard(again).broken == []
-
-
-def test_an_acknowledgement_without_an_offset_is_found_by_its_content() -> None:
-    acks = [acknowledged(0, 0), acknowledged(1, -1), acknowledged(2, 2)]
-
-    assert check_shard(file_shard(acknowledged=acks)).broken == []
-    assert check_shard(file_shard(acknowledged=acks, found=[found(0, 0), found(2, 2)])).missing_durable == 1
+def test_messages_that_are_not_kept_may_be_lost_but_come_at_most_once() -> None:
+    kept = {"is_stored": False, "found": [], "published": published(3, unacknowledged=(0, 1, 2))}
+    assert check_topic(evidence(0, **kept, seen={"watcher": Seen(received=received(0, 2))})).broken == []
+    twice = check_topic(evidence(0, **kept, seen={"watcher": Seen(received=received(0, 0))}))
+    assert broken(twice) == {"1 received twice by watcher"}

@@ -1,39 +1,26 @@
-"""What the ledgers promise of the sealed segments, topic by topic."""
+"""What the store promises of the sealed segments, topic by topic."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-from demo.history import Figures, expected_figures
-from demo.ledger import Acknowledged, Ledger, Published
+from demo.evidence.read_back import lies_in_file
+from demo.results.history import Figures, History, expected_figures
 
-CPU = "host/broker-a/cpu"
-
-
-def ledger_of(path: Path, numbers: list[float | None], *, levels: list[int]) -> Path:
-    with Ledger(path) as ledger:
-        for sequence, (number, level) in enumerate(zip(numbers, levels, strict=True)):
-            ledger.write([Published(CPU, sequence, f"d{sequence}", 10, number)])
-            if level:
-                ledger.write([Acknowledged(CPU, sequence, f"d{sequence}", sequence, level, 5, 5)])
-    return path
+CPU = "host/sensor-a/cpu"
 
 
-def test_only_what_was_acknowledged_as_durable_counts(tmp_path: Path) -> None:
-    path = ledger_of(tmp_path / "ledger", [1.0, 2.0, 3.0, 4.0], levels=[2, 1, 0, 2])
+def test_the_figures_are_those_of_the_records_in_files() -> None:
+    expected = expected_figures({CPU: [1.0, 4.0], "host/sensor-b/load": []})
 
-    assert expected_figures([path]) == [Figures(CPU, "user", 2, 2.5, pytest.approx(3.85))]
+    assert expected == [Figures(CPU, "user", 2, 2.5, pytest.approx(3.85))]
 
 
-def test_a_record_without_a_number_counts_but_has_no_share_in_the_mean(tmp_path: Path) -> None:
-    path = ledger_of(tmp_path / "ledger", [None, 8.0, None], levels=[2, 2, 2])
-    other = ledger_of(tmp_path / "other", [None], levels=[2])
-
-    assert expected_figures([path]) == [Figures(CPU, "user", 3, 8.0, 8.0)]
-    assert expected_figures([other]) == [Figures(CPU, "user", 1, None, None)]
+def test_a_record_without_a_number_counts_but_has_no_share_in_the_mean() -> None:
+    assert expected_figures({CPU: [None, 8.0, None]}) == [Figures(CPU, "user", 3, 8.0, 8.0)]
+    assert expected_figures({CPU: [None]}) == [Figures(CPU, "user", 1, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -48,3 +35,18 @@ def test_a_record_without_a_number_counts_but_has_no_share_in_the_mean(tmp_path:
 )
 def test_figures_agree_but_for_the_last_digits_of_a_sum(other: Figures, *, agrees: bool) -> None:
     assert Figures(CPU, "user", 2, 2.5, 4.0).agrees_with(other) is agrees
+
+
+def test_a_topic_that_one_side_lacks_is_told() -> None:
+    one, two = Figures(CPU, "user", 2, 2.5, 4.0), Figures("host/sensor-a/disk", "busy_ms", 1, 1.0, 1.0)
+    history = History(
+        found=[one], expected=[two], sealed_files=1, sealed_bytes=1, sealing_s=0.1, session_s=1.0, query_s=1.0
+    )
+
+    assert [line.partition(":")[0] for line in history.broken] == [CPU, "host/sensor-a/disk"]
+
+
+@pytest.mark.parametrize(("offset", "is_in_file"), [(0, False), (9, False), (10, True), (29, True), (30, False)])
+def test_a_record_was_written_in_the_mode_of_its_offset(offset: int, *, is_in_file: bool) -> None:
+    assert lies_in_file(offset, [("memory", 0), ("file", 10), ("memory", 30)]) is is_in_file
+    assert lies_in_file(offset, []) is False

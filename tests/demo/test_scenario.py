@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from demo.__main__ import main
-from demo.scenario import mode_history
+from demo.evidence.read_back import mode_history
 from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 
 

@@ -1,22 +1,18 @@
 """What Spark finds in the sealed segments, beside what it must find: count, mean and p95 of one metric per topic.
 
-What must be there is reckoned from the brokers' ledgers alone: records that were acknowledged as durable.
+What must be there was read back from the server before it was sealed: all records that were written in file mode.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 
-from demo.broker import ROOT
-from demo.ledger import Acknowledged, Published, read_ledger
-from demo.telemetry import SOURCES
-from shards.model import AckLevel
+from demo.telemetry import ROOT, SOURCES
 
 P95 = 0.95
 
@@ -53,7 +49,7 @@ class History:
 
     Attributes:
         found: What Spark says.
-        expected: What the ledgers say.
+        expected: What was read back.
         sealed_files: Parquet files that were read.
         sealed_bytes: Their size.
         sealing_s: From the request to the last file.
@@ -71,28 +67,20 @@ class History:
 
     @property
     def broken(self) -> list[str]:
-        """Where Spark and the ledgers disagree, a line each."""
+        """Where Spark and the server disagree, a line each."""
         found = {figures.topic: figures for figures in self.found}
         expected = {figures.topic: figures for figures in self.expected}
         return [
             f"{topic}: Spark finds {_told(found.get(topic))} in the sealed segments, "
-            f"acknowledged as durable were {_told(expected.get(topic))}"
+            f"written to files were {_told(expected.get(topic))}"
             for topic in sorted({*found, *expected})
             if topic not in found or topic not in expected or not found[topic].agrees_with(expected[topic])
         ]
 
 
-def expected_figures(ledgers: Iterable[Path]) -> list[Figures]:
-    """What the sealed segments must hold: everything that was acknowledged as durable."""
-    metrics: dict[tuple[str, int], float | None] = {}
-    durable: defaultdict[str, list[float | None]] = defaultdict(list)
-    for path in ledgers:
-        for line in read_ledger(path):
-            if isinstance(line, Published):
-                metrics[line.shard, line.sequence] = line.metric
-            elif isinstance(line, Acknowledged) and line.level == AckLevel.DURABLE:
-                durable[line.shard].append(metrics[line.shard, line.sequence])
-    return [_figures(topic, numbers) for topic, numbers in sorted(durable.items())]
+def expected_figures(in_files: Mapping[str, Sequence[float | None]]) -> list[Figures]:
+    """What the sealed segments must hold, from the metric of each record that was written to files, by topic."""
+    return [_figures(topic, numbers) for topic, numbers in sorted(in_files.items()) if numbers]
 
 
 def _figures(topic: str, numbers: Sequence[float | None]) -> Figures:

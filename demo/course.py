@@ -1,0 +1,28 @@
+"""What was noted on the way of a run."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.define(slots=True)
+class Course:
+    """What was noted on the way; times ending in ``_us`` are by the wall clock.
+
+    Attributes:
+        switched: The topic whose shard's mode was switched.
+        switched_modes: Its modes, as they were before the server was killed.
+        broker_killed_at_us: Just before the SIGKILL to the broker.
+        server_killed_at_us: Just before the SIGKILL to the server.
+        server_back_at_us: The new server accepts: what was acknowledged before may have been in memory.
+    """
+
+    switched: str = ""
+    switched_modes: list[tuple[str, int]] = attrs.Factory(list)
+    broker_killed_at_us: int = 0
+    server_killed_at_us: int = 0
+    server_back_at_us: int = 0
+    away_s: float = 0.0
+    catching_up: tuple[int, float] = (0, 0.0)
+    replayed: tuple[int, float] = (0, 0.0)
+    publishing_s: float = 0.0

@@ -1,0 +1,1 @@
+"""What clients know, what is read back from the store, and whether the two agree."""

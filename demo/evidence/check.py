@@ -1,0 +1,226 @@
+"""What must hold at the end, topic by topic: the clients' ledgers against each other and against the store. Pure.
+
+- *Stored*: what was acknowledged is in the store, with its content. Of a topic in memory mode what went with the server
+  is excused, if it was acknowledged before the server died and readers are shown a gap.
+- *Delivered*: every subscriber got all of what is in the store, whatever was killed or away meanwhile.
+- *Once*: at QoS 2 nothing is stored or delivered twice. At QoS 1 it may be; that is counted.
+- *Order*: what comes for the first time comes in the publisher's order.
+- *Nothing else*: nobody got, and the store does not hold, what nobody published.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import attrs
+
+from demo.evidence.ledger import Published, Received
+
+
+@attrs.frozen(slots=True)
+class Found:
+    """A record as the checker read it back."""
+
+    offset: int
+    number: int
+    digest: str
+
+
+@attrs.frozen(slots=True)
+class Range:
+    """Offsets from ``first_offset`` up to, not including, ``next_offset``."""
+
+    first_offset: int
+    next_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.first_offset:,}-{self.next_offset - 1:,}"
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Seen:
+    """What one subscriber saw of a topic.
+
+    Attributes:
+        received: In the order in which it came.
+        shares: Its members share the messages, so there is no order to tell, and a member that dies may have left one
+            that another one gets again.
+        from_store: It was played from the store: it must be what lies there, no more and no less.
+    """
+
+    received: Sequence[Received]
+    shares: bool = False
+    from_store: bool = False
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class TopicEvidence:
+    """All that is known of one topic.
+
+    Attributes:
+        qos: Of all its messages.
+        is_stored: Whether its messages are kept at all.
+        may_lose: It has been in memory mode, so it may have lost records with the server.
+        published: In order; a message's number is its place.
+        found: What was read back, in the order of reading.
+        gaps: What the reader was told is lost.
+        seen: By subscriber.
+        back_at_us: When the server accepted again after its death; 0 if it never died.
+    """
+
+    name: str
+    qos: int
+    is_stored: bool
+    may_lose: bool
+    published: Sequence[Published]
+    found: Sequence[Found]
+    gaps: Sequence[Range]
+    seen: Mapping[str, Seen]
+    back_at_us: int
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class SeenResult:
+    """What came of one subscriber's messages of a topic.
+
+    Attributes:
+        received: Messages that came, each counted once.
+        again: Copies beyond the first.
+        missing: Must be 0: in the store, and did not come.
+        doubled: Must be 0: copies at a QoS that forbids them.
+        strangers: Must be 0: not what was published.
+        in_order: Must be so.
+    """
+
+    received: int
+    again: int
+    missing: int
+    doubled: int
+    strangers: int
+    in_order: bool
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class TopicResult:
+    """What came of one topic.
+
+    Attributes:
+        stored: Records in the store, each message counted once.
+        stored_again: Copies beyond the first.
+        lost_from_memory: Acknowledged, in memory mode, and gone with the server.
+        lost: Must be 0: acknowledged, and not in the store without an excuse.
+        unacknowledged: Must be 0: published, and no word from a broker.
+        doubled: Must be 0: copies in the store at QoS 2.
+        strangers: Must be 0: in the store, and not what was published.
+        in_order: Must be so: of the store's records.
+        seen: By subscriber.
+    """
+
+    name: str
+    qos: int
+    is_stored: bool
+    published: int
+    acknowledged: int
+    stored: int
+    stored_again: int
+    lost_from_memory: int
+    gaps: tuple[Range, ...]
+    lost: int
+    unacknowledged: int
+    doubled: int
+    strangers: int
+    in_order: bool
+    seen: Mapping[str, SeenResult]
+
+    @property
+    def lost_in_all(self) -> int:
+        """What the store and all subscribers lack."""
+        return self.lost + sum(each.missing for each in self.seen.values())
+
+    @property
+    def doubled_in_all(self) -> int:
+        """What the store and all subscribers have too often."""
+        return self.doubled + sum(each.doubled for each in self.seen.values())
+
+    @property
+    def broken(self) -> list[str]:
+        """The promises that did not hold, a line each."""
+        counts = {
+            "acknowledged and not in the store": self.lost,
+            "published and never acknowledged": self.unacknowledged,
+            "stored twice": self.doubled,
+            "stored and never published": self.strangers,
+        }
+        for name, each in self.seen.items():
+            counts |= {
+                f"stored and not received by {name}": each.missing,
+                f"received twice by {name}": each.doubled,
+                f"received by {name} and never published": each.strangers,
+            }
+        lines = [f"{self.name}: {count:,} {what}" for what, count in counts.items() if count]
+        disordered = [] if self.in_order else ["the store"]
+        disordered += [name for name, each in self.seen.items() if not each.in_order]
+        return lines + [f"{self.name}: out of order in {where}" for where in disordered]
+
+
+def check_topic(evidence: TopicEvidence) -> TopicResult:
+    """Compare the ledgers of one topic with each other and with what is stored."""
+    acknowledged = {number for number, each in enumerate(evidence.published) if each.acknowledged_at_us}
+    stored = Counter(record.number for record in evidence.found)
+    absent = acknowledged.difference(stored) if evidence.is_stored else set()
+    excused = {number for number in absent if _is_excused(evidence, number)}
+    copies = stored.total() - len(stored)
+    return TopicResult(
+        name=evidence.name,
+        qos=evidence.qos,
+        is_stored=evidence.is_stored,
+        published=len(evidence.published),
+        acknowledged=len(acknowledged),
+        stored=len(stored),
+        stored_again=copies,
+        lost_from_memory=len(excused),
+        gaps=tuple(evidence.gaps),
+        lost=len(absent) - len(excused),
+        unacknowledged=len(evidence.published) - len(acknowledged) if evidence.qos else 0,
+        doubled=copies if evidence.qos == 2 else 0,
+        strangers=_strangers(evidence.published, evidence.found),
+        in_order=_is_in_order([record.number for record in evidence.found]),
+        seen={name: _check_seen(evidence, stored, seen) for name, seen in evidence.seen.items()},
+    )
+
+
+def _check_seen(evidence: TopicEvidence, stored: Counter[int], seen: Seen) -> SeenResult:
+    numbers = [each.number for each in seen.received]
+    received = Counter(numbers)
+    again = received.total() - len(received)
+    must_be_once = evidence.qos != 1 and not seen.shares
+    if seen.from_store:
+        # As often as it is stored: what lies there twice is played twice.
+        doubled = (received - stored).total()
+        again = doubled
+    else:
+        doubled = again if must_be_once else 0
+    return SeenResult(
+        received=len(received),
+        again=again,
+        missing=len(stored.keys() - received.keys()) if evidence.qos else 0,
+        doubled=doubled,
+        strangers=_strangers(evidence.published, seen.received),
+        in_order=seen.shares or _is_in_order(numbers),
+    )
+
+
+def _is_excused(evidence: TopicEvidence, number: int) -> bool:
+    is_older = evidence.published[number].acknowledged_at_us < evidence.back_at_us
+    return evidence.may_lose and bool(evidence.gaps) and is_older
+
+
+def _strangers(published: Sequence[Published], others: Sequence[Found] | Sequence[Received]) -> int:
+    return sum(not 0 <= each.number < len(published) or published[each.number].digest != each.digest for each in others)
+
+
+def _is_in_order(numbers: Sequence[int]) -> bool:
+    """Whether the numbers rise, repetitions left out."""
+    return all(one < two for one, two in pairwise(dict.fromkeys(numbers)))

@@ -1,0 +1,30 @@
+"""Ports on the loopback."""
+
+from __future__ import annotations
+
+import socket
+from random import SystemRandom
+from typing import Final
+
+from demo.errors import DemoError
+
+_PORTS: Final = range(20_000, 32_000)
+_ATTEMPTS: Final = 200
+
+
+def free_port() -> int:
+    """A free loopback port below the range from which connections take theirs.
+
+    From within that range a client that tries to reach a dead server may, by chance, connect to itself.
+
+    Raises:
+        DemoError: No port was free in many attempts.
+    """
+    for port in SystemRandom().sample(_PORTS, _ATTEMPTS):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise DemoError(f"no free port among {_ATTEMPTS} between {_PORTS.start} and {_PORTS.stop}")

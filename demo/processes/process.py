@@ -1,0 +1,95 @@
+"""A process that says when it is ready, may die, and may be started again with the same command."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from demo.errors import DemoError
+
+_START_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 10.0
+_PIPE_BYTES: Final = 65_536
+
+
+class AnnouncingProcess:
+    """One process of ours. As a context manager it is killed at the end if it still runs.
+
+    Args:
+        name: What it is called in messages.
+        module: Python module that it runs.
+        arguments: Its command line.
+        log_path: Where its log goes.
+    """
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], log_path: Path) -> None:
+        self.name = name
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._log_path = log_path
+        self._process: trio.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs, or ran last."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start it and wait until it says that it is ready.
+
+        Raises:
+            DemoError: It ended, or was not ready in time.
+        """
+        with self._log_path.open("ab") as log:
+            self._process = await trio.lowlevel.open_process(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        said = b""
+        with trio.move_on_after(_START_TIMEOUT_S):
+            while b"\n" not in said and (data := await self._process.stdout.receive_some(_PIPE_BYTES)):
+                said += data
+        if not said.startswith(b"ready"):
+            raise DemoError(f"{self.name} did not start; {self._reason()}")
+
+    async def kill(self) -> None:
+        """SIGKILL: no chance to write anything more."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, as an operator would.
+
+        Raises:
+            DemoError: It did not end with status 0 in time.
+        """
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        with trio.move_on_after(_STOP_TIMEOUT_S):
+            if await self._process.wait() == 0:
+                return
+        status = self._process.returncode
+        raise DemoError(f"{self.name} did not stop cleanly on SIGTERM (status {status}); {self._reason()}")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with trio.CancelScope(shield=True):
+                await self.kill()
+
+    def _reason(self) -> str:
+        lines = self._log_path.read_text("utf-8", "replace").split("\n") if self._log_path.exists() else []
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+        return f"{self._log_path} says why: {last}"

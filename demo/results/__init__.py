@@ -1,0 +1,1 @@
+"""What is told of a run: the table, what Spark finds in the history, the verdict."""

@@ -1,0 +1,155 @@
+"""What came of a run: the ledgers checked, and the figures that are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from demo.clients.crowd import GROUP, MEMORY_TOPICS, NOT_KEPT, QOS, REPLAY, WATCHER, Crowd
+from demo.clients.publisher import Publisher
+from demo.course import Course
+from demo.evidence.check import Seen, TopicEvidence, TopicResult, check_topic
+from demo.evidence.ledger import Published
+from demo.evidence.read_back import ModeHistory, ReadBack
+from demo.results.history import History
+from shards.topic_filters import matches
+
+
+@attrs.frozen(slots=True)
+class Percentiles:
+    """Of some latencies, in milliseconds; ``count`` of them."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Outcome:
+    """A whole run.
+
+    Attributes:
+        topics: What came of each topic.
+        modes: Mode history of each topic's shard.
+        publishing_s: From the first sample to the last acknowledgement.
+        published_bytes: Payload bytes of what was published.
+        acknowledging: Time to the acknowledgement, by QoS.
+        delivering: Time from the publish to the delivery at a subscriber that was there.
+        broker_again_s: From the kill of the broker until its publisher had an acknowledgement by another one.
+        server_again_s: From the kill of the server until a publisher had an acknowledgement by the new one.
+        away_s: How long the durable session was away.
+        catching_up: Messages it got after it was back, and the seconds that took.
+        replayed: Messages that were played from the store, and the seconds that took.
+        read_back: Records that the checker read, their bytes, and the seconds that took.
+        damages: What the offline check of the data directory found.
+        history: What Spark made of the sealed segments.
+    """
+
+    topics: Sequence[TopicResult]
+    modes: Mapping[str, ModeHistory]
+    publishing_s: float
+    published_bytes: int
+    acknowledging: Mapping[str, Percentiles]
+    delivering: Percentiles
+    broker_again_s: float
+    server_again_s: float
+    away_s: float
+    catching_up: tuple[int, float]
+    replayed: tuple[int, float]
+    read_back: tuple[int, int, float]
+    damages: Sequence[str]
+    history: History
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that did not hold, a line each."""
+        lines = [line for topic in self.topics for line in topic.broken]
+        lines += [f"offline check: {damage}" for damage in self.damages]
+        lines += self.history.broken
+        if not self.topics:
+            lines.append("nothing was published: there is no telemetry to read on this machine")
+        return lines
+
+
+def percentiles(latencies_us: Iterable[int]) -> Percentiles:
+    """Percentiles by the nearest rank; zeros of nothing."""
+    ordered = sorted(latencies_us)
+    if not ordered:
+        return Percentiles(0, 0.0, 0.0, 0.0)
+    last = len(ordered) - 1
+    return Percentiles(len(ordered), ordered[last // 2] / 1e3, ordered[round(last * 0.99)] / 1e3, ordered[-1] / 1e3)
+
+
+def outcome_of(
+    crowd: Crowd,
+    course: Course,
+    stored: Mapping[str, ReadBack],
+    modes: Mapping[str, ModeHistory],
+    damages: Sequence[str],
+    history: History,
+) -> Outcome:
+    """Check everything, and reckon the figures."""
+    published = {topic: each for publisher in crowd.publishers for topic, each in publisher.ledger.topics.items()}
+    latencies_us: dict[str, list[int]] = {"QoS 1": [], "QoS 2": []}
+    for topic, messages in published.items():
+        if qos := QOS[_kind(topic)]:
+            acknowledged = (each for each in messages if each.acknowledged_at_us)
+            latencies_us[f"QoS {qos}"] += [each.acknowledged_at_us - each.begun_at_us for each in acknowledged]
+    delays_us = (each.delay_us for messages in crowd.watcher.ledger.topics.values() for each in messages)
+    return Outcome(
+        topics=[_check(crowd, course, topic, published[topic], stored.get(topic)) for topic in sorted(published)],
+        modes=modes,
+        publishing_s=course.publishing_s,
+        published_bytes=sum(each.size_bytes for messages in published.values() for each in messages),
+        acknowledging={name: percentiles(each) for name, each in latencies_us.items()},
+        delivering=percentiles(delays_us),
+        broker_again_s=_seconds_until(crowd.publishers[:1], course.broker_killed_at_us, course.broker_killed_at_us),
+        server_again_s=_seconds_until(crowd.publishers, course.server_killed_at_us, course.server_back_at_us),
+        away_s=course.away_s,
+        catching_up=course.catching_up,
+        replayed=course.replayed,
+        read_back=(
+            sum(len(read.found) for read in stored.values()),
+            sum(read.size_bytes for read in stored.values()),
+            sum(read.seconds for read in stored.values()),
+        ),
+        damages=damages,
+        history=history,
+    )
+
+
+def _seconds_until(publishers: Sequence[Publisher], since_us: int, later_than_us: int) -> float:
+    """From a moment to the first acknowledgement of something that was handed over after the other one."""
+    found = (publisher.ledger.acknowledged_of_later_than(later_than_us) for publisher in publishers)
+    return (min((at_us for at_us in found if at_us is not None), default=since_us) - since_us) / 1e6
+
+
+def _check(
+    crowd: Crowd, course: Course, topic: str, published: Sequence[Published], stored: ReadBack | None
+) -> TopicResult:
+    kind = _kind(topic)
+    is_kept = kind not in NOT_KEPT
+    return check_topic(
+        TopicEvidence(
+            name=topic,
+            qos=QOS[kind],
+            is_stored=is_kept,
+            may_lose=matches(MEMORY_TOPICS, topic),
+            published=published,
+            found=stored.found if stored else [],
+            gaps=stored.gaps if stored else [],
+            seen={
+                name: Seen(received=ledger.topics[topic], shares=name == GROUP, from_store=name == REPLAY)
+                for name, ledger in crowd.ledgers.items()
+                if is_kept or name == WATCHER
+            },
+            back_at_us=course.server_back_at_us,
+        )
+    )
+
+
+def _kind(topic: str) -> str:
+    """What telemetry it is: the last level."""
+    return topic.rsplit("/", 1)[-1]
