@@ -271,7 +271,8 @@ async def test_members_at_two_brokers_share() -> None:
             await broker.publish("a", b"%d" % number)
         taken = await take_shares(sessions, 20)
         assert sorted(int(payload) for of_session in taken for payload in of_session) == list(range(20))
-        assert min(map(len, taken)) >= 5
+        # How evenly depends on who has room when; that nobody goes without does not.
+        assert all(taken)
 
 
 async def test_in_a_sticky_group_a_topic_stays_with_one_member_in_order() -> None:
