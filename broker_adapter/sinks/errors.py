@@ -25,7 +25,15 @@ class SinkUnavailableError(SinkError):
 
 
 class BatchRefusedError(SinkError):
-    """The sink answered, and took nothing of the batch because of something in it; which row it is, it does not say."""
+    """The sink answered, and took nothing of the batch because of something in it.
+
+    Attributes:
+        index: Place in the batch of the first row that is to blame, from 0; None if the sink does not say which it is.
+    """
+
+    def __init__(self, message: str, *, index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 @attrs.frozen(slots=True)
