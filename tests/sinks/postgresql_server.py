@@ -100,6 +100,11 @@ class PostgresqlServer:
                     raise AssertionError(f"PostgreSQL did not start:\n{self._log.read_text()}") from None
                 time.sleep(0.01)
 
+    def ensure_running(self) -> None:
+        """For the next test, whatever this one did."""
+        if self._process is None:
+            self.start()
+
     def kill(self) -> None:
         """SIGKILL to the server and to all that it has started."""
         assert self._process is not None

@@ -23,12 +23,25 @@ def read_url(url: str) -> dict[str, str]:
         ConfigurationError: It is none. The message does not show it, as it may hold a password.
     """
     try:
-        return {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
+        given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
     except psycopg.Error:
+        given = None
+    if given is None or _is_torn(given):
         raise ConfigurationError(
             "url is nothing that libpq can read; write it like postgresql://user@host:5432/database "
             "(with %XX for special characters) or host=... user=... dbname=..."
-        ) from None
+        )
+    return given
+
+
+def _is_torn(given: Mapping[str, str]) -> bool:
+    """Whether parts of a URL are where they do not belong, as with a password that has ``@`` or ``/`` in it."""
+    hosts, ports = given.get("host", "").split(","), given.get("port", "").split(",")
+    return (
+        any("@" in host[1:] for host in hosts)
+        or any(port and not port.isdecimal() for port in ports)
+        or "@" in given.get("dbname", "")
+    )
 
 
 def with_defaults(given: Mapping[str, str]) -> dict[str, str]:

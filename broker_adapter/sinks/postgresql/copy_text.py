@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import msgspec
-
+from broker_adapter.sinks.json_form import encode_value
 from broker_adapter.sinks.rows import Row, Value
 
 Writer = Callable[[Value], str]
@@ -18,7 +17,6 @@ Writer = Callable[[Value], str]
 
 _NULL: Final = "\\N"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_encode_json: Final = msgspec.json.Encoder().encode
 
 
 class UnwritableRowError(ValueError):
@@ -76,7 +74,7 @@ def _escape(text: str) -> str:
 
 
 def _json(value: Value) -> str:
-    return _escape(_encode_json(value).decode())
+    return _escape(encode_value(value).decode())
 
 
 def _decoded(value: bytes) -> str:
@@ -108,13 +106,13 @@ def _write_bytes(value: Value) -> str:
     if isinstance(value, str):
         value = value.encode()
     elif not isinstance(value, bytes):
-        value = _encode_json(value)
+        value = encode_value(value)
     return "\\\\x" + value.hex()
 
 
 def _write_json(value: Value) -> str:
-    # Texts and bytes are JSON documents already, as payloads are.
-    return _write_plain(value) if isinstance(value, str | bytes | None) else _json(value)
+    # Bytes are a document already, as payloads are.
+    return _write_plain(value) if isinstance(value, bytes | None) else _json(value)
 
 
 def _write_time(value: Value) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+import attrs
 import psycopg
 import trio
 from psycopg import Connection, pq
@@ -16,6 +17,11 @@ from psycopg.conninfo import make_conninfo
 from broker_adapter.sinks.postgresql.address import look_up
 
 _Result = TypeVar("_Result")
+
+
+@attrs.frozen(slots=True)
+class _Raised:
+    error: Exception
 
 
 class Line:
@@ -53,18 +59,14 @@ class Line:
             raise
 
     async def run(self, work: Callable[[Connection[tuple[Any, ...]]], _Result]) -> _Result:
-        """Call ``work(connection)`` in a thread. After it was cancelled the line is of no more use.
-
-        Raises:
-            psycopg.Error, ValueError: As ``work`` does; it raises nothing else.
-        """
-        outcome: list[_Result | psycopg.Error | ValueError] = []
+        """Call ``work(connection)`` in a thread. After it was cancelled the line is of no more use."""
+        outcome: list[_Result | _Raised] = []
 
         def call() -> None:
             try:
                 outcome.append(work(self._connection))
-            except (psycopg.Error, ValueError) as error:
-                outcome.append(error)
+            except Exception as error:  # noqa: BLE001 - it is raised below, outside the nursery that would wrap it
+                outcome.append(_Raised(error))
 
         async def cut_when_cancelled() -> None:
             try:
@@ -78,8 +80,8 @@ class Line:
             await trio.to_thread.run_sync(call, limiter=self._limiter)
             nursery.cancel_scope.cancel()
         (result,) = outcome
-        if isinstance(result, psycopg.Error | ValueError):
-            raise result
+        if isinstance(result, _Raised):
+            raise result.error
         return result
 
     def close(self) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import psycopg
 import trio
 
 from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, StaleEpochError
-from broker_adapter.sinks.postgresql import PostgresqlSettings
 from broker_adapter.sinks.postgresql.address import read_url, show, with_defaults
 from broker_adapter.sinks.postgresql.copy_text import UnwritableRowError, Writer, column_writer, copy_block
 from broker_adapter.sinks.postgresql.line import Line
+from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
 from broker_adapter.sinks.postgresql.table import (
     POSITIONS,
     Database,
@@ -27,10 +25,12 @@ from broker_adapter.sinks.postgresql.table import (
     find_table,
     move_position,
     read_standing,
+    refused_index,
     take_over,
     write_rows,
 )
 from broker_adapter.sinks.rows import Batch
+from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
 
 # Classes of SQLSTATE that speak of the rows: data, constraints, a trigger that raises, a view's check, sizes.
@@ -66,7 +66,7 @@ class PostgresqlSink(Sink):
     async def check(self) -> None:
         async with self._calling():
             if self._line is None:
-                self._line = await Line.connect(await self._with_password())
+                self._line = await Line.connect(self._with_password())
             table, standing = await self._line.run(self._look)
             self._refuse_if_stale(standing)
         self._writers = tuple((name, column_writer(table.types[name])) for name in self._context.columns)
@@ -127,15 +127,13 @@ class PostgresqlSink(Sink):
         ensure_positions(database, table)
         return table, read_standing(database, table, self._context.queue_id)
 
-    async def _with_password(self) -> dict[str, str]:
+    def _with_password(self) -> dict[str, str]:
         if not self._settings.password_file:
             return self._parameters
-        path = Path(self._settings.password_file)
         try:
-            text = await trio.Path(path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SinkUnavailableError(f"{self._shown}: password_file {path} cannot be read: {error}") from error
-        return {**self._parameters, "password": text.partition("\n")[0].rstrip("\r")}
+            return {**self._parameters, "password": read_secret("password", "", self._settings.password_file)}
+        except SinkUnavailableError as error:
+            raise SinkUnavailableError(f"{self._shown}: {error}") from error
 
     def _checked(self) -> tuple[Line, Table]:
         if self._line is None or self._table is None:
@@ -170,9 +168,7 @@ class PostgresqlSink(Sink):
             raise
 
     def _refusal(self, error: psycopg.Error, table: Table) -> BatchRefusedError:
-        # The words around are in the server's language; what they are around is not.
-        context = re.search(rf"^COPY {re.escape(table.name)}, \D*(\d+)", error.diag.context or "", re.MULTILINE)
-        index = int(context[1]) - 1 if context else None
+        index = refused_index(error.diag.context, table)
         row = "a row" if index is None else f"row {index}"
         return BatchRefusedError(f"{self._shown}: {row} is refused: {_in_words(error)}", index=index)
 
@@ -182,5 +178,6 @@ def _in_words(error: Exception) -> str:
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     if state is None or not isinstance(error, psycopg.Error):
         return " ".join(str(error).split())
-    words = f"{error.diag.message_primary or error} (SQLSTATE {state})"
-    return f"{words}; {_WAYS_OUT[state]}" if state in _WAYS_OUT else words
+    words = " ".join((error.diag.message_primary or str(error)).split())
+    way_out = f"; {_WAYS_OUT[state]}" if state in _WAYS_OUT else ""
+    return f"{words} (SQLSTATE {state}){way_out}"

@@ -7,6 +7,7 @@ driver that vanished in the middle of one keeps nobody waiting.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -128,10 +129,7 @@ def find_table(database: Database, name: str, columns: Sequence[str], timeout_s:
 def _begin(synchronous_commit: str, timeout_s: int) -> sql.SQL:
     # A session that fell silent between two statements must not hold the position's lock. All is local to the
     # transaction, so that it goes through poolers.
-    statement = (
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
-        f" SET LOCAL idle_in_transaction_session_timeout = '{timeout_s}s'"
-    )
+    statement = f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '{timeout_s}s'"
     if synchronous_commit == "off":
         # What the server may still lose must not be confirmed.
         statement += "; SET LOCAL synchronous_commit = on"
@@ -217,6 +215,13 @@ def move_position(
         " WHERE queue_id = %s AND epoch = %s AND (position IS NULL OR position <= %s)"
     ).format(table.positions)
     return database.execute(statement, [next_offset, queue_id, epoch, first_offset]).rowcount == 1
+
+
+def refused_index(context: str | None, table: Table) -> int | None:
+    """Which row of a batch COPY was at, as the context of its error says: ``COPY rows, line 3, column qos``."""
+    # The words between are in the server's language.
+    found = re.search(rf"^COPY {re.escape(table.name)}, \D*(\d+)", context or "", re.MULTILINE)
+    return int(found[1]) - 1 if found else None
 
 
 class _Transaction:
