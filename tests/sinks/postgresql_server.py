@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -80,7 +81,8 @@ class PostgresqlServer:
 
     def start(self) -> None:
         settings = [f"--{name}={value}" for name, value in {"port": self.port, **_SETTINGS}.items()]
-        # So that it does not outlive tests that were killed.
+        # So that it does not outlive tests that were killed: it goes with the thread that starts it.
+        assert threading.current_thread() is threading.main_thread(), "other threads may end before the tests do"
         guard = ["setpriv", "--pdeathsig", "QUIT"] if shutil.which("setpriv") else []
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -39,7 +39,7 @@ class PostgresqlStage:
         await trio.to_thread.run_sync(self.server.kill)
 
     async def restart(self) -> None:
-        await trio.to_thread.run_sync(self.server.start)
+        self.server.start()
 
     async def rows(self) -> Sequence[Row]:
         found = await self.execute(f"SELECT {', '.join(COLUMNS)} FROM rows ORDER BY number")
@@ -85,7 +85,7 @@ class PostgresqlStage:
 
 @asynccontextmanager
 async def open_stage(directory: Path) -> AsyncIterator[PostgresqlStage]:
-    server = await trio.to_thread.run_sync(shared_server)
+    server = shared_server()
     database = await trio.to_thread.run_sync(server.make_database)
     async with open_proxy(server.port) as proxy:
         stage = PostgresqlStage(server, database, proxy, directory)
@@ -93,5 +93,4 @@ async def open_stage(directory: Path) -> AsyncIterator[PostgresqlStage]:
         try:
             yield stage
         finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(server.ensure_running)
+            server.ensure_running()
