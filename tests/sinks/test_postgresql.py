@@ -82,13 +82,10 @@ async def test_a_commit_whose_reply_is_lost_is_found_in_the_position(stage: Post
             while len(await stage.rows()) < 10:
                 await trio.sleep(0.01)
             stage.proxy.cut()
+            while nursery.child_tasks:
+                await trio.sleep(0.001)
             stage.proxy.pass_all()
-            while True:
-                try:
-                    await sink.check()
-                    break
-                except SinkUnavailableError:
-                    await trio.sleep(0.01)
+            await sink.check()
             assert await sink.position() == 10
     assert await numbers(stage) == list(range(10))
 
@@ -154,6 +151,26 @@ async def test_a_cancelled_write_ends_at_once_though_the_server_waits_and_leaves
                     await sink.write(batch_of([row(0)]))
                 assert await (await ready(sink)).position() is None
             await sink.write(batch_of([row(1)]))
+    assert await numbers(stage) == [1]
+
+
+async def test_a_sink_that_is_closed_ends_what_is_under_way(stage: PostgresqlStage) -> None:
+    await gate(stage, AT_COPY)
+
+    async def write(sink: Sink) -> None:
+        with pytest.raises(SinkUnavailableError, match=stage.address):
+            await sink.write(batch_of([row(0)]))
+
+    with trio.fail_after(PATIENCE_S):
+        async with open_sink(stage) as sink, trio.open_nursery() as nursery:
+            await ready(sink)
+            with closed(stage):
+                nursery.start_soon(write, sink)
+                await wait_at_gate(stage)
+                await sink.aclose()
+                while nursery.child_tasks:
+                    await trio.sleep(0.001)
+            await (await ready(sink)).write(batch_of([row(1)]))
     assert await numbers(stage) == [1]
 
 

@@ -40,6 +40,8 @@ class Line:
         # libpq closes its descriptor when a connection is lost, and then the number may be anybody's: so, one of ours.
         self._socket = socket.socket(fileno=os.dup(pgconn.socket))
         self._limiter = trio.CapacityLimiter(1)
+        self._is_used = False
+        self._is_closing = False
 
     @classmethod
     async def connect(cls, parameters: Mapping[str, str]) -> Self:
@@ -75,18 +77,28 @@ class Line:
                 if not outcome:
                     self._cut()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cut_when_cancelled)
-            await trio.to_thread.run_sync(call, limiter=self._limiter)
-            nursery.cancel_scope.cancel()
+        assert not self._is_used, "one call at a time"
+        self._is_used = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cut_when_cancelled)
+                await trio.to_thread.run_sync(call, limiter=self._limiter)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._is_used = False
+            if self._is_closing:
+                self.close()
         (result,) = outcome
         if isinstance(result, _Raised):
             raise result.error
         return result
 
     def close(self) -> None:
-        """Close the connection; no call may be under way. It waits for nothing."""
-        self._cut()
+        """Close the connection, waiting for nothing. A call that is under way fails, and the rest is done behind it."""
+        if self._is_used:
+            self._is_closing = True
+            self._cut()
+            return
         self._socket.close()
         self._connection.close()
 
