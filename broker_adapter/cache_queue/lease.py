@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.background_tasks import background_tasks
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.stored import Lease
@@ -96,19 +97,22 @@ class QueueLease:
         grant = await self._take()
         is_lost = False
         with trio.CancelScope() as body:
-            async with trio.open_nursery() as nursery:
 
-                async def renewing() -> None:
-                    nonlocal is_lost
+            async def renewing() -> None:
+                nonlocal is_lost
+                try:
                     await self._renew_for_ever()
-                    is_lost = True
-                    body.cancel()
+                except StorageError as error:
+                    _log.warning("cache queue %s: the lease cannot be renewed: %s", self._queue, error)
+                is_lost = True
+                body.cancel()
 
-                nursery.start_soon(renewing)
+            async with background_tasks() as tasks:
+                tasks.start_soon(renewing)
                 try:
                     yield grant
                 finally:
-                    nursery.cancel_scope.cancel()
+                    tasks.cancel_scope.cancel()
                     if not is_lost:
                         await self._give_back()
         if is_lost:
