@@ -107,6 +107,8 @@ class QueueWriter:
         Raises:
             StorageError: The store does not answer.
         """
+        self._settle()
+        self._gauge.begin_look()
         info = await self._adapter.describe_shard(self.shard)
         cursor = await self._adapter.get_cursor(self.shard, names.CURSOR)
         self._settle()

@@ -11,7 +11,7 @@ from broker_adapter.cache_queue.stored import Counts
 from command_line.quantities import format_duration, format_size
 
 _MICROSECONDS = 1_000_000
-_SILENT_AFTER_S = 15
+_SILENT_AFTER_S = 25
 _NEVER_S = 10 * 365 * 86_400
 
 
