@@ -97,6 +97,16 @@ class QueueDrain:
         await self._find_dead_letters()
         await self._recall_counts()
 
+    async def check_cursor(self) -> None:
+        """See whether the cursor is where it was left. Not while something is being confirmed.
+
+        Raises:
+            QueueLostError: Somebody else moved it: what waits now is not what was read.
+        """
+        cursor = await self._adapter.get_cursor(self._shard, names.CURSOR)
+        if cursor is None or cursor.version != self._version:
+            raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others")
+
     async def _find_dead_letters(self) -> None:
         """See which records at or above the cursor are dead letters already, from before a crash."""
         self._set_aside.clear()
