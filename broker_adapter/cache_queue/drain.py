@@ -182,8 +182,9 @@ class QueueDrain:
         letter = as_letter(record, self._shard_id, reason)
         while record.offset not in self._set_aside:
             if self._letters_end is None:
-                made = await self._adapter.create_shard(self._dead_letters, exist_ok=True)
-                self._letters_end = made.next_offset
+                await self._adapter.create_shard(self._dead_letters, exist_ok=True)
+                await self._find_dead_letters()
+                continue
             try:
                 await self._adapter.append(self._dead_letters, [letter], expected_offset=self._letters_end)
             except (OffsetConflictError, ShardNotFoundError):
@@ -209,7 +210,7 @@ class QueueDrain:
                 cursor = await self._adapter.commit_cursor(
                     self._shard, names.CURSOR, next_offset, expected_version=self._version
                 )
-            except VersionConflictError as error:
+            except (VersionConflictError, OffsetOutOfRangeError) as error:
                 raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others") from error
             self.offset, self._version = cursor.offset, cursor.version
             self._set_aside = {offset for offset in self._set_aside if offset >= next_offset}
