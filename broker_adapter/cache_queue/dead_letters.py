@@ -31,7 +31,7 @@ DEAD_LETTER_REASON: Final = "dead-letter-reason"
 shard (a queue that was made anew has another), and why it was refused."""
 
 _HEADER_COUNT: Final = 3
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 256 << 10
 
 
 @attrs.frozen(slots=True)

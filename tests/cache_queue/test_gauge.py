@@ -23,7 +23,7 @@ def shard(start_offset: int, segments: list[tuple[int, int]]) -> ShardInfo:
 
 
 SHARDS = st.builds(
-    shard, st.integers(0, 50), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10_000)), max_size=6)
+    shard, st.integers(0, 50), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 10_000)), max_size=6)
 )
 
 
