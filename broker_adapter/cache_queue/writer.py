@@ -32,7 +32,6 @@ _LOOK_INTERVAL_S: Final = 0.25
 _IDLE_LOOK_INTERVAL_S: Final = 2.0
 _RETRY_INTERVAL_S: Final = 1.0
 _RECORD_BYTES: Final = 100
-_MICROSECONDS: Final = 1_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +105,8 @@ class QueueWriter:
         Raises:
             StorageError: The store does not answer.
         """
+        self._settle()
+        self._gauge.begin_look()
         info = await self._adapter.describe_shard(self.shard)
         cursor = await self._adapter.get_cursor(self.shard, names.CURSOR)
         self._settle()
@@ -119,10 +120,7 @@ class QueueWriter:
             return False
         self._settle()
         gauge = self._gauge
-        return bool(
-            (settings.max_records and gauge.record_count >= settings.max_records)
-            or (settings.max_bytes and gauge.size_bytes >= settings.max_bytes)
-        )
+        return not settings.has_room(gauge.record_count, gauge.size_bytes)
 
     @property
     def refuses(self) -> bool:
@@ -181,9 +179,9 @@ class QueueWriter:
 
     def aged(self, records: Sequence[Record]) -> Sequence[Record]:
         """Records with the time at which the queue gives them up, for those that are put in by a commit."""
-        if not self._settings.max_age_s:
+        end_us = self._settings.expires_at_us(self._clock.now_us())
+        if not end_us:
             return records
-        end_us = self._clock.now_us() + self._settings.max_age_s * _MICROSECONDS
         return [
             record if 0 < record.expires_at_us <= end_us else attrs.evolve(record, expires_at_us=end_us)
             for record in records
