@@ -181,7 +181,13 @@ async def delete_queue(adapter: StorageAdapter, name: str) -> None:
             f"the cache queue {name!r} is driven by {lease.holder}; take its [[bridge]] out of the configuration first"
         )
     writers = [value.key async for value in adapter.scan_state(names.writers_prefix(name))]
-    for key in (names.definition_key(name), names.lease_key(name), names.status_key(name), *writers):
+    for key in (
+        names.definition_key(name),
+        names.lease_key(name),
+        names.request_key(name),
+        names.status_key(name),
+        *writers,
+    ):
         await adapter.delete_state(key)
     for shard in (names.shard_of(name), names.dead_letters_of(name)):
         try:

@@ -41,6 +41,20 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
     renewal_count: int
 
 
+class Request(msgspec.Struct, array_like=True, frozen=True):
+    """Who asks the present driver to stand aside.
+
+    Attributes:
+        asker: Its name, for people.
+        claim: Random, so that an asker knows its own request.
+        renewal_count: Changes with each sign of life.
+    """
+
+    asker: str
+    claim: str
+    renewal_count: int
+
+
 class Counts(msgspec.Struct, array_like=True, frozen=True):
     """What became of the records that left the queue, since it was made.
 
