@@ -118,16 +118,14 @@ class QueueDrain:
         unaccounted = max(0, self.offset - status.counted_offset)
         self.counts = added(status.counts, Counts(confirmed=unaccounted))
 
-    async def read(self, offset: int, *, max_bytes: int, max_records: int, max_wait_s: float) -> Waiting:
+    async def read(self, offset: int, *, max_bytes: int, max_wait_s: float) -> Waiting:
         """Read on; empty if nothing came within ``max_wait_s``.
 
         Raises:
             ShardNotFoundError: The queue's shard is gone.
         """
         try:
-            found = await self._adapter.read(
-                self._shard, offset, max_bytes=max_bytes, max_records=max_records, max_wait_s=max_wait_s
-            )
+            found = await self._adapter.read(self._shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s)
         except OffsetOutOfRangeError as error:
             if error.start_offset <= offset:
                 # Below what this queue once held: somebody deleted its shard and made it anew.

@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.background_tasks import background_tasks
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease_request import FoundRequest, OwnRequest, find_request, remove_request
@@ -115,18 +116,22 @@ class QueueLease:
         grant = await self._take(OwnRequest(self._adapter, self._queue, self._holder) if ask else None)
         loss: _Loss | None = None
         with trio.CancelScope() as body:
-            async with trio.open_nursery() as nursery:
 
-                async def renewing() -> None:
-                    nonlocal loss
+            async def renewing() -> None:
+                nonlocal loss
+                try:
                     loss = await self._renew_until_lost(is_asker=ask)
-                    body.cancel()
+                except StorageError as error:
+                    _log.warning("cache queue %s: the lease cannot be renewed: %s", self._queue, error)
+                    loss = _Loss(f"its lease cannot be renewed: {error}", is_ours=False)
+                body.cancel()
 
-                nursery.start_soon(renewing)
+            async with background_tasks() as tasks:
+                tasks.start_soon(renewing)
                 try:
                     yield grant
                 finally:
-                    nursery.cancel_scope.cancel()
+                    tasks.cancel_scope.cancel()
                     if loss is None or loss.is_ours:
                         await self._give_back()
         if loss is not None:

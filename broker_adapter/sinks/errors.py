@@ -25,7 +25,15 @@ class SinkUnavailableError(SinkError):
 
 
 class BatchRefusedError(SinkError):
-    """The sink answered, and took nothing of the batch because of something in it; which row it is, it does not say."""
+    """The sink answered, and took nothing of the batch because of something in it.
+
+    Attributes:
+        index: The row that is to blame, from 0; None if the sink does not say.
+    """
+
+    def __init__(self, message: str, *, index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 @attrs.frozen(slots=True)
@@ -43,6 +51,8 @@ class Refusal:
 
 class RowsRefusedError(SinkError):
     """The sink refused some rows of the batch, and took all others for good.
+
+    Not for a sink that keeps a position: that would be behind rows which nobody has yet.
 
     Attributes:
         refusals: At least one, by index.
