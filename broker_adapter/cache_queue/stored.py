@@ -78,7 +78,8 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         holder: The driver.
-        state: What it is doing: see `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting".
+        state: What it is doing: see `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting"; of one that
+            drains what waits and leaves "draining", then "idle".
         since_us: When that began.
         reason: Why the sink is out; empty while it is not.
         next_attempt_us: When the sink is tried again, 0 if that is not planned.
