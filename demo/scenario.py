@@ -1,4 +1,4 @@
-"""What happens, in order: a mode switch, a session goes away, a broker, the warehouse and the server are killed; a replay.
+"""What happens, in order: a mode switch; a session goes away; broker, warehouse and server are killed; a replay.
 
 For the history everything is sealed, and Spark counts what the server had. Nobody tells the clients anything: they find
 another broker on their own, as the brokers find the server.
@@ -201,7 +201,7 @@ async def _publish(
 async def _drain(adapter: StorageAdapter, course: Course, display: Display) -> None:
     """Wait until nothing waits for the warehouse; the broker that drove the bridge may be the one that was killed."""
     with _deadline("not everything reached the warehouse"):
-        while (await look(adapter, BRIDGE)).depth.record_count:
+        while (await look(adapter, BRIDGE)).depth.record_count:  # noqa: ASYNC110  other processes empty it
             await trio.sleep(_LOOK_INTERVAL_S)
     course.drained_s += trio.current_time()
     display.step(f"the queue is empty {course.drained_s:.1f} s after that")

@@ -158,7 +158,7 @@ class TopicResult:
         }
         for name, each in self.seen.items():
             counts |= {
-                f"stored or acknowledged, and not received by {name}": each.missing,
+                f"not received by {name}": each.missing,
                 f"received twice by {name}": each.doubled,
                 f"received by {name} and never published": each.strangers,
             }

@@ -134,9 +134,9 @@ def verdict(outcome: Outcome) -> Text:
     acknowledged = sum(topic.acknowledged for topic in outcome.topics if topic.qos)
     lost = sum(topic.lost_from_memory for topic in outcome.topics)
     return Text(
-        f"HELD: all {acknowledged:,} acknowledged messages reached the warehouse and every subscriber in order, those of "
-        f"QoS 2 once; subscribers lack {lost:,} that were in memory when the server was killed; Spark finds the same "
-        "in the sealed segments",
+        f"HELD: all {acknowledged:,} acknowledged messages reached the warehouse and every subscriber in order, those "
+        f"of QoS 2 once; subscribers lack {lost:,} that were in memory when the server was killed; Spark finds the "
+        "same in the sealed segments",
         "bold green",
     )
 

@@ -1,7 +1,7 @@
 """The warehouse: ``python -m demo.warehouse.service PORT DATABASE`` takes rows by HTTP and keeps them in SQLite.
 
-It knows nothing of brokers. A bridge may send a batch again whose answer it did not get: rows are kept under their place
-in the bridge's queue, so what comes again is recognised.
+It knows nothing of brokers. A bridge may send a batch again whose answer it did not get: rows are kept under their
+place in the bridge's queue, so what comes again is recognised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-_SCHEMA: Final = "create table if not exists messages (queue text, place integer, topic text, message text, primary key (queue, place))"
+_COLUMNS: Final = "queue text, place integer, topic text, message text, primary key (queue, place)"
 
 
 class Row(msgspec.Struct):
@@ -40,7 +40,7 @@ class Warehouse(ThreadingHTTPServer):
         self._database = sqlite3.connect(path, check_same_thread=False)
         self._database.execute("pragma journal_mode = wal")
         self._database.execute("pragma synchronous = full")
-        self._database.execute(_SCHEMA)
+        self._database.execute(f"create table if not exists messages ({_COLUMNS})")
         self._lock = Lock()
 
     def keep(self, queue: str, rows: list[Row]) -> None:
@@ -69,7 +69,7 @@ class _Request(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer(200)
 
-    do_GET = do_OPTIONS = do_HEAD
+    do_OPTIONS = do_HEAD  # noqa: N815  its base class has it so
 
     def log_message(self, *_values: object) -> None:
         """Say nothing of each request."""
