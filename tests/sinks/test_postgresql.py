@@ -342,8 +342,8 @@ async def test_what_the_table_lacks_is_told_with_the_way_out(stage: PostgresqlSt
 
 
 async def test_a_user_who_may_not_make_the_table_of_positions_is_told_how_to(stage: PostgresqlStage) -> None:
-    await stage.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", "postgres")
     await stage.execute("ALTER SCHEMA public OWNER TO postgres", "postgres")
+    await stage.execute(f"GRANT USAGE ON SCHEMA public TO {USER}", "postgres")
     async with open_sink(stage) as sink:
         with pytest.raises(SinkUnavailableError) as told:
             await sink.check()
