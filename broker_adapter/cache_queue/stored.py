@@ -41,6 +41,20 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
     renewal_count: int
 
 
+class Request(msgspec.Struct, array_like=True, frozen=True):
+    """Who asks the present driver to stand aside.
+
+    Attributes:
+        asker: Its name, for people.
+        claim: Random, so that an asker knows its own request.
+        renewal_count: Changes with each sign of life.
+    """
+
+    asker: str
+    claim: str
+    renewal_count: int
+
+
 class Counts(msgspec.Struct, array_like=True, frozen=True):
     """What became of the records that left the queue, since it was made.
 
@@ -50,6 +64,7 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
         dropped_oldest: Given up for newer ones.
         expired: Waited too long.
         lost: Were in memory when the store's node went down.
+        purged: Thrown away by operators, as far as the driver has seen that: `Definition.purged_count` tells of all.
     """
 
     confirmed: int = 0
@@ -57,6 +72,7 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
     dropped_oldest: int = 0
     expired: int = 0
     lost: int = 0
+    purged: int = 0
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
@@ -64,7 +80,8 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         holder: The driver.
-        state: What it is doing: see `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting".
+        state: What it is doing: see `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting"; of one that
+            drains what waits and leaves "draining", then "idle".
         since_us: When that began.
         reason: Why the sink is out; empty while it is not.
         next_attempt_us: When the sink is tried again, 0 if that is not planned.
@@ -96,3 +113,15 @@ class WriterCounts(msgspec.Struct, array_like=True, frozen=True):
 
     rejected: int = 0
     dropped_newest: int = 0
+
+
+class LettersDone(msgspec.Struct, array_like=True, frozen=True):
+    """Which dead letters were put back into the queue or purged, although they may be there still.
+
+    Attributes:
+        shard_id: Of the shard of dead letters.
+        next_offset: All below it are done with.
+    """
+
+    shard_id: int
+    next_offset: int
