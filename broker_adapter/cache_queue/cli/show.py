@@ -82,7 +82,7 @@ def tables(view: QueueView) -> list[Table]:
         numeric=("rejected", "dropped_newest"),
     )
     return [
-        Table(("queue", state.name), [*_situation(view), *bounds(state), ("number", state.definition.queue_id)]),
+        Table(("queue", state.name), [*_situation(view), *bounds(state), ("id", state.definition.queue_id)]),
         Table(
             ("what became of records", "count"),
             [(reason, f"{count:,}") for reason, count in outcomes(state).items()],

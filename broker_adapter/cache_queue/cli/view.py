@@ -8,7 +8,8 @@ import attrs
 
 from broker_adapter.cache_queue.queue import QueueState, settings_of
 from broker_adapter.cache_queue.stored import Counts
-from command_line.quantities import format_duration, format_size
+from command_line.quantities import format_duration
+from journal.settings import format_size
 
 _MICROSECONDS = 1_000_000
 _SILENT_AFTER_S = 25
