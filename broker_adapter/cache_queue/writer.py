@@ -84,8 +84,6 @@ class QueueWriter:
             except ShardNotFoundError:
                 await ensure_queue(self._adapter, self.queue, self._settings)
             except StorageError as error:
-                if not is_retriable(error):
-                    raise
                 _log.info("cache queue %s: the store does not answer: %s", self.queue, error)
 
     async def _begin(self) -> bool:
@@ -143,6 +141,17 @@ class QueueWriter:
             f"the cache queue {self.queue!r} is full ({' or '.join(bounds)}): its sink is out or too slow; try again "
             "later, raise max_bytes or max_records of its [[bridge]], or choose another overflow"
         )
+
+    def admits(self, count: int) -> bool:
+        """Whether so many records may be put in by a commit; if not they are dropped, and counted as such.
+
+        A queue that rejects takes them all the same: there is no producer any more who could be told.
+        """
+        self._has_traffic.set()
+        if self._settings.overflow is not Overflow.DROP_NEWEST or not self.is_full:
+            return True
+        self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + count)
+        return False
 
     def put_nowait(self, records: Sequence[Record]) -> PendingAppend | None:
         """Hand records over, and return at once. What the acknowledgement means is said by the queue's mode.

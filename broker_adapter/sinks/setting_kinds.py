@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from attrs import field
 
 from broker_adapter.sinks.errors import SinkUnavailableError
-from journal.settings import Kind, parse_text, within
+from journal.settings import Kind, parse_address, parse_text, within
 
 _MAX_SECRET_CHARACTERS: Final = 64 * 1024
 
@@ -19,8 +19,20 @@ def _parse_texts(value: object) -> Mapping[str, str]:
     return dict(value)
 
 
+def _parse_server_address(value: object) -> str:
+    address = parse_text(value)
+    try:
+        parsed = parse_address(address)
+    except ValueError as error:
+        raise ValueError("is no address") from error
+    if parsed is None or parsed[1] == 0:
+        raise ValueError("is no address of a server")
+    return address
+
+
 Text = Annotated[str, Kind(parse_text, "any text")]
 File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
+ServerAddress = Annotated[str, Kind(_parse_server_address, '"host:port"')]
 Texts = Annotated[Mapping[str, str], Kind(_parse_texts, 'a table of texts such as { name = "value" }')]
 
 

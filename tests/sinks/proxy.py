@@ -140,10 +140,14 @@ class Proxy:
                 self._cut_at_bytes = None
                 self.cut()
                 return
-            await server.send_all(data)
+            try:
+                await server.send_all(data)
+            except _BROKEN:
+                return  # what it answered before is still passed back
             self.to_server_bytes += len(data)
             self._tell()
-        await server.send_eof()
+        with suppress(*_BROKEN):
+            await server.send_eof()
 
     async def _pass_replies(self, server: trio.SocketStream, client: trio.SocketStream) -> None:
         while data := await server.receive_some(_CHUNK_BYTES):

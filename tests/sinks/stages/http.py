@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import signal
 import sys
@@ -16,7 +15,8 @@ from broker_adapter.sinks import Row, Value
 from tests.mqtt.cluster.processes import Process, free_port
 from tests.sinks.http_receiver import TOKEN
 from tests.sinks.proxy import Proxy, open_proxy
-from tests.sinks.stage import REFUSED, Misconfiguration, row
+from tests.sinks.stage import Misconfiguration, row
+from tests.sinks.stages.mqtt_mosquitto import json_held
 
 
 class HttpStage:
@@ -49,14 +49,7 @@ class HttpStage:
         return row(0, body="bad")
 
     def held(self, value: Value) -> object:
-        if value == "\ud800":
-            return REFUSED
-        if isinstance(value, bytes):
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return {"base64": base64.b64encode(value).decode()}
-        return value
+        return json_held(value)
 
     def misconfigured(self) -> dict[str, Misconfiguration]:
         assert self.proxy is not None
