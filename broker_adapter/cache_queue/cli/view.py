@@ -146,6 +146,11 @@ def bounds(state: QueueState) -> Iterator[tuple[str, str]]:
     yield "when full", settings.overflow.value
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something: `1 record`, `2 records`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def rate(value: float) -> str:
     """A rate for people."""
     return f"{value:,.0f}/s" if value >= 10 or not value else f"{value:,.1f}/s"

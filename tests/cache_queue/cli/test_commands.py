@@ -376,7 +376,7 @@ def test_a_drain_without_a_driver_says_so(store: Store, monkeypatch: pytest.Monk
 
 def test_a_drain_of_nothing_is_done_at_once(store: Store) -> None:
     store.do(filled)
-    assert store.queue("drain", NAME).out.startswith("plant: 0 records have left within 0.")
+    assert store.queue("drain", NAME).out.startswith("plant: 0 records left within 0.")
 
 
 async def test_a_drain_waits_for_what_waited_and_tells_of_the_outage(
@@ -410,7 +410,7 @@ async def test_a_drain_waits_for_what_waited_and_tells_of_the_outage(
             nursery.cancel_scope.cancel()
         assert (await look(adapter, NAME)).depth.record_count == 1
     told = capsys.readouterr()
-    assert told.out.startswith("plant: 3 records have left within ")
+    assert told.out.startswith("plant: 3 records left within ")
     assert told.out.endswith("s, 1 of them as dead letters\n")
     assert told.err.count("its sink is out: refused") == 1
 
