@@ -219,6 +219,19 @@ class QueueDrain:
         if self._bytes_since_trim >= _TRIM_BYTES:
             await self.trim()
 
+    async def require_cursor(self) -> None:
+        """Return if the cursor is where this drain left it.
+
+        Raises:
+            QueueLostError: Others moved it, or the queue was made anew.
+        """
+        try:
+            cursor = await self._adapter.get_cursor(self._shard, names.CURSOR)
+        except ShardNotFoundError as error:
+            raise QueueLostError(f"the cache queue {self._queue!r} was deleted meanwhile") from error
+        if cursor is None or cursor.version != self._version:
+            raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others")
+
     async def trim(self) -> None:
         """Drop what is done with; whole segments give their room back."""
         self._bytes_since_trim = 0

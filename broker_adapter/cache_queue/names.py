@@ -17,6 +17,7 @@ DEFINITIONS: Final = b"queue/"
 """What the state keys of queues begin with, followed by the queue's name."""
 
 _LEASES: Final = b"queue-lease/"
+_REQUESTS: Final = b"queue-request/"
 _STATUSES: Final = b"queue-status/"
 _WRITERS: Final = b"queue-writer/"
 _LETTERS_DONE: Final = b"queue-letters-done/"
@@ -60,6 +61,11 @@ def queue_of(definition_key: bytes) -> str:
 def lease_key(queue: str) -> bytes:
     """Who drives the queue; see `stored.Lease`."""
     return _LEASES + queue.encode()
+
+
+def request_key(queue: str) -> bytes:
+    """Who asks for the lease; see `stored.Request`."""
+    return _REQUESTS + queue.encode()
 
 
 def status_key(queue: str) -> bytes:

@@ -190,7 +190,7 @@ async def delete_queue(adapter: StorageAdapter, name: str) -> None:
             f"the cache queue {name!r} is driven by {lease.holder}; take its [[bridge]] out of the configuration first"
         )
     writers = [value.key async for value in adapter.scan_state(names.writers_prefix(name))]
-    others = (names.lease_key(name), names.status_key(name), names.letters_done_key(name))
+    others = (names.lease_key(name), names.request_key(name), names.status_key(name), names.letters_done_key(name))
     for key in (names.definition_key(name), *others, *writers):
         await adapter.delete_state(key)
     for shard in (names.shard_of(name), names.dead_letters_of(name)):

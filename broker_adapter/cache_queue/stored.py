@@ -41,6 +41,20 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
     renewal_count: int
 
 
+class Request(msgspec.Struct, array_like=True, frozen=True):
+    """Who asks the present driver to stand aside.
+
+    Attributes:
+        asker: Its name, for people.
+        claim: Random, so that an asker knows its own request.
+        renewal_count: Changes with each sign of life.
+    """
+
+    asker: str
+    claim: str
+    renewal_count: int
+
+
 class Counts(msgspec.Struct, array_like=True, frozen=True):
     """What became of the records that left the queue, since it was made.
 
@@ -66,7 +80,8 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         holder: The driver.
-        state: What it is doing: see `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting".
+        state: What it is doing: see `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting"; of one that
+            drains what waits and leaves "draining", then "idle".
         since_us: When that began.
         reason: Why the sink is out; empty while it is not.
         next_attempt_us: When the sink is tried again, 0 if that is not planned.

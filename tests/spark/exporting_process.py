@@ -14,14 +14,15 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 
 
-def kill_export_at(step: str, options: Mapping[str, Any], *, jars: str = "") -> None:
+def kill_export_at(step: str, options: Mapping[str, Any], *, jars: str = "", queue: str = "") -> None:
     """Run an export up to a step and kill it there with SIGKILL, its Java too.
 
     Args:
         step: One of those of `ExportProgress`; ``wrote`` is ``writing`` with at least one task done.
+        queue: Drain this cache queue instead.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, __file__, step, json.dumps(options), jars]
+    command = [sys.executable, __file__, step, json.dumps(options), jars, queue]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True
     ) as process:
@@ -36,10 +37,11 @@ def kill_export_at(step: str, options: Mapping[str, Any], *, jars: str = "") -> 
 
 
 def _main() -> None:
-    from spark_export.export import ExportOptions, ExportProgress, run_export
+    from spark_export.export import ExportOptions, ExportProgress, run_drain, run_export
     from spark_export.session import make_session
+    from tests.spark.queues import QUICK
 
-    step, options, jars = sys.argv[1:]
+    step, options, jars, queue = sys.argv[1:]
 
     def stop(progress: ExportProgress) -> None:
         if progress.step == step or (step == "wrote" and progress.step == "writing" and progress.done):
@@ -49,7 +51,11 @@ def _main() -> None:
 
     settings = {"spark.jars": jars} if jars else {}
     session = make_session("export", cores=1, memory="512m", extra=settings)
-    run_export(session, ExportOptions(**json.loads(options)), progress=stop)
+    if queue:
+        # The next need not wait long for the lease of a process that was killed.
+        run_drain(session, queue, ExportOptions(**json.loads(options)), lease=QUICK, progress=stop)
+    else:
+        run_export(session, ExportOptions(**json.loads(options)), progress=stop)
 
 
 if __name__ == "__main__":

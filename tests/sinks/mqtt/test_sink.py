@@ -221,7 +221,7 @@ async def test_a_silent_connection_is_kept_alive_and_a_dead_one_noticed(broker: 
             pinged = broker.ping_count
             while broker.ping_count == pinged:
                 await trio.sleep(0.05)
-            with pytest.raises(SinkUnavailableError, match="has not answered for 0.5 s"):
+            with pytest.raises(SinkUnavailableError, match=r"has not answered for 0\.5 s"):
                 while True:
                     await sink.write(messages("b"))
                     await trio.sleep(0.05)

@@ -31,7 +31,7 @@ def test_a_row_has_a_topic(template: str, row: dict[str, Any], topic: str) -> No
 
 @pytest.mark.parametrize("template", ["", "a/+", "#", "a\x00", "{", "}", "{a", "a}", "{}", "{a b}", "{0}", "{a}{"])
 def test_what_is_no_template(template: str) -> None:
-    with pytest.raises(ValueError, match="topic|single"):
+    with pytest.raises(ValueError, match=r"topic|single"):
         TopicTemplate(template)
 
 
