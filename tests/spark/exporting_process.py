@@ -28,8 +28,12 @@ def kill_export_at(step: str, options: Mapping[str, Any], *, jars: str = "", que
     ) as process:
         assert process.stdout is not None
         try:
-            told = [line.strip() for line in iter(process.stdout.readline, "stopped\n")]
-            assert process.poll() is None, f"the export ended before {step}: {told}"
+            told: list[str] = []
+            for line in process.stdout:
+                told.append(line.strip())
+                if told[-1] == "stopped":
+                    break
+            assert told[-1:] == ["stopped"], f"the export ended before {step}: {told}"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             # Its Java writes there too: the end comes when both are gone.

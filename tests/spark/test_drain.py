@@ -295,7 +295,7 @@ def test_the_jobs_of_who_lost_the_queue_end(spark: SparkSession, tmp_path: Path)
 def test_a_killed_drain_is_made_good_by_the_next(
     spark: SparkSession, server: str, queue: str, tmp_path: Path, step: str, is_complete: bool
 ) -> None:
-    given = {"server": server, "target": str(tmp_path / "out"), "partition_by": []}
+    given = {"server": server, "target": str(tmp_path / "out"), "partition_by": ["topic"]}
     fill(server, queue, numbered(400))
     assert run_drain(spark, queue, ExportOptions(**given)).records == 400
     fill(server, queue, numbered(300, first=400))
