@@ -91,8 +91,22 @@ class Schema(Generic[_T]):
             ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong kind or out of bounds. The
                 message has one line for each such setting.
         """
-        problems = _Problems(self, "the defaults" if path is None else os.fspath(path), overrides)
-        merged = self._merge({} if path is None else _read(os.fspath(path)), overrides, problems)
+        source = "the defaults" if path is None else os.fspath(path)
+        return self.settle({} if path is None else _read(source), source, overrides)
+
+    def settle(self, values: dict[str, object], source: str, overrides: Mapping[str, object] = {}) -> _T:
+        """Make settings of values that were read already.
+
+        Args:
+            values: As TOML gives them.
+            source: Where they are from, for messages.
+            overrides: See `load`.
+
+        Raises:
+            ConfigurationError: See `load`.
+        """
+        problems = _Problems(self, source, overrides)
+        merged = self._merge(values, overrides, problems)
         try:
             settings = _converter.structure(merged, self._class)
         except ClassValidationError as error:
@@ -210,8 +224,10 @@ class _Problems:
             if f"{section}.{note.name}" in self._schema.tables:
                 assert isinstance(problem, IterableValidationError)
                 self._take_table(problem, f"{section}.{note.name}", values[note.name])
-            else:
+            elif note.name in values:
                 self.add_value(section, note.name, values[note.name], str(problem))
+            else:
+                self.add(f"[{section}] has no {note.name}; allowed: {allowed(attributes[note.name])}")
         for problem in others:
             if isinstance(problem, ForbiddenExtraKeysError):
                 for key in sorted(problem.extra_fields):

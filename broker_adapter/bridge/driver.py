@@ -142,6 +142,7 @@ class _Driving:
                 continue
             try:
                 await self._sink.check()
+                await self._drain.check_cursor()
                 await self._find_position()
                 if self._breaker.state is BreakerState.CLOSED:
                     self._reporter.tell(BreakerState.CLOSED)

@@ -27,6 +27,7 @@ class BridgeSpec:
             them are on their way to the sink at once is up to the sink.
         max_rate: Records a second that the sink is given at most; 0 for no limit.
         max_refusals: After so many refusals by the sink a record is set aside.
+        drive: Whether this process may drive it; else it only puts messages into the queue.
         health_interval_s: How often an idle sink is asked whether it would take records.
     """
 
@@ -41,5 +42,6 @@ class BridgeSpec:
     window: int = 4
     max_rate: int = 0
     max_refusals: int = 3
+    drive: bool = True
     health_interval_s: float = 10.0
     breaker: BreakerSettings = attrs.field(factory=BreakerSettings)

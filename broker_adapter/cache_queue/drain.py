@@ -13,18 +13,16 @@ import attrs
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
+from broker_adapter.cache_queue.dead_letters import DeadLetter, as_letter, from_stored
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
-from broker_adapter.cache_queue.stored import Counts, Status
+from broker_adapter.cache_queue.stored import Counts, Definition, Status
 from broker_adapter.state_forms import decode
-from shards.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
-from shards.record import Gap, Record, StoredRecord
+from shards.errors import OffsetConflictError, OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
+from shards.record import Gap, StoredRecord
 
 _TRIM_BYTES: Final = 8 << 20
-
-DEAD_LETTER_OFFSET: Final = "dead-letter-offset"
-DEAD_LETTER_REASON: Final = "dead-letter-reason"
-"""Headers that a dead letter has in front of its own: the offset that it had in the queue, and why it was refused."""
+_LETTERS_AT_ONCE: Final = 256
 
 
 @attrs.frozen(slots=True)
@@ -52,6 +50,7 @@ def added(first: Counts, second: Counts) -> Counts:
         first.dropped_oldest + second.dropped_oldest,
         first.expired + second.expired,
         first.lost + second.lost,
+        first.purged + second.purged,
     )
 
 
@@ -69,8 +68,9 @@ class QueueDrain:
         self._shard = names.shard_of(grant.queue)
         self._dead_letters = names.dead_letters_of(grant.queue)
         self._version = 0
-        self._last_dead_letter = -1
-        self._has_dead_letters = False
+        self._shard_id = 0
+        self._letters_end: int | None = None
+        self._set_aside: set[int] = set()
         self._bytes_since_trim = 0
         self._trimmed_offset = 0
         self.offset = 0
@@ -93,30 +93,63 @@ class QueueDrain:
             break
         self.offset, self._version = taken.offset, taken.version
         self._trimmed_offset = 0
-        await self._find_last_dead_letter()
+        self._shard_id = (await self._adapter.describe_shard(self._shard)).shard_id
+        await self._find_dead_letters()
         await self._recall_counts()
 
-    async def _find_last_dead_letter(self) -> None:
-        self._has_dead_letters = bool(await self._adapter.list_shards(self._dead_letters))
-        if not self._has_dead_letters:
+    async def check_cursor(self) -> None:
+        """See whether the cursor is where it was left. Not while something is being confirmed.
+
+        Raises:
+            QueueLostError: Somebody else moved it: what waits now is not what was read.
+        """
+        cursor = await self._adapter.get_cursor(self._shard, names.CURSOR)
+        if cursor is None or cursor.version != self._version:
+            raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others")
+
+    async def _find_dead_letters(self) -> None:
+        """See which records at or above the cursor are dead letters already, from before a crash."""
+        self._set_aside.clear()
+        try:
+            info = await self._adapter.describe_shard(self._dead_letters)
+        except ShardNotFoundError:
+            self._letters_end = None
             return
-        info = await self._adapter.describe_shard(self._dead_letters)
-        if info.next_offset == info.start_offset:
-            return
-        found = await self._adapter.read(self._dead_letters, info.next_offset - 1, max_records=1)
-        for record in found.records:
-            if isinstance(record, StoredRecord):
-                self._last_dead_letter = offset_of_dead_letter(record)
+        self._letters_end = end = info.next_offset
+        while end > info.start_offset:
+            first = max(info.start_offset, end - _LETTERS_AT_ONCE)
+            found = [letter.queue_offset for letter in await self._letters(first, end) if self._is_ahead(letter)]
+            if not found:
+                # They are in about the order of the queue: those before were passed by the cursor long ago.
+                return
+            self._set_aside.update(found)
+            end = first
+
+    async def _letters(self, offset: int, end: int) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
+        while offset < end:
+            found = await self._adapter.read(self._dead_letters, offset, max_records=end - offset)
+            letters += [from_stored(each) for each in found.records if isinstance(each, StoredRecord)]
+            offset = found.next_offset
+        return letters
+
+    def _is_ahead(self, letter: DeadLetter) -> bool:
+        return letter.queue_shard_id == self._shard_id and letter.queue_offset >= self.offset
 
     async def _recall_counts(self) -> None:
         """Go on counting where the driver before was; what it had not written down is told by the cursor."""
-        key = names.status_key(self._queue)
-        found = await self._adapter.get_state(key)
-        if found is None:
-            return
-        status = decode(Status, found.key, found.value)
-        unaccounted = max(0, self.offset - status.counted_offset)
-        self.counts = added(status.counts, Counts(confirmed=unaccounted))
+        found = await self._adapter.get_state(names.status_key(self._queue))
+        counts, counted_offset = Counts(), 0
+        if found is not None:
+            status = decode(Status, found.key, found.value)
+            counts, counted_offset = status.counts, status.counted_offset
+        purged_count = await self._purged_count() - counts.purged
+        unaccounted = max(0, self.offset - counted_offset - purged_count)
+        self.counts = added(counts, Counts(confirmed=unaccounted, purged=purged_count))
+
+    async def _purged_count(self) -> int:
+        found = await self._adapter.get_state(names.definition_key(self._queue))
+        return 0 if found is None else decode(Definition, found.key, found.value).purged_count
 
     async def read(self, offset: int, *, max_bytes: int, max_wait_s: float) -> Waiting:
         """Read on; empty if nothing came within ``max_wait_s``.
@@ -142,23 +175,24 @@ class QueueDrain:
         return Waiting(records, offset, found.next_offset, Counts(expired=expired_count, lost=lost_count))
 
     async def set_aside(self, record: StoredRecord, reason: str) -> None:
-        """Keep a record that the sink refuses as a dead letter. In the order of offsets, and before `confirm`.
+        """Keep a record that the sink refuses as a dead letter, before its offset is confirmed.
 
         One that is there already, from before a crash, is not added again.
         """
-        if record.offset <= self._last_dead_letter:
-            return
-        if not self._has_dead_letters:
-            await self._adapter.create_shard(self._dead_letters, exist_ok=True)
-            self._has_dead_letters = True
-        headers = (
-            (DEAD_LETTER_OFFSET, str(record.offset).encode()),
-            (DEAD_LETTER_REASON, reason.encode()),
-            *record.headers,
-        )
-        letter = Record(record.value, record.key, record.topic, record.timestamp_us, headers, record.tags)
-        await self._adapter.append(self._dead_letters, [letter])
-        self._last_dead_letter = record.offset
+        letter = as_letter(record, self._shard_id, reason)
+        while record.offset not in self._set_aside:
+            if self._letters_end is None:
+                await self._adapter.create_shard(self._dead_letters, exist_ok=True)
+                await self._find_dead_letters()
+                continue
+            try:
+                await self._adapter.append(self._dead_letters, [letter], expected_offset=self._letters_end)
+            except (OffsetConflictError, ShardNotFoundError):
+                # A driver before this one was late, or somebody deleted the shard.
+                await self._find_dead_letters()
+                continue
+            self._letters_end += 1
+            self._set_aside.add(record.offset)
 
     async def confirm(self, next_offset: int, outcome: Counts, size_bytes: int) -> None:
         """Move the cursor. Returns when that would survive a crash.
@@ -176,9 +210,10 @@ class QueueDrain:
                 cursor = await self._adapter.commit_cursor(
                     self._shard, names.CURSOR, next_offset, expected_version=self._version
                 )
-            except VersionConflictError as error:
+            except (VersionConflictError, OffsetOutOfRangeError) as error:
                 raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others") from error
             self.offset, self._version = cursor.offset, cursor.version
+            self._set_aside = {offset for offset in self._set_aside if offset >= next_offset}
         self.counts = added(self.counts, outcome)
         self._bytes_since_trim += size_bytes
         if self._bytes_since_trim >= _TRIM_BYTES:
@@ -203,9 +238,3 @@ class QueueDrain:
         if self.offset > self._trimmed_offset:
             self._trimmed_offset = self.offset
             await self._adapter.trim(self._shard, self.offset)
-
-
-def offset_of_dead_letter(record: StoredRecord) -> int:
-    """Which offset a dead letter had in its queue; -1 if it is none that we wrote."""
-    value = dict(record.headers[:2]).get(DEAD_LETTER_OFFSET, b"")
-    return int(value) if value.isdigit() else -1

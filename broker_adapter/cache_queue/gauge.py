@@ -78,12 +78,22 @@ class Gauge:
         self._under_way_bytes = 0
         self._added_bytes = 0
         self._next_offset = 0
+        self._new_bytes = 0
+        self._new_offset = 0
+
+    def begin_look(self) -> None:
+        """The store is asked now: what is settled from here on may or may not be in its answer."""
+        self._new_bytes = 0
+        self._new_offset = 0
 
     def look(self, depth: Depth) -> None:
-        """Take over what the store said. What is under way may be in it already: until it is known it counts twice."""
+        """Take over what the store said. What is under way may be in it already: until it is known it counts twice.
+
+        So do the bytes of what was settled meanwhile, until the next look. A queue that was made anew begins again.
+        """
         self._depth = depth
-        self._next_offset = max(self._next_offset, depth.next_offset)
-        self._added_bytes = 0
+        self._next_offset = max(depth.next_offset, self._new_offset)
+        self._added_bytes = self._new_bytes if self._new_offset > depth.next_offset else 0
 
     def put(self, count: int, size_bytes: int) -> None:
         """Records were handed over."""
@@ -100,8 +110,10 @@ class Gauge:
         self._under_way_bytes -= size_bytes
         if next_offset is not None and next_offset > self._next_offset:
             # All that came since the last look, ours and others', at our mean size.
-            self._added_bytes += size_bytes * (next_offset - self._next_offset) // max(count, 1)
-            self._next_offset = next_offset
+            added_bytes = -(-size_bytes * (next_offset - self._next_offset) // max(count, 1))
+            self._added_bytes += added_bytes
+            self._new_bytes += added_bytes
+            self._next_offset = self._new_offset = next_offset
 
     @property
     def record_count(self) -> int:

@@ -101,6 +101,7 @@ class QueueLease:
         self._claim = secrets.token_hex(_CLAIM_BYTES)
         self._held: Lease | None = None
         self._version = 0
+        self._taken_s = 0.0
 
     @asynccontextmanager
     async def hold(self, *, ask: bool = False) -> AsyncIterator[Grant]:
@@ -187,6 +188,7 @@ class QueueLease:
             _log.warning("cache queue %s: %s has not renewed its lease, taking over", self._queue, lease.holder)
         epoch = 0 if lease is None else lease.epoch
         wanted = Lease(self._holder, self._claim, epoch + 1, 0)
+        self._taken_s = trio.current_time()
         try:
             stored = await self._adapter.put_state(
                 self._key, encode(wanted), expected_version=0 if found is None else found.version
@@ -194,6 +196,9 @@ class QueueLease:
         except VersionConflictError:
             return None
         self._took(wanted, stored)
+        if trio.current_time() >= self._taken_s + self._settings.safe_s:
+            # The answer took so long that others may have it by now: the next look tells.
+            return None
         return Grant(self._queue, self._holder, wanted.epoch)
 
     def _took(self, lease: Lease, stored: StateValue) -> None:
@@ -202,11 +207,11 @@ class QueueLease:
 
     async def _renew_until_lost(self, *, is_asker: bool) -> _Loss:
         """Renew the lease until it is lost or asked for."""
-        last_s = trio.current_time()
+        last_s = began_s = self._taken_s
         while True:
-            await trio.sleep(self._settings.renew_interval_s)
-            began_s = trio.current_time()
             with trio.move_on_at(last_s + self._settings.safe_s) as patience:
+                await trio.sleep(self._settings.renew_interval_s)
+                began_s = trio.current_time()
                 if not await self._renew():
                     return _Loss("somebody else took it over", is_ours=False)
             if patience.cancelled_caught:
@@ -234,21 +239,24 @@ class QueueLease:
         renewed = Lease(self._held.holder, self._held.claim, self._held.epoch, self._held.renewal_count + 1)
         while True:
             try:
-                self._took(
-                    renewed, await self._adapter.put_state(self._key, encode(renewed), expected_version=self._version)
-                )
-            except VersionConflictError:
-                # An earlier try may have been carried out without an answer.
-                found = await self._adapter.get_state(self._key)
-                if found is None or decode(Lease, found.key, found.value) != renewed:
-                    return False
-                self._took(renewed, found)
+                stored = await self._put(renewed)
             except StorageError as error:
                 if not is_retriable(error):
                     raise
                 await trio.sleep(self._settings.renew_interval_s / 4)
                 continue
-            return True
+            if stored is not None:
+                self._took(renewed, stored)
+            return stored is not None
+
+    async def _put(self, renewed: Lease) -> StateValue | None:
+        try:
+            return await self._adapter.put_state(self._key, encode(renewed), expected_version=self._version)
+        except VersionConflictError:
+            # An earlier try may have been carried out without an answer.
+            found = await self._adapter.get_state(self._key)
+            is_ours = found is not None and decode(Lease, found.key, found.value) == renewed
+            return found if is_ours else None
 
     async def _give_back(self) -> None:
         """Let others have it at once; if that fails they wait for its end."""

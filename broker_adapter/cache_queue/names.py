@@ -20,6 +20,7 @@ _LEASES: Final = b"queue-lease/"
 _REQUESTS: Final = b"queue-request/"
 _STATUSES: Final = b"queue-status/"
 _WRITERS: Final = b"queue-writer/"
+_LETTERS_DONE: Final = b"queue-letters-done/"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -70,6 +71,11 @@ def request_key(queue: str) -> bytes:
 def status_key(queue: str) -> bytes:
     """What its driver says of itself; see `stored.Status`."""
     return _STATUSES + queue.encode()
+
+
+def letters_done_key(queue: str) -> bytes:
+    """Which of its dead letters are done with; see `stored.LettersDone`."""
+    return _LETTERS_DONE + queue.encode()
 
 
 def writers_prefix(queue: str) -> bytes:

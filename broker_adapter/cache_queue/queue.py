@@ -13,6 +13,7 @@ import attrs
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
+from broker_adapter.cache_queue.dead_letters import count_dead_letters
 from broker_adapter.cache_queue.errors import QueueNotFoundError
 from broker_adapter.cache_queue.gauge import Depth, depth_of, offset_with_bytes_behind
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
@@ -75,6 +76,10 @@ async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettin
     names.check_name(name)
     shard = await adapter.create_shard(names.shard_of(name), settings.shard_config, exist_ok=True)
     wanted = {key: _plain(value) for key, value in attrs.asdict(settings).items()}
+    before = await _decoded(adapter, names.definition_key(name), Definition)
+    if before is None or before.shard_id != shard.shard_id:
+        # What a driver counted was the end of other records.
+        await adapter.delete_state(names.status_key(name))
 
     def change(found: Definition | None) -> Definition:
         if found is None or found.shard_id != shard.shard_id:
@@ -149,10 +154,15 @@ async def purge_queue(adapter: StorageAdapter, name: str) -> int:
     """
     await definition_of(adapter, name)
     shard = names.shard_of(name)
+    counted = 0
     while True:
         info, cursor = await adapter.describe_shard(shard), await adapter.get_cursor(shard, names.CURSOR)
         depth = depth_of(info, 0 if cursor is None else cursor.offset)
-        if not depth.record_count:
+        # Counted first: a driver that finds its cursor moved has to find out what has become of the records.
+        if depth.record_count != counted:
+            await change_queue(adapter, name, purged_count=depth.record_count - counted)
+            counted = depth.record_count
+        if not counted:
             return 0
         try:
             await adapter.commit_cursor(
@@ -162,9 +172,8 @@ async def purge_queue(adapter: StorageAdapter, name: str) -> int:
             # The driver confirmed something meanwhile, so fewer are thrown away.
             continue
         break
-    await change_queue(adapter, name, purged_count=depth.record_count)
     await adapter.trim(shard, info.next_offset)
-    return depth.record_count
+    return counted
 
 
 async def delete_queue(adapter: StorageAdapter, name: str) -> None:
@@ -181,13 +190,8 @@ async def delete_queue(adapter: StorageAdapter, name: str) -> None:
             f"the cache queue {name!r} is driven by {lease.holder}; take its [[bridge]] out of the configuration first"
         )
     writers = [value.key async for value in adapter.scan_state(names.writers_prefix(name))]
-    for key in (
-        names.definition_key(name),
-        names.lease_key(name),
-        names.request_key(name),
-        names.status_key(name),
-        *writers,
-    ):
+    others = (names.lease_key(name), names.request_key(name), names.status_key(name), names.letters_done_key(name))
+    for key in (names.definition_key(name), *others, *writers):
         await adapter.delete_state(key)
     for shard in (names.shard_of(name), names.dead_letters_of(name)):
         try:
@@ -223,7 +227,7 @@ async def look(adapter: StorageAdapter, name: str) -> QueueState:
         await _decoded(adapter, names.status_key(name), Status),
         await _decoded(adapter, names.lease_key(name), Lease),
         writers,
-        await _dead_letter_count(adapter, name),
+        await count_dead_letters(adapter, name),
     )
 
 
@@ -287,14 +291,6 @@ async def _oldest_us(adapter: StorageAdapter, shard: str, depth: Depth) -> int:
         return 0
     oldest = await adapter.read(shard, depth.first_offset, max_records=1)
     return next((record.append_time_us for record in oldest.records if isinstance(record, StoredRecord)), 0)
-
-
-async def _dead_letter_count(adapter: StorageAdapter, name: str) -> int:
-    try:
-        info = await adapter.describe_shard(names.dead_letters_of(name))
-    except ShardNotFoundError:
-        return 0
-    return info.next_offset - info.start_offset
 
 
 def _plain(value: object) -> str | int:

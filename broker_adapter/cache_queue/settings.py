@@ -9,6 +9,7 @@ import attrs
 
 from shards.model import Mode, ShardConfig
 
+_MICROSECONDS: Final = 1_000_000
 _SEGMENTS_PER_QUEUE: Final = 32
 _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 64 << 20
@@ -53,6 +54,16 @@ class QueueSettings:
     max_age_s: int = 0
     memory_bytes: int = 64 << 20
     overflow: Overflow = Overflow.REJECT
+
+    def has_room(self, record_count: int, size_bytes: int) -> bool:
+        """Whether a queue that holds so much may take more."""
+        return (not self.max_records or record_count < self.max_records) and (
+            not self.max_bytes or size_bytes < self.max_bytes
+        )
+
+    def expires_at_us(self, now_us: int) -> int:
+        """When what is put in now is given up; 0 for never."""
+        return now_us + self.max_age_s * _MICROSECONDS if self.max_age_s else 0
 
     @property
     def shard_config(self) -> ShardConfig:

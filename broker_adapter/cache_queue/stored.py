@@ -64,6 +64,7 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
         dropped_oldest: Given up for newer ones.
         expired: Waited too long.
         lost: Were in memory when the store's node went down.
+        purged: Thrown away by operators, as far as the driver has seen that: `Definition.purged_count` tells of all.
     """
 
     confirmed: int = 0
@@ -71,6 +72,7 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
     dropped_oldest: int = 0
     expired: int = 0
     lost: int = 0
+    purged: int = 0
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
@@ -111,3 +113,15 @@ class WriterCounts(msgspec.Struct, array_like=True, frozen=True):
 
     rejected: int = 0
     dropped_newest: int = 0
+
+
+class LettersDone(msgspec.Struct, array_like=True, frozen=True):
+    """Which dead letters were put back into the queue or purged, although they may be there still.
+
+    Attributes:
+        shard_id: Of the shard of dead letters.
+        next_offset: All below it are done with.
+    """
+
+    shard_id: int
+    next_offset: int

@@ -32,7 +32,6 @@ _LOOK_INTERVAL_S: Final = 0.25
 _IDLE_LOOK_INTERVAL_S: Final = 2.0
 _RETRY_INTERVAL_S: Final = 1.0
 _RECORD_BYTES: Final = 100
-_MICROSECONDS: Final = 1_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -85,8 +84,6 @@ class QueueWriter:
             except ShardNotFoundError:
                 await ensure_queue(self._adapter, self.queue, self._settings)
             except StorageError as error:
-                if not is_retriable(error):
-                    raise
                 _log.info("cache queue %s: the store does not answer: %s", self.queue, error)
 
     async def _begin(self) -> bool:
@@ -108,6 +105,8 @@ class QueueWriter:
         Raises:
             StorageError: The store does not answer.
         """
+        self._settle()
+        self._gauge.begin_look()
         info = await self._adapter.describe_shard(self.shard)
         cursor = await self._adapter.get_cursor(self.shard, names.CURSOR)
         self._settle()
@@ -121,10 +120,7 @@ class QueueWriter:
             return False
         self._settle()
         gauge = self._gauge
-        return bool(
-            (settings.max_records and gauge.record_count >= settings.max_records)
-            or (settings.max_bytes and gauge.size_bytes >= settings.max_bytes)
-        )
+        return not settings.has_room(gauge.record_count, gauge.size_bytes)
 
     @property
     def refuses(self) -> bool:
@@ -145,6 +141,17 @@ class QueueWriter:
             f"the cache queue {self.queue!r} is full ({' or '.join(bounds)}): its sink is out or too slow; try again "
             "later, raise max_bytes or max_records of its [[bridge]], or choose another overflow"
         )
+
+    def admits(self, count: int) -> bool:
+        """Whether so many records may be put in by a commit; if not they are dropped, and counted as such.
+
+        A queue that rejects takes them all the same: there is no producer any more who could be told.
+        """
+        self._has_traffic.set()
+        if self._settings.overflow is not Overflow.DROP_NEWEST or not self.is_full:
+            return True
+        self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + count)
+        return False
 
     def put_nowait(self, records: Sequence[Record]) -> PendingAppend | None:
         """Hand records over, and return at once. What the acknowledgement means is said by the queue's mode.
@@ -172,9 +179,9 @@ class QueueWriter:
 
     def aged(self, records: Sequence[Record]) -> Sequence[Record]:
         """Records with the time at which the queue gives them up, for those that are put in by a commit."""
-        if not self._settings.max_age_s:
+        end_us = self._settings.expires_at_us(self._clock.now_us())
+        if not end_us:
             return records
-        end_us = self._clock.now_us() + self._settings.max_age_s * _MICROSECONDS
         return [
             record if 0 < record.expires_at_us <= end_us else attrs.evolve(record, expires_at_us=end_us)
             for record in records

@@ -15,10 +15,13 @@ import structlog
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.bridge.bridges import Bridges
+from broker_adapter.bridge.intake import Intake
 from broker_adapter.mqtt.access import AccessControl, AccessRules
 from broker_adapter.mqtt.assembly import (
     access_control_of,
     access_rules_of,
+    bridges_of,
     broker_id_of,
     limits_of,
     listener_limits_of,
@@ -119,9 +122,12 @@ class _Process:
                 waiting = trio.CancelScope()
                 nursery.start_soon(self._tell_of_waiting, waiting)
                 async with open_adapter(self._config.broker.store) as adapter:
-                    broker = self._broker(adapter)
+                    broker_id = broker_id_of(self._config)
+                    bridges = Bridges(adapter, bridges_of(self._config), broker_id)
+                    broker = self._broker(adapter, broker_id, bridges.intake)
                     # Inside the adapter's life: the broker's last words go to the store.
                     async with trio.open_nursery() as serving:
+                        await serving.start(bridges.run)
                         await serving.start(broker.run)
                         waiting.cancel()
                         listeners = self._listeners_of(broker)
@@ -138,17 +144,18 @@ class _Process:
             for sock in sockets.values():
                 sock.close()
 
-    def _broker(self, adapter: StorageAdapter) -> Broker:
+    def _broker(self, adapter: StorageAdapter, broker_id: str, intake: Intake) -> Broker:
         config = self._config
         return Broker(
             adapter,
-            broker_id_of(config),
+            broker_id,
             access=self._access,
             mapping=mapping_of(config),
             rules=storage_rules_of(config),
             limits=limits_of(config.limits),
             system_interval_s=config.broker.sys_interval_s,
             version=_version(),
+            intake=intake,
         )
 
     def _listeners_of(self, broker: Broker) -> Listeners:

@@ -47,6 +47,8 @@ class TcpStream(trio.abc.Stream):
                 return data
             while data is None:
                 await trio.lowlevel.wait_readable(self._socket)
+                # Closing may have come between, and what was readable belongs to it then.
+                self._check_open()
                 data = self._receive_nowait(max_bytes)
         except OSError as error:
             raise self._broken(error) from error

@@ -49,9 +49,11 @@ PATIENCE_S = 5.0
 class Client:
     """One connection of a client that says what it is told to say."""
 
-    def __init__(self, stream: trio.abc.Stream, version: Version) -> None:
+    def __init__(self, stream: trio.abc.Stream, version: Version, *, patience_s: float = PATIENCE_S) -> None:
         self.stream = stream
         self.version = version
+        self._patience_s = patience_s
+        self._sending = trio.Lock()
         self._decoder = Decoder(of="server", version=version)
         self._received: deque[Packet] = deque()
         self._last_packet_id = 0
@@ -61,11 +63,12 @@ class Client:
         return self._last_packet_id
 
     async def send(self, *packets: Packet) -> None:
-        await self.stream.send_all(b"".join(encode(packet, self.version) for packet in packets))
+        async with self._sending:
+            await self.stream.send_all(b"".join(encode(packet, self.version) for packet in packets))
 
     async def receive(self) -> Packet:
         """The next packet, soon. Raises `EOFError` if the broker closes instead."""
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(self._patience_s):
             return await self.receive_patiently()
 
     async def receive_patiently(self) -> Packet:
@@ -184,10 +187,13 @@ class Client:
 class Serving:
     """A broker that runs, and its clients."""
 
-    def __init__(self, broker: Broker, adapter: StorageAdapter, tasks: trio.Nursery) -> None:
+    def __init__(
+        self, broker: Broker, adapter: StorageAdapter, tasks: trio.Nursery, *, patience_s: float = PATIENCE_S
+    ) -> None:
         self.broker = broker
         self.adapter = adapter
         self._tasks = tasks
+        self._patience_s = patience_s
         self._dialled: list[TcpStream] = []
 
     def hang_up(self) -> None:
@@ -203,7 +209,7 @@ class Serving:
         self._tasks.start_soon(self._serve, TcpStream(there))
         stream = TcpStream(here)
         self._dialled.append(stream)
-        return Client(stream, version)
+        return Client(stream, version, patience_s=self._patience_s)
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
         await self.broker.serve_stream(stream, peer="test", transport="tcp")
@@ -218,21 +224,24 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    adapter: StorageAdapter | None = None, *, broker_id: str = "one", **options: Any
+    adapter: StorageAdapter | None = None, *, broker_id: str = "one", patience_s: float = PATIENCE_S, **options: Any
 ) -> AsyncIterator[Serving]:
-    """A broker, on a store in memory unless another is given."""
+    """A broker, on a store in memory unless another is given; its clients wait ``patience_s`` for each answer."""
     if adapter is None:
-        async with open_adapter("memory:") as opened, serving(opened, broker_id=broker_id, **options) as served:
+        async with (
+            open_adapter("memory:") as opened,
+            serving(opened, broker_id=broker_id, patience_s=patience_s, **options) as served,
+        ):
             yield served
         return
     options.setdefault("access", AllowAll())
     broker = Broker(adapter, broker_id, **options)
     async with background_tasks() as tasks:
         await tasks.start(broker.run)
-        served = Serving(broker, adapter, tasks)
+        served = Serving(broker, adapter, tasks, patience_s=patience_s)
         try:
             yield served
         finally:
             served.hang_up()
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(patience_s):
             await broker.stop()

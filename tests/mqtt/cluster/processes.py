@@ -180,18 +180,23 @@ def _ours(directory: Path, count: int) -> Cluster:
         pytest.skip("the broker has no command yet")
     port = free_port()
     store = f"journal://127.0.0.1:{port}"
-    journal = directory / "journal.toml"
-    journal.write_text(JOURNAL.format(port=port))
-    server = Process(
-        [*_module("journal.cli.main", "serve"), "--data", str(directory / "data"), "--config", str(journal)],
-        directory / "journal.log",
-    )
+    server = journal_server(directory, port)
     return Cluster(
         server,
         [
             Process(broker_command(directory, f"broker-{number}", store), directory / f"broker-{number}.log")
             for number in range(count)
         ],
+    )
+
+
+def journal_server(directory: Path, port: int) -> Process:
+    """The journal server of a directory, not started; it comes back on the same port with the same data."""
+    config = directory / "journal.toml"
+    config.write_text(JOURNAL.format(port=port))
+    return Process(
+        [*_module("journal.cli.main", "serve"), "--data", str(directory / "data"), "--config", str(config)],
+        directory / "journal.log",
     )
 
 

@@ -76,7 +76,8 @@ class Subscriber:
     """Has a durable session, receives in the background, and answers unless it is told not to.
 
     Attributes:
-        received: Payloads in the order in which they came; repetitions that the protocol tells are left out.
+        received: Payloads in the order in which they came; repetitions that the protocol tells are left out, and so are
+            retained messages that come with a subscription, whatever came before it.
     """
 
     name: str
@@ -139,7 +140,7 @@ class Subscriber:
             await client.send(Pubcomp(packet.packet_id))
 
     async def _take_message(self, client: Client, message: Publish) -> None:
-        if message.qos < 2 or message.packet_id not in self._incoming:
+        if not message.retain and (message.qos < 2 or message.packet_id not in self._incoming):
             self.received.append(message.payload)
             self._news.set()
         if message.qos == 2:

@@ -68,6 +68,27 @@ async def test_what_was_sent_last_arrives_although_the_peer_goes_on_sending() ->
             await right.aclose()
 
 
+async def test_closing_ends_a_task_that_was_about_to_receive() -> None:
+    """Closing takes what has just arrived; the task that was woken for it went on to wait beside the closing one."""
+    # Which of two tasks goes first that are woken at once is left to chance.
+    for _ in range(32):
+        left, right = await stream_pair()
+        async with right, trio.open_nursery() as nursery:
+
+            async def receive(stream: TcpStream = left) -> None:
+                try:
+                    assert await stream.receive_some() == b"news"
+                except trio.ClosedResourceError:
+                    return
+
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            right.send_nowait(b"news")
+            await trio.lowlevel.checkpoint()
+            nursery.start_soon(right.aclose)
+            await left.aclose()
+
+
 async def test_closing_wakes_a_task_that_receives() -> None:
     left, right = await stream_pair()
     async with right:
