@@ -119,9 +119,9 @@ async def carry_out(engine: Engine, commit: Commit, model: Model) -> None:
     for (name, some), one in zip(commit.appends, appended, strict=True):
         assert one.base_offset == len(model.shards[name])
         model.shards[name] += some
-    for put, one in zip(puts, stored, strict=True):
-        assert (one.key, one.value) == (put.key, put.value)
-        model.state[put.key] = (put.value, one.version)
+    for put, value in zip(puts, stored, strict=True):
+        assert (value.key, value.value) == (put.key, put.value)
+        model.state[put.key] = (put.value, value.version)
     for delete in deletes:
         model.state.pop(delete.key, None)
 
