@@ -42,9 +42,9 @@ async def answer_slowly(world: World) -> None:
 
 
 async def die_in_the_middle_of_a_batch(world: World) -> None:
-    """What it was sent it may have, but nobody was told."""
-    world.proxy.hold_replies()
+    """What it was sent it may have, but nobody is told."""
     await world.proxy.wait_passed(world.proxy.to_server_bytes + 2000)
+    world.proxy.hold_replies()
     await world.stage.kill()
     world.proxy.pass_all()
     await world.wait_out()
