@@ -25,7 +25,11 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
 
 def test_every_source_is_in_the_table_and_the_table_has_no_other() -> None:
     table = DOCS.read_text().split("| source | what |")[1].split("\n\n")[0]
-    told = {source for row in table.splitlines() for source in re.findall(r"`([^`]+)`", row.split("|")[1] if "|" in row else "")}
+    told = {
+        source
+        for row in table.splitlines()
+        for source in re.findall(r"`([^`]+)`", row.split("|")[1] if "|" in row else "")
+    }
     for source in told:
         Projection({"column": source})
     shapes = {re.sub(r"\[-?\d+\]$", "[N]", source) for source in told}
@@ -47,7 +51,15 @@ def test_every_metric_is_in_the_table() -> None:
 def test_settings_that_are_named_exist() -> None:
     settings = set(BridgeTable.__annotations__) | {"table", "password_file", "url"}
     text = DOCS.read_text()
-    for name in ("min_backoff_ms", "max_backoff_s", "failures_to_open", "health_interval_s", "max_rate", "window", "drive"):
+    for name in (
+        "min_backoff_ms",
+        "max_backoff_s",
+        "failures_to_open",
+        "health_interval_s",
+        "max_rate",
+        "window",
+        "drive",
+    ):
         assert name in settings
         assert f"`{name}" in text
     assert BreakerSettings().min_backoff_s == 0.2
