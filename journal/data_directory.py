@@ -10,6 +10,7 @@
     sealed/     Parquet segments, a directory for each shard
     sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
+    snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class DataDirectory:
         """Directory of the views' store."""
         return f"{self.path}/state"
 
+    @property
+    def snapshots(self) -> str:
+        """Directory of the snapshots that backups copy from."""
+        return f"{self.path}/snapshots"
+
     def announce(self, tcp: str, pid: int) -> None:
         """Write down where this directory is served, for readers that find it locked; `close` takes it back.
 
@@ -95,8 +101,10 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     try:
         _remove_server_file(files, path)
         node_id = _read_or_write_format(files, path)
-        for name in ("journal", "log", "sealed", "sealing"):
+        for name in ("journal", "log", "sealed", "sealing", "snapshots"):
             make_durable_directory(files, f"{path}/{name}")
+        for name in files.listdir(f"{path}/snapshots"):
+            remove_snapshot(files, f"{path}/snapshots/{name}")
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
@@ -142,6 +150,26 @@ def read_format(files: FileSystem, path: str) -> str:
             f"start the newer version of the server"
         )
     return node_id
+
+
+def remove_snapshot(files: FileSystem, path: str) -> None:
+    """Remove a snapshot, or what a crash left of one."""
+    there = files.listdir(path)
+    for name in ("log", "sealed"):
+        for directory in files.listdir(f"{path}/{name}") if name in there else ():
+            _remove_flat(files, f"{path}/{name}/{directory}")
+    for name in there:
+        if name == "FORMAT":
+            files.remove(f"{path}/{name}")
+        else:
+            _remove_flat(files, f"{path}/{name}")
+    files.remove_directory(path)
+
+
+def _remove_flat(files: FileSystem, directory: str) -> None:
+    for name in files.listdir(directory):
+        files.remove(f"{directory}/{name}")
+    files.remove_directory(directory)
 
 
 def _write_format(files: FileSystem, path: str) -> str:

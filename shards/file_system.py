@@ -87,7 +87,7 @@ class Lock(Protocol):
 class FileSystem(Protocol):
     """Files and directories by path.
 
-    Directory entries (what `open(create=True)`, `mkdir`, `rename` and `remove` change) are durable only after
+    Directory entries (what `open(create=True)`, `mkdir`, `rename`, `link` and `remove` change) are durable only after
     `sync_directory` on the directory that holds them returned.
     """
 
@@ -112,7 +112,16 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another path, replacing what is there, in one step."""
+        """Give a file, or a directory with all that is in it, another path in one step; a file that is there goes."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second path of the same file system. Both are the same file; removing one leaves the other.
+
+        Raises:
+            FileExistsError: Something has that path already.
+            FileNotFoundError: There is no such file.
+        """
         ...
 
     def remove(self, path: str) -> None:
@@ -259,6 +268,9 @@ class OsFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
 
     def remove(self, path: str) -> None:
         os.unlink(path)

@@ -17,7 +17,9 @@ from shards.segment_paths import FAN_OUT
 from shards.store import OrderedStore
 
 _FAN = re.compile("[0-9a-f]{2}")
-_KNOWN = frozenset(("LOCK", "FORMAT", "SERVER", "journal", "log", "sealed", "sealing", "state", "lost+found"))
+_KNOWN = frozenset(
+    ("LOCK", "FORMAT", "SERVER", "journal", "log", "sealed", "sealing", "snapshots", "state", "lost+found")
+)
 
 
 def _open_rocks_store(path: str) -> OrderedStore:

@@ -6,6 +6,7 @@ which the connection runs beside its other requests.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -31,6 +32,7 @@ from journal.protocol.frames import (
 from journal.protocol.messages import decode_request, encode
 from journal.server.connection import BrokenFrameError, Connection, unknown_handle
 from journal.server.statistics import ServerStatistics
+from journal.snapshots import Snapshot
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.extents import Extent
 from shards.model import Mode, ShardConfig, ShardInfo
@@ -40,6 +42,11 @@ from shards.shard import Shard
 Handler = Callable[["ServerOperations", Connection, int, bytes], Awaitable[None] | None]
 
 _LARGEST_PAGE = 10_000
+
+
+def _told(snapshot: Snapshot) -> messages.SnapshotReply:
+    # Who copies it may stand in another directory than the server.
+    return messages.SnapshotReply(os.path.abspath(snapshot.path), snapshot.lsn)
 
 
 def _server_name() -> str:
@@ -102,6 +109,16 @@ class ServerOperations:
 
     def status(self, connection: Connection, correlation: int, body: bytes) -> None:
         connection.reply(build(Op.STATUS, correlation, encode(self._describe())))
+
+    async def snapshot(self, connection: Connection, correlation: int, body: bytes) -> None:
+        held: Snapshot = await connection.nursery.start(self._hold_snapshot)
+        connection.reply(build(Op.SNAPSHOT, correlation, encode(_told(held))))
+
+    async def _hold_snapshot(self, *, task_status: trio.TaskStatus[Snapshot]) -> None:
+        """Hold it until the connection is gone."""
+        async with self.engine.snapshots.take() as snapshot:
+            task_status.started(snapshot)
+            await trio.sleep_forever()
 
     # Shards
 
@@ -411,6 +428,7 @@ _HANDLERS: dict[int, Handler] = {
     Op.HELLO: ServerOperations.hello,
     Op.PING: ServerOperations.ping,
     Op.STATUS: ServerOperations.status,
+    Op.SNAPSHOT: ServerOperations.snapshot,
     Op.CREATE_SHARD: ServerOperations.create_shard,
     Op.OPEN_SHARD: ServerOperations.open_shard,
     Op.CLOSE_SHARD: ServerOperations.close_shard,

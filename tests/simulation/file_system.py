@@ -286,6 +286,17 @@ class SimulatedFileSystem:
                 entries = [(old_directory, old_name, None), (new_directory, new_name, node)]
                 self._change_entries(f"rename {source} to {target}", entries)
 
+    def link(self, source: str, target: str) -> None:
+        with self._mutex:
+            self._require_power()
+            node = self._node(source)
+            directory, name = self._parent(target)
+            if isinstance(node, _Directory):
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM), source)
+            if name in directory.volatile:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+            self._change_entries(f"link {source} to {target}", [(directory, name, node)])
+
     def remove(self, path: str) -> None:
         with self._mutex:
             self._require_power()
