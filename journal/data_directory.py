@@ -117,6 +117,10 @@ def _read_or_write_format(files: FileSystem, path: str) -> str:
     name = f"{path}/FORMAT"
     if not files.exists(name):
         others = [entry for entry in files.listdir(path) if entry not in ("LOCK", "FORMAT.new", "lost+found")]
+        if "BACKUP" in others:
+            raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
+        if "RESTORING" in others:
+            raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
         if others:
             raise DataDirectoryError(
                 f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "

@@ -67,6 +67,10 @@ class File(Protocol):
         """Return the size in bytes."""
         ...
 
+    def modified_ns(self) -> int:
+        """Return when the content was last changed, in nanoseconds of the file system's clock, which may be coarse."""
+        ...
+
     def fileno(self) -> int:
         """Return a descriptor that `sendfile` and `mmap` can use."""
         ...
@@ -220,6 +224,9 @@ class OsFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def modified_ns(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns
 
     def fileno(self) -> int:
         return self._descriptor

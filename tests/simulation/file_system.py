@@ -57,7 +57,10 @@ class _Content:
     unsynced: list[tuple[int, bytes | None]] = attrs.Factory(list)
     """Writes (position, data) and truncations (size, None) since the last sync, in order."""
 
+    changes: int = 0
+
     def change(self, position: int, data: bytes | None) -> None:
+        self.changes += 1
         _apply(self.volatile, position, data)
         self.unsynced.append((position, data))
 
@@ -147,6 +150,10 @@ class SimulatedFile:
     def size(self) -> int:
         self._require(writable=False)
         return len(self._content.volatile)
+
+    def modified_ns(self) -> int:
+        self._require(writable=False)
+        return self._content.changes
 
     def fileno(self) -> int:
         raise io.UnsupportedOperation("a simulated file has no descriptor")
