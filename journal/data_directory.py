@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 
 import attrs
@@ -25,6 +26,8 @@ from shards.errors import CorruptionError, DataDirectoryError, FormatVersionErro
 from shards.file_system import FileSystem, Lock, make_durable_directory
 
 LAYOUT_VERSION = 1
+
+_SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
 
 
 @attrs.define(slots=True)
@@ -154,6 +157,16 @@ def read_format(files: FileSystem, path: str) -> str:
             f"start the newer version of the server"
         )
     return node_id
+
+
+def segment_directories(files: FileSystem, path: str) -> list[str]:
+    """Directories of segment files below a data directory, sorted, such as ``log/0a``; not what else lies there."""
+    return [
+        f"{name}/{below}"
+        for name, pattern in _SEGMENT_DIRECTORIES
+        for below in files.listdir(f"{path}/{name}")
+        if pattern.fullmatch(below)
+    ]
 
 
 def remove_snapshot(files: FileSystem, path: str) -> None:

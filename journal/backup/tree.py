@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from journal.data_directory import segment_directories
 from shards.file_system import FileSystem
 
 DIRECTORIES = ("journal", "log", "sealed", "sealing", "state")
 """What a data directory consists of, beside its FORMAT file."""
 
-_NESTED = frozenset(("log", "sealed"))
 _WANTED = {
     "journal": re.compile(r"journal-\d{16}\.jnl"),
     # Without its note, a Parquet file that was placed but not decided upon would count as left over.
@@ -30,11 +30,8 @@ def paths_of(files: FileSystem, directory: str) -> Iterator[str]:
         FileNotFoundError: A directory is not there (any more): nothing is passed over for that.
     """
     yield "FORMAT"
-    for name in DIRECTORIES:
+    for name in ("journal", *segment_directories(files, directory), "sealing", "state"):
         wanted = _WANTED.get(name, _ANY)
         for entry in files.listdir(f"{directory}/{name}"):
-            if name in _NESTED:
-                for below in files.listdir(f"{directory}/{name}/{entry}"):
-                    yield f"{name}/{entry}/{below}"
-            elif wanted.fullmatch(entry):
+            if wanted.fullmatch(entry):
                 yield f"{name}/{entry}"

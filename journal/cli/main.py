@@ -61,6 +61,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "journal.cli.check:check",
         "Read a whole data or backup directory offline and say where it is damaged; exit status 1 if it is anywhere.",
     ),
+    "compact": (
+        "journal.cli.compact:compact",
+        "Remove what no record of a data directory needs any more, and rewrite its views without what is gone.",
+    ),
     "dump": (
         "journal.cli.dump:dump",
         "Print what a log, index, journal or sealed Parquet file holds, an item a line, checking checksums on the way.",
