@@ -161,9 +161,11 @@ def read_format(files: FileSystem, path: str) -> str:
 
 def segment_directories(files: FileSystem, path: str) -> list[str]:
     """Directories of segment files below a data directory, sorted, such as ``log/0a``; not what else lies there."""
+    there = files.listdir(path)
     return [
         f"{name}/{below}"
         for name, pattern in _SEGMENT_DIRECTORIES
+        if name in there  # an older program may have made it without
         for below in files.listdir(f"{path}/{name}")
         if pattern.fullmatch(below)
     ]

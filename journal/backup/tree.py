@@ -27,10 +27,15 @@ def paths_of(files: FileSystem, directory: str) -> Iterator[str]:
     """Paths in the directory, sorted as a manifest is.
 
     Raises:
-        FileNotFoundError: A directory is not there (any more): nothing is passed over for that.
+        FileNotFoundError: Something of it went away meanwhile: nothing is passed over for that.
     """
     yield "FORMAT"
-    for name in ("journal", *segment_directories(files, directory), "sealing", "state"):
+    # Asked for once: a directory that goes away later is an error, one that was never made is none.
+    there = files.listdir(directory)
+    segments = segment_directories(files, directory)
+    for name in ("journal", *segments, "sealing", "state"):
+        if name not in segments and name not in there:
+            continue
         wanted = _WANTED.get(name, _ANY)
         for entry in files.listdir(f"{directory}/{name}"):
             if wanted.fullmatch(entry):
