@@ -27,6 +27,7 @@ from shards.file_system import FileSystem, Lock, make_durable_directory
 
 LAYOUT_VERSION = 1
 
+_SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
 _SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
 
 
@@ -106,7 +107,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         node_id = _read_or_write_format(files, path)
         for name in ("journal", "log", "sealed", "sealing", "snapshots"):
             make_durable_directory(files, f"{path}/{name}")
-        for name in files.listdir(f"{path}/snapshots"):
+        for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
             remove_snapshot(files, f"{path}/snapshots/{name}")
     except BaseException as error:
         lock.release()

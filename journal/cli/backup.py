@@ -57,7 +57,8 @@ def _back_up(directory: str, target: str, keep: int) -> Made:
     try:
         lock = files.lock(directory)
     except DataDirectoryError as error:
-        if not isinstance(error.__cause__, BlockingIOError):
+        # Whoever may read the directory, but not write into it, needs the server.
+        if not isinstance(error.__cause__, BlockingIOError) and not files.exists(f"{directory}/SERVER"):
             raise
         return _back_up_running(directory, target, keep)
     try:
