@@ -11,7 +11,7 @@ from command_line.app import JsonOption
 from command_line.boundary import CommandError, UsageError
 from command_line.output import progress, write_json, write_text
 from command_line.quantities import format_size
-from journal.cli.connection import connect
+from journal.cli.connection import ServerOption, connect
 
 if TYPE_CHECKING:
     from journal.backup import Made
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 DEFAULT_KEEP: Final = 3
 
 
-def backup(directory: str, target: str, /, *, keep: int = DEFAULT_KEEP, json: JsonOption = False) -> None:
+def backup(
+    directory: str,
+    target: str,
+    /,
+    *,
+    keep: int = DEFAULT_KEEP,
+    server: ServerOption = "",
+    json: JsonOption = False,
+) -> None:
     """Copy a data directory into a backup directory, also while its server runs; what is there already stays there.
 
     Everything that was acknowledged as durable before is in it. It runs on the server's machine, as a user that may
@@ -29,11 +37,12 @@ def backup(directory: str, target: str, /, *, keep: int = DEFAULT_KEEP, json: Js
         directory: The data directory.
         target: The backup directory, on another disk; made if it is not there.
         keep: How many backups stay in it; older ones go when this one is whole.
+        server: The server of the directory; by default where the directory itself says that it is served.
         json: Print the result as one JSON object.
     """
     if keep < 1:
         raise UsageError(f"--keep {keep}: at least this backup has to stay; give 1 or more")
-    made = _back_up(directory.rstrip("/") or "/", target.rstrip("/") or "/", keep)
+    made = _back_up(directory.rstrip("/") or "/", target.rstrip("/") or "/", keep, server)
     if json:
         write_json(made)
         return
@@ -44,7 +53,7 @@ def backup(directory: str, target: str, /, *, keep: int = DEFAULT_KEEP, json: Js
     )
 
 
-def _back_up(directory: str, target: str, keep: int) -> Made:
+def _back_up(directory: str, target: str, keep: int, server: str) -> Made:
     from journal.backup import newest_lsn
     from journal.data_directory import read_format
     from shards.errors import DataDirectoryError
@@ -53,29 +62,42 @@ def _back_up(directory: str, target: str, keep: int) -> Made:
     files = OsFileSystem()
     if not files.exists(f"{directory}/FORMAT"):
         raise DataDirectoryError(f"{directory} is not a data directory: it has no FORMAT file")
-    read_format(files, directory)
+    node_id = read_format(files, directory)
     try:
         lock = files.lock(directory)
     except DataDirectoryError as error:
         # Whoever may read the directory, but not write into it, needs the server.
         if not isinstance(error.__cause__, BlockingIOError) and not files.exists(f"{directory}/SERVER"):
             raise
-        return _back_up_running(directory, target, keep)
+        return _back_up_running(server or _server_of(directory), node_id, target, keep)
     try:
         return _copy(directory, target, newest_lsn(files, f"{directory}/journal"), keep)
     finally:
         lock.release()
 
 
-def _back_up_running(directory: str, target: str, keep: int) -> Made:
+def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Made:
     """Have the server hold a snapshot while it is being copied."""
     import trio
 
-    server = _server_of(directory)
+    from journal.data_directory import read_format
+    from shards.file_system import OsFileSystem
 
     async def copy() -> Made:
         async with connect(server) as client:
             snapshot = await client.snapshot()
+            try:
+                found = read_format(OsFileSystem(), snapshot.path)
+            except OSError as error:
+                raise CommandError(
+                    f"the server at {server} holds its snapshot in {snapshot.path}, which cannot be read here "
+                    f"({error.strerror}); run the backup on the server's machine, as a user that may read its files"
+                ) from error
+            if found != node_id:
+                raise CommandError(
+                    f"the server at {server} is node {found}, the directory belongs to node {node_id}; name its own "
+                    f"server with --server, or none"
+                )
             # Ctrl-C need not wait: a backup may be stopped anywhere, as by a kill.
             return await trio.to_thread.run_sync(
                 _copy, snapshot.path, target, snapshot.lsn, keep, abandon_on_cancel=True

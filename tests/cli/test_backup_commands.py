@@ -92,3 +92,16 @@ def test_a_directory_held_by_who_serves_nobody_is_told_as_such(
         lock.release()
     assert "by a process that no client can reach" in errors
     assert not (tmp_path / "backup").exists()
+
+
+def test_the_server_of_another_directory_is_not_backed_up_in_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(tmp_path / "data") as server, running(tmp_path / "other") as other:
+        address = f"127.0.0.1:{other.ports['tcp']}"
+        _, errors = journal(capsys, "backup", tmp_path / "data", tmp_path / "backup", "--server", address, status=1)
+        assert "the directory belongs to node" in errors
+        assert not (tmp_path / "backup").exists()
+        journal(
+            capsys, "backup", tmp_path / "data", tmp_path / "backup", "--server", f"127.0.0.1:{server.ports['tcp']}"
+        )
