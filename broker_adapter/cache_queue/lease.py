@@ -61,11 +61,14 @@ class Grant:
         queue: The queue.
         holder: Who holds it.
         epoch: Higher than that of any holder before.
+        is_asked_for: Set when somebody asks for it: the holder brings what it has begun to an end and leaves the body.
+            It is cancelled if that takes longer than `LeaseSettings.renew_interval_s`.
     """
 
     queue: str
     holder: str
     epoch: int
+    is_asked_for: trio.Event = attrs.field(factory=trio.Event, eq=False, repr=False)
 
 
 @attrs.frozen(slots=True)
@@ -122,6 +125,9 @@ class QueueLease:
                 nonlocal loss
                 try:
                     loss = await self._renew_until_lost(is_asker=ask)
+                    if loss.is_ours:
+                        grant.is_asked_for.set()
+                        await trio.sleep(self._settings.renew_interval_s)
                 except StorageError as error:
                     _log.warning("cache queue %s: the lease cannot be renewed: %s", self._queue, error)
                     loss = _Loss(f"its lease cannot be renewed: {error}", is_ours=False)
