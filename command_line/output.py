@@ -1,4 +1,4 @@
-"""Standard output and error of the commands: raw lines, JSON lines, tables, progress.
+"""Standard output and error of the commands: raw lines, JSON lines, tables, progress, questions.
 
 Data goes to stdout and everything said about it to stderr, so that a pipe carries data alone.
 """
@@ -8,8 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from command_line.boundary import OutputClosedError
+import attrs
+
+from command_line.boundary import OutputClosedError, UsageError
+
+if TYPE_CHECKING:
+    import rich.table
 
 _WIDE = 240
 
@@ -45,29 +51,88 @@ def note(program: str, text: str) -> None:
     sys.stderr.flush()
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[str] = ()) -> None:
-    """Write a table to stdout; in a pipe it is as wide as it needs to be.
+@attrs.frozen
+class Table:
+    """A table to be shown.
 
-    Args:
+    Attributes:
         columns: Headings.
         rows: Cells, taken literally.
         numeric: Headings of the columns to align to the right.
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    columns: Sequence[str]
+    rows: Iterable[Sequence[str]]
+    numeric: Sequence[str] = ()
+
+    def __rich__(self) -> rich.table.Table:
+        from rich import box, table
+        from rich.text import Text
+
+        shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for column in self.columns:
+            is_numeric = column in self.numeric
+            shown.add_column(column, justify="right" if is_numeric else "left", no_wrap=is_numeric)
+        for row in self.rows:
+            shown.add_row(*(Text(cell) for cell in row))
+        return shown
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[str] = ()) -> None:
+    """Write a table to stdout; in a pipe it is as wide as it needs to be. See `Table` for the arguments."""
+    write_tables([Table(columns, rows, numeric)])
+
+
+def write_tables(tables: Iterable[Table]) -> None:
+    """Write tables to stdout, one below the other.
+
+    Raises:
+        OutputClosedError: The reader of stdout is gone.
+    """
+    from rich.console import Console
+
     try:
-        Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
+        console = Console(width=None if sys.stdout.isatty() else _WIDE)
+        for table in tables:
+            console.print(table)
         sys.stdout.flush()
     except BrokenPipeError:
         raise OutputClosedError from None
+
+
+@contextmanager
+def redrawing() -> Iterator[Callable[[Sequence[Table]], None]]:
+    """Show tables again and again while the block runs: in place on a terminal, else one after the other.
+
+    Yields:
+        A function to call with the tables to be shown now.
+    """
+    if not sys.stdout.isatty():
+        yield write_tables
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        yield lambda tables: live.update(Group(*tables), refresh=True)
+
+
+def confirmed(question: str) -> bool:
+    """Ask something on the terminal that cannot be undone; anything but yes is no.
+
+    Raises:
+        UsageError: There is nobody to ask.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} There is no terminal to ask on: add --yes if that is what you want")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def is_terminal() -> bool:
+    """Whether somebody watches what is said on stderr."""
+    return sys.stderr.isatty()
 
 
 @contextmanager

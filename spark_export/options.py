@@ -39,9 +39,10 @@ _NAMES: Final = (
     "maxRecordsPerTrigger",
     "failOnDataLoss",
     "filterPushdown",
+    "asQueue",
 )
 _LOWER_NAMES: Final = {name.lower(): name for name in _NAMES}
-_ONLY_IN: Final[dict[str, Use]] = {"endingOffsets": "batch", "maxRecordsPerTrigger": "stream"}
+_ONLY_IN: Final[dict[str, Use]] = {"endingOffsets": "batch", "maxRecordsPerTrigger": "stream", "asQueue": "batch"}
 
 
 @attrs.frozen(slots=True)
@@ -80,6 +81,8 @@ class SourceOptions:
         max_records_per_trigger: Bound of one micro-batch (stream); 0 for none.
         fail_on_data_loss: Whether records that are gone end the query; else they are passed over.
         filter_pushdown: Whether to take filters from Spark: see `spark_export.source` for when that is safe.
+        as_queue: Read what a consumer would be given rather than the history: records of every topic, also of those
+            that begin with ``$``, but none that has expired when it is read.
     """
 
     path: str
@@ -93,6 +96,7 @@ class SourceOptions:
     max_records_per_trigger: int
     fail_on_data_loss: bool
     filter_pushdown: bool
+    as_queue: bool
 
     def wants_shard(self, name: str) -> bool:
         """Whether a shard is to be looked into."""
@@ -100,7 +104,7 @@ class SourceOptions:
 
     def wants_topic(self, topic: str) -> bool:
         """Whether the records of a topic are to be shown."""
-        return any(matches(wanted, topic) for wanted in self.topics)
+        return self.as_queue or any(matches(wanted, topic) for wanted in self.topics)
 
 
 def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceOptions:
@@ -147,6 +151,7 @@ def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceO
         max_records_per_trigger=_read(given, "maxRecordsPerTrigger", _count, 0),
         fail_on_data_loss=_read(given, "failOnDataLoss", _switch, default=True),
         filter_pushdown=_read(given, "filterPushdown", _switch, default=False),
+        as_queue=_read(given, "asQueue", _switch, default=False),
     )
 
 

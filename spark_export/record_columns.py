@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from shards.clock import SystemClock
 from shards.parquet.schema import SCHEMA as STORED
 from spark_export.conditions import Condition
 from spark_export.errors import OptionError
@@ -91,6 +92,8 @@ class Wanted:
     def stored_columns(self) -> list[str]:
         """The columns that have to be read for it, but for the topic: see `needs_topic`."""
         named = {*self.schema.names, *(one.column for one in self.conditions)}
+        if self.options.as_queue:
+            named.add("expires_at")
         return [name for name in STORED.names if name in named and name != "topic"]
 
     def shows_shard_topic(self, shard: str) -> bool:
@@ -133,12 +136,20 @@ class Wanted:
                 masks += [] if one.holds(shard) else [pa.repeat(pa.scalar(False), records.num_rows)]
             else:
                 masks.append(one.mask(topics if one.column == "topic" else records.column(one.column)))
+        if self.options.as_queue:
+            masks.append(_unexpired(records.column("expires_at")))
         if not masks:
             return records, topics
         mask = masks[0]
         for other in masks[1:]:
             mask = pc.and_(mask, other)
         return records.filter(mask), topics.filter(mask)
+
+
+def _unexpired(expiries: pa.Array) -> pa.Array:
+    """Which records have not expired by now, as a consumer is told: null stands for never."""
+    now = pa.scalar(SystemClock().now_us(), expiries.type)
+    return pc.fill_null(pc.greater(expiries, now), True)
 
 
 def _all_empty(texts: pa.Array) -> bool:

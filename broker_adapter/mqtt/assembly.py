@@ -7,6 +7,8 @@ import socket
 import ssl
 from typing import Final
 
+from broker_adapter.bridge.config import bridge_of
+from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
 from broker_adapter.mqtt.authentication import Authentication
 from broker_adapter.mqtt.certificates import server_context
@@ -67,6 +69,15 @@ def mapping_of(config: BrokerConfig) -> BrokerTopicMapping:
     return BrokerTopicMapping(
         MappingRule(table.topics, table.prefix, table.shards, table.by) for table in config.mapping
     )
+
+
+def bridges_of(config: BrokerConfig) -> list[BridgeSpec]:
+    """The bridges.
+
+    Raises:
+        ConfigurationError: The settings of a sink are wrong.
+    """
+    return [bridge_of(table) for table in config.bridge]
 
 
 def tls_of(config: BrokerConfig) -> ssl.SSLContext | None:

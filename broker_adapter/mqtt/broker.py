@@ -12,6 +12,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
+from broker_adapter.bridge.intake import NO_QUEUES, Intake
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.codec import ReasonCode
 from broker_adapter.mqtt.connection import Connection
@@ -70,6 +71,7 @@ class Broker:
         system_interval_s: float = 10.0,
         version: str = "journal-broker",
         clock: Clock | None = None,
+        intake: Intake = NO_QUEUES,
     ) -> None:
         self._adapter = adapter
         self._access = access
@@ -97,6 +99,7 @@ class Broker:
             retained=self._retained,
             delay=self.sessions.delay,
             on_refused=self._refused,
+            intake=intake,
         )
         self.distributor = Distributor(adapter, topic_mapping, keeps_offline=rules.keeps_offline)
         self._connections: set[Connection] = set()

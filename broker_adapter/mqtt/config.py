@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import attrs
 from attrs import field
 
+from broker_adapter.bridge.config import BridgeTable, problems_of
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.storage_rules import Storage
 from broker_adapter.mqtt.topics import OWN_PREFIX
@@ -214,6 +215,7 @@ class BrokerConfig:
     limits: LimitsSection = LimitsSection()
     storage: tuple[StorageTable, ...] = ()
     mapping: tuple[MappingTable, ...] = ()
+    bridge: tuple[BridgeTable, ...] = ()
     log: LogConfig = field(factory=LogConfig)
 
 
@@ -229,6 +231,7 @@ def _check(config: BrokerConfig) -> Iterable[str]:
     for number, table in enumerate(config.storage, 1):
         if table.storage is None and table.offline is None:
             yield f"[[storage]] number {number} decides nothing; give it storage, offline or both"
+    yield from problems_of(config.bridge)
 
 
 _SCHEMA = Schema(BrokerConfig, check=_check)

@@ -16,7 +16,9 @@ import attrs
 import trio
 
 from broker_adapter.adapter import PendingAppend
+from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
+from broker_adapter.mqtt.both_appends import BothAppends
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.message import Message, record_of
 from broker_adapter.mqtt.publishing import Publisher, reason_code_of
@@ -43,6 +45,7 @@ class Received:
         due_us: When it is to be published; None for at once.
         reason_code: The outcome, once it is known.
         is_repeated: It was appended once and its shard turned out to be gone.
+        unplaced_count: Of the shards that it goes to, how many the store has no room for yet.
     """
 
     message: Message | None
@@ -52,6 +55,7 @@ class Received:
     reason_code: ReasonCode | None = None
     pending: PendingAppend | None = None
     is_repeated: bool = False
+    unplaced_count: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -61,9 +65,10 @@ class Received:
 
 @attrs.frozen(slots=True)
 class _Group:
-    """Messages for one shard, in order."""
+    """Messages for one shard, in order; for the shard of a cache queue, with its writer."""
 
     shard: str
+    queue: QueueWriter | None = None
     received: list[Received] = attrs.Factory(list)
     records: list[Record] = attrs.Factory(list)
 
@@ -100,6 +105,7 @@ class Inbound:
         self._unplaced: deque[_Group] = deque()
         self._is_blocked = False
         self._is_waited_for = False
+        self._last_both: BothAppends | None = None
         self._progress = trio.lowlevel.ParkingLot()
         self.storing: dict[int, Received] = {}
         self.waiting_bytes = 0
@@ -159,24 +165,38 @@ class Inbound:
                 if not publisher.is_known(shard):
                     break
                 queue.popleft()
+                size_bytes += received.size_bytes
+                if (refusal := publisher.refusal_of(message)) is not None:
+                    received.reason_code = refusal
+                    continue
                 group = groups.get(shard)
                 if group is None:
                     group = groups[shard] = _Group(shard)
                 group.received.append(received)
                 group.records.append(record_of(message, placement.topic))
-                size_bytes += received.size_bytes
-            if not groups:
+                for writer in publisher.queues_for(message):
+                    group = groups.get(writer.shard)
+                    if group is None:
+                        group = groups[writer.shard] = _Group(writer.shard, writer)
+                    group.received.append(received)
+                    group.records.append(record_of(message))
+            if not size_bytes:
                 return
             self.waiting_bytes -= size_bytes
             for group in groups.values():
                 if not self._append(group):
                     self._unplaced.append(group)
+                    for received in group.received:
+                        received.unplaced_count += 1
                     self.waiting_bytes += sum(received.size_bytes for received in group.received)
 
     def _append(self, group: _Group) -> bool:
         """Append a group; false if the store has no room for it now."""
         try:
-            pending = self._publisher.append_nowait(group.shard, group.records)
+            if group.queue is None:
+                pending: PendingAppend | None = self._publisher.append_nowait(group.shard, group.records)
+            else:
+                pending = group.queue.put_nowait(group.records)
         except OverloadedError:
             return False
         except StorageError as error:
@@ -184,9 +204,17 @@ class Inbound:
             for received in group.received:
                 received.reason_code = reason_code_of(error)
             return True
-        for received in group.received:
-            received.pending = pending
+        if pending is not None:
+            for received in group.received:
+                received.pending = pending if received.pending is None else self._both(received.pending, pending)
         return True
+
+    def _both(self, first: PendingAppend, second: PendingAppend) -> PendingAppend:
+        """Two appends as one. Messages that came together share it."""
+        last = self._last_both
+        if last is None or last.first is not first or last.second is not second:
+            last = self._last_both = BothAppends(first, second)
+        return last
 
     async def _unblock(self) -> None:
         """See to what could not be stored without waiting, and to all behind it."""
@@ -197,6 +225,8 @@ class Inbound:
                 await self._publisher.wait_for_room(size_bytes)
                 if self._append(group):
                     self._unplaced.popleft()
+                    for received in group.received:
+                        received.unplaced_count -= 1
                     self.waiting_bytes -= size_bytes
             elif _needs_commit(self._queue[0]):
                 await self._commit_first()
@@ -238,7 +268,17 @@ class Inbound:
             size_bytes += self._queue[0].size_bytes
             if run and size_bytes > _TOGETHER_BYTES:
                 break
-            run.append(self._queue.popleft())
+            received = self._queue.popleft()
+            message = received.message
+            reason_code = None
+            if message is not None and received.due_us is None:
+                reason_code = self._publisher.refusal_of(message)
+            if reason_code is None:
+                run.append(received)
+            else:
+                self._finish(received, reason_code)
+        if not run:
+            return
         if any(received.qos < 2 for received in run):
             # A commit may overtake appends that are under way; messages of one topic and QoS must keep their order.
             await self._wait_for_appends()
@@ -299,7 +339,9 @@ class Inbound:
     async def _wait_for_outcomes(self) -> None:
         while self._outcomes:
             first = self._outcomes[0]
-            if first.pending is not None:
+            if first.unplaced_count:
+                await self._progress.park()
+            elif first.pending is not None:
                 await _done(first.pending)
             elif first.reason_code is None:
                 await self._progress.park()
@@ -316,7 +358,7 @@ class Inbound:
             first = outcomes[0]
             if first.reason_code is None:
                 pending = first.pending
-                if pending is None or not pending.is_done:
+                if pending is None or not pending.is_done or first.unplaced_count:
                     break
                 if pending is not last:
                     last = pending

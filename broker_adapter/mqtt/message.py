@@ -6,18 +6,19 @@ from typing import Final
 
 import attrs
 
+from broker_adapter.message_headers import (
+    CLIENT,
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    PAYLOAD_FORMAT,
+    QOS,
+    RESPONSE_TOPIC,
+    RETAIN,
+    USER_PROPERTY,
+)
 from broker_adapter.mqtt.codec.properties import EMPTY, Properties
 from broker_adapter.mqtt.codec.publish_template import PublishTemplate
 from shards.record import Record, StoredRecord
-
-_CLIENT: Final = "client"
-_QOS: Final = "qos"
-_RETAIN: Final = "retain"
-_CONTENT_TYPE: Final = "content-type"
-_RESPONSE_TOPIC: Final = "response-topic"
-_CORRELATION_DATA: Final = "correlation-data"
-_PAYLOAD_FORMAT: Final = "payload-format"
-_USER_PROPERTY: Final = "user-property"
 
 _QOS_TEXT: Final = (b"0", b"1", b"2")
 _FORMAT_TEXT: Final = (b"0", b"1")
@@ -62,9 +63,9 @@ def record_of(message: Message, topic: str | None = None) -> Record:
         message: The message.
         topic: What the record's topic column says: empty where the shard's name tells it, by default the topic.
     """
-    headers: list[tuple[str, bytes]] = [(_CLIENT, message.publisher.encode()), (_QOS, _QOS_TEXT[message.qos])]
+    headers: list[tuple[str, bytes]] = [(CLIENT, message.publisher.encode()), (QOS, _QOS_TEXT[message.qos])]
     if message.retain:
-        headers.append((_RETAIN, b"1"))
+        headers.append((RETAIN, b"1"))
     properties = message.properties
     if properties is not EMPTY:
         headers.extend(_property_headers(properties))
@@ -80,14 +81,14 @@ def record_of(message: Message, topic: str | None = None) -> Record:
 def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
     headers: list[tuple[str, bytes]] = []
     if properties.content_type is not None:
-        headers.append((_CONTENT_TYPE, properties.content_type.encode()))
+        headers.append((CONTENT_TYPE, properties.content_type.encode()))
     if properties.response_topic is not None:
-        headers.append((_RESPONSE_TOPIC, properties.response_topic.encode()))
+        headers.append((RESPONSE_TOPIC, properties.response_topic.encode()))
     if properties.correlation_data is not None:
-        headers.append((_CORRELATION_DATA, properties.correlation_data))
+        headers.append((CORRELATION_DATA, properties.correlation_data))
     if properties.payload_format_indicator is not None:
-        headers.append((_PAYLOAD_FORMAT, _FORMAT_TEXT[properties.payload_format_indicator]))
-    headers.extend((_USER_PROPERTY, f"{name}\0{value}".encode()) for name, value in properties.user_properties)
+        headers.append((PAYLOAD_FORMAT, _FORMAT_TEXT[properties.payload_format_indicator]))
+    headers.extend((USER_PROPERTY, f"{name}\0{value}".encode()) for name, value in properties.user_properties)
     return headers
 
 
@@ -96,11 +97,11 @@ def message_of(shard: str, stored: StoredRecord) -> Message:
     publisher, qos, retain, properties = "", 1, False, EMPTY
     others: list[tuple[str, bytes]] = []
     for name, value in stored.headers:
-        if name == _CLIENT:
+        if name == CLIENT:
             publisher = value.decode(errors="replace")
-        elif name == _QOS:
+        elif name == QOS:
             qos = int(value) if value in _QOS_TEXT else 1
-        elif name == _RETAIN:
+        elif name == RETAIN:
             retain = True
         else:
             others.append((name, value))
@@ -125,16 +126,16 @@ def _properties_of(headers: list[tuple[str, bytes]]) -> Properties:
     values: dict[str, bytes] = {}
     user_properties: list[tuple[str, str]] = []
     for name, value in headers:
-        if name == _USER_PROPERTY:
+        if name == USER_PROPERTY:
             key, _, text = value.decode(errors="replace").partition("\0")
             user_properties.append((key, text))
         else:
             values[name] = value
-    content_type, response_topic = values.get(_CONTENT_TYPE), values.get(_RESPONSE_TOPIC)
+    content_type, response_topic = values.get(CONTENT_TYPE), values.get(RESPONSE_TOPIC)
     return Properties(
-        payload_format_indicator=_FORMAT_OF_TEXT.get(values.get(_PAYLOAD_FORMAT, b"")),
+        payload_format_indicator=_FORMAT_OF_TEXT.get(values.get(PAYLOAD_FORMAT, b"")),
         content_type=None if content_type is None else content_type.decode(errors="replace"),
         response_topic=None if response_topic is None else response_topic.decode(errors="replace"),
-        correlation_data=values.get(_CORRELATION_DATA),
+        correlation_data=values.get(CORRELATION_DATA),
         user_properties=tuple(user_properties),
     )

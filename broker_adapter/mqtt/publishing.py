@@ -12,6 +12,8 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from broker_adapter.adapter import PendingAppend, StorageAdapter
+from broker_adapter.bridge.intake import NO_QUEUES, Intake
+from broker_adapter.cache_queue import QueueFullError, QueueWriter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.message import Message, record_of
@@ -40,6 +42,7 @@ _REASON_CODES: Final[tuple[tuple[type[StorageError], ReasonCode], ...]] = (
     (DiskFullError, ReasonCode.QUOTA_EXCEEDED),
     (LimitExceededError, ReasonCode.QUOTA_EXCEEDED),
     (OverloadedError, ReasonCode.QUOTA_EXCEEDED),
+    (QueueFullError, ReasonCode.QUOTA_EXCEEDED),
 )
 
 Result = TypeVar("Result")
@@ -69,6 +72,7 @@ class Publisher:
         retained: What retained messages change beside.
         delay: What to commit for a message that is due later (`Sessions.delay`).
         on_refused: Told of each refusal of the store.
+        intake: The cache queues that messages go into as well.
     """
 
     def __init__(
@@ -79,8 +83,10 @@ class Publisher:
         retained: RetainedChanges,
         delay: Callable[[Message, int], Iterable[StatePut]],
         on_refused: Callable[[StorageError], None],
+        intake: Intake = NO_QUEUES,
     ) -> None:
         self._adapter = adapter
+        self._intake = intake
         self._placements = placements
         self._retained = retained
         self._delay = delay
@@ -90,6 +96,20 @@ class Publisher:
     def placement_of(self, message: Message) -> Placement:
         """Where a message goes."""
         return self._placements.of(message.topic, message.qos, message.publisher)
+
+    def queues_for(self, message: Message) -> tuple[QueueWriter, ...]:
+        """The cache queues that a message goes into, beside its shard."""
+        return self._intake.queues_for(message.topic) if self._intake else ()
+
+    def refusal_of(self, message: Message) -> ReasonCode | None:
+        """What its publisher is told of a message that finds a queue full, so that it is not taken at all."""
+        for queue in self.queues_for(message):
+            if queue.refuses:
+                queue.rejected(1)
+                error = queue.full_error()
+                self.refused(error)
+                return reason_code_of(error)
+        return None
 
     def is_known(self, shard: str) -> bool:
         """Whether a shard exists, as far as this broker knows."""
@@ -159,6 +179,9 @@ class Publisher:
                 continue
             placement = self.placement_of(message)
             appends.setdefault(placement.shard, []).append(record_of(message, placement.topic))
+            for queue in self.queues_for(message):
+                if records := queue.for_commit([record_of(message)]):
+                    appends.setdefault(queue.shard, []).extend(records)
             if message.retain:
                 change = self._retained.change_for(message)
                 # A later message of the topic takes the place of an earlier one.

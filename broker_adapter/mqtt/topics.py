@@ -23,7 +23,7 @@ _SHARE: Final = "$share"
 _REPLAY: Final = "$replay"
 _DELAYED: Final = "$delayed"
 _SYSTEM: Final = "$SYS"
-_OWN: Final = "$mqtt"
+_OWN: Final = ("$mqtt", "$queue")
 
 _DELAY: Final = re.compile(r"[0-9]{1,10}")
 
@@ -78,7 +78,7 @@ def parse_filter(text: str) -> FilterRequest:
     except InvalidNameError as error:
         raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, str(error)) from error
     first = topic_filter.partition("/")[0]
-    if first == _OWN:
+    if first in _OWN:
         raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic_filter!a}: the broker keeps its own state there")
     if first in (_SHARE, _REPLAY, _DELAYED) or (first == _SYSTEM and request.topic_filter != text):
         raise TopicRefusedError(

@@ -1,15 +1,21 @@
 """The `journal` command: what commands there are, and the way from the arguments to an exit status.
 
-The commands themselves live in modules of their own, which are imported when they are called.
+The commands themselves live in modules of their own, which are imported when they are called. Packages above this one
+add more, as entry points of the group `journal.commands`: a word, and the table of the commands that follow it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+from cyclopts import App
+
+from command_line.added_commands import load_commands, named
 from command_line.app import build_app, run_app
+from command_line.boundary import run_guarded
 from journal.cli.connection import explain
 
 # First lines of the functions' docstrings, told without importing them (a test compares the two).
@@ -64,6 +70,12 @@ _GROUPS: Final = {
     "cursor": "List, read and set named places in a shard.",
 }
 
+ADDED_GROUP: Final = "journal.commands"
+"""Entry points with which packages add commands: word -> `command_line.added_commands.AddedCommands`."""
+
+# Of words that the project's own packages add, told without importing those (a test compares the two).
+ADDED_HELP: Final = {"queue": "Look at cache queues, and pause, drain and empty them."}
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line (without the program's name).
@@ -71,7 +83,31 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit status; see `command_line.boundary`.
     """
-    return run_app(build_app("journal", _PURPOSE, COMMANDS, _GROUPS), arguments, explain=explain)
+    word = next((argument for argument in arguments if argument != "--debug"), "")
+
+    def with_added_commands() -> int:
+        return run_app(_app_for(word), arguments, explain=explain)
+
+    # Loading what others add may fail as well, and is told in the same way.
+    return run_guarded(with_added_commands, program="journal", debug="--debug" in arguments)
+
+
+def _app_for(word: str) -> App:
+    """The program, with those added commands that a command line with this first word may mean."""
+    if any(word == command.split()[0] for command in COMMANDS):
+        return build_app("journal", _PURPOSE, COMMANDS, _GROUPS)
+    added = list(entry_points(group=ADDED_GROUP))
+    groups = {**_GROUPS, **{each.name: _told(each) for each in added}}
+    commands = dict(COMMANDS)
+    if called := named(word, added):
+        table = load_commands("journal", called)
+        groups[word] = table.help_line
+        commands |= {f"{word} {second}": command for second, command in table.commands.items()}
+    return build_app("journal", _PURPOSE, commands, groups)
+
+
+def _told(added: EntryPoint) -> str:
+    return ADDED_HELP.get(added.name, f"Added by {added.module.partition('.')[0]}.")
 
 
 def main() -> None:

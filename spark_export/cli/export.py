@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -13,9 +10,7 @@ from command_line.app import JsonOption
 from command_line.output import write_json, write_text
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, named_values, running_spark
-
-if TYPE_CHECKING:
-    from spark_export.export import ExportProgress
+from spark_export.cli.task_progress import run_display
 
 
 def export(
@@ -74,7 +69,7 @@ def export(
         fail_on_data_loss=data_loss == "fail",
         **chosen,
     )
-    with running_spark(spark) as session, _display() as progress:
+    with running_spark(spark) as session, run_display() as progress:
         result = run_export(session, options, progress=progress)
     if json:
         write_json(result)
@@ -83,20 +78,3 @@ def export(
     else:
         shards = f"{result.shards:,} shard{'' if result.shards == 1 else 's'}"
         write_text(f"{result.target}: run {result.run} added {result.records:,} records of {shards}")
-
-
-@contextmanager
-def _display() -> Iterator[Callable[[ExportProgress], None]]:
-    """Show the step that an export is at, and Spark's tasks while it writes, if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _progress: None
-        return
-    from spark_export.cli.task_progress import task_bar
-
-    with task_bar() as display:
-        task = display.add_task("planning", total=None)
-
-        def show(progress: ExportProgress) -> None:
-            display.update(task, description=progress.step, completed=progress.done, total=progress.total or None)
-
-        yield show

@@ -22,6 +22,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "spark_export.cli.export:export",
         "Add what is new since the last run to files or a database; a run is there whole or not at all.",
     ),
+    "drain": (
+        "spark_export.cli.drain:drain",
+        "Take what waits in a cache queue to files or a database, and out of the queue.",
+    ),
     "stream": (
         "spark_export.cli.stream:stream",
         "Add what is appended to files as it comes, each record once; Ctrl-C ends it.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
     from rich.progress import Progress
+
+    from spark_export.export import ExportProgress
 
 _PATIENCE_S: Final = 2.0
 _INTERVAL_S: Final = 0.25
@@ -59,6 +61,21 @@ def count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
             done += found.numCompletedTasks
             total += found.numTasks if not begun or found.numCompletedTasks + found.numActiveTasks else 0
     return done, total
+
+
+@contextmanager
+def run_display() -> Iterator[Callable[[ExportProgress], None]]:
+    """Show the step that a run is at, and Spark's tasks while it writes, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _progress: None
+        return
+    with task_bar() as display:
+        task = display.add_task("planning", total=None)
+
+        def show(progress: ExportProgress) -> None:
+            display.update(task, description=progress.step, completed=progress.done, total=progress.total or None)
+
+        yield show
 
 
 def task_bar() -> Progress:

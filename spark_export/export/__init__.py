@@ -1,15 +1,29 @@
-"""Exports: what is new in a journal since the last time, to files or a database, each run whole or not at all."""
+"""Exports: what is new in a journal since the last time, or what waits in a cache queue, to files or a database.
 
+Each run is there whole or not at all.
+"""
+
+from spark_export.export.drain import run_drain
 from spark_export.export.options import ExportOptions, ValueAs
-from spark_export.export.outcome import ExportConflictError, ExportError, ExportProgress, ExportResult
+from spark_export.export.outcome import (
+    DrainResult,
+    ExportConflictError,
+    ExportError,
+    ExportProgress,
+    ExportResult,
+    UnconfirmedError,
+)
 from spark_export.export.run import run_export
 
 __all__ = [
+    "DrainResult",
     "ExportConflictError",
     "ExportError",
     "ExportOptions",
     "ExportProgress",
     "ExportResult",
+    "UnconfirmedError",
     "ValueAs",
+    "run_drain",
     "run_export",
 ]

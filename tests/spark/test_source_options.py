@@ -31,6 +31,7 @@ PATH = {"path": "/data"}
         ("minPartitions", "8", "min_partitions", 8),
         ("failOnDataLoss", "False", "fail_on_data_loss", False),
         ("filterPushdown", "true", "filter_pushdown", True),
+        ("asQueue", "true", "as_queue", True),
     ],
 )
 def test_a_value_is_read(option: str, value: str, attribute: str, read: object) -> None:
@@ -44,7 +45,7 @@ def test_what_is_not_given_has_a_default() -> None:
     assert (options.server, options.topics, options.shards) == ("", ("#",), ("#",))
     assert (options.starting, options.starting_us, options.ending) == (Positions(EARLIEST), None, Positions(LATEST))
     assert (options.min_partitions, options.max_records_per_trigger) == (0, 0)
-    assert (options.fail_on_data_loss, options.filter_pushdown) == (True, False)
+    assert (options.fail_on_data_loss, options.filter_pushdown, options.as_queue) == (True, False, False)
     assert parse_options(PATH, "stream").starting == Positions(LATEST)
 
 

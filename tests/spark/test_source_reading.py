@@ -279,3 +279,19 @@ def test_records_of_memory_mode_are_gone_with_the_node_and_no_error(tmp_path: Pa
 
     within(tmp_path / "data", work)
     assert [row["value"] for row in planned({"path": tmp_path / "data"}).rows()] == [b"kept"]
+
+
+def test_as_a_queue_it_gives_what_a_consumer_would_get(tmp_path: Path) -> None:
+    records = [
+        Record(b"0", timestamp_us=1),
+        Record(b"1", topic="$SYS/load", timestamp_us=1),
+        Record(b"2", expires_at_us=1, timestamp_us=1),
+        Record(b"3", topic="plant/a", expires_at_us=YEAR_2100_US, timestamp_us=1),
+        Record(b"4", topic="$SYS/load", expires_at_us=2, timestamp_us=1),
+    ]
+    append(tmp_path, "$queue/q", records)
+    for _ in ("log", "sealed"):
+        assert planned({"path": tmp_path, "shards": "$queue/q"}).places() == places("$queue/q", range(3, 4))
+        rows = planned({"path": tmp_path, "shards": "$queue/q", "asQueue": True}).rows()
+        assert [(row["offset"], row["topic"]) for row in rows] == [(0, "$queue/q"), (1, "$SYS/load"), (3, "plant/a")]
+        seal(tmp_path, "$queue/q")

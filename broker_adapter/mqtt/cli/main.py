@@ -15,6 +15,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "broker_adapter.mqtt.cli.serve:serve",
         "Run the broker (also without a command); print `ready` with its addresses once it accepts clients.",
     ),
+    "bridge": (
+        "broker_adapter.mqtt.cli.bridge:bridge",
+        "Drive bridges, all or those named, in a process of their own; print `ready` with their names.",
+    ),
     "passwd": (
         "broker_adapter.mqtt.cli.passwd:passwd",
         "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",

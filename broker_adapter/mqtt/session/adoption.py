@@ -18,9 +18,10 @@ from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, decode
+from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord
 from broker_adapter.mqtt.session.transitions import Found
 from broker_adapter.mqtt.session.turns import Turns
+from broker_adapter.state_forms import decode
 from shards.clock import Clock
 from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
 from shards.model import StateValue

@@ -16,7 +16,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.session.contact import Contact, may_pass
-from broker_adapter.mqtt.session.stored import decode, encode
+from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError, ShardNotFoundError, StorageError
 from shards.model import AckLevel, Mode, Retention, ShardConfig
 from shards.record import Gap

@@ -1,70 +1,23 @@
-"""Which brokers are alive. Each keeps renewing its lease; what becomes of a dead one's sessions is `adoption`.
-
-No clock is compared with another: a lease has run out when its key has not changed for a whole lease period, as seen by
-a broker that could look all the time. So after the store itself was away, nobody is dead before having had a whole
-period to come back.
-"""
+"""Which brokers are alive. Each keeps renewing its lease; what becomes of a dead one's sessions is `adoption`."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
 
 import trio
 
+from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from broker_adapter.mqtt.session.settings import SessionSettings
-from broker_adapter.mqtt.session.stored import Lease, decode, encode
+from broker_adapter.mqtt.session.stored import Lease
+from broker_adapter.state_forms import decode, encode
 from shards.errors import StorageError, VersionConflictError
 from shards.model import StateValue
 
 _log = logging.getLogger(__name__)
-
-
-class LeaseWatch:
-    """Tells from the versions of leases, as they are seen now and then, which have run out. Pure.
-
-    Args:
-        lease_s: A version that has not changed for so long has run out.
-        max_gap_s: A longer time without a look proves nothing about anybody: watching begins anew.
-    """
-
-    def __init__(self, lease_s: float, max_gap_s: float) -> None:
-        self._lease_s = lease_s
-        self._max_gap_s = max_gap_s
-        self._last_s: float | None = None
-        self._first_seen: dict[str, tuple[int, float]] = {}
-
-    def look(self, began_s: float, ended_s: float, versions: Mapping[str, int]) -> tuple[list[str], list[str]]:
-        """Note what was seen, and return those whose lease has changed since the last look, and those who are dead.
-
-        Args:
-            began_s: When reading began.
-            ended_s: When it ended.
-            versions: Of all leases, by broker.
-        """
-        if self._last_s is None or ended_s - self._last_s > self._max_gap_s:
-            self._first_seen.clear()
-        self._last_s = ended_s
-        changed: list[str] = []
-        run_out: list[str] = []
-        seen: dict[str, tuple[int, float]] = {}
-        for broker_id, version in versions.items():
-            before = self._first_seen.get(broker_id)
-            if before is None or before[0] != version:
-                seen[broker_id] = (version, ended_s)
-                if before is not None:
-                    changed.append(broker_id)
-            else:
-                seen[broker_id] = before
-                # It was first seen at that time or earlier, and this look was made at its beginning or later.
-                if began_s - before[1] >= self._lease_s:
-                    run_out.append(broker_id)
-        self._first_seen = seen
-        return changed, run_out
 
 
 class Leases:

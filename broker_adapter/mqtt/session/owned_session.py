@@ -23,16 +23,10 @@ from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
 from broker_adapter.mqtt.session.progress import progress_of, window_of
 from broker_adapter.mqtt.session.session import Membership, Session
-from broker_adapter.mqtt.session.stored import (
-    ProgressRecord,
-    SessionRecord,
-    StoredMembership,
-    StoredSubscription,
-    decode,
-    encode,
-)
+from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredSubscription
 from broker_adapter.mqtt.session.transitions import Found, Transition
 from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.state_forms import decode, encode
 from journal.protocol.errors import ConnectionLostError, ShuttingDownError
 from shards.errors import StorageError, StorageFailedError, VersionConflictError
 

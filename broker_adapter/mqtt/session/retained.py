@@ -10,8 +10,9 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import StateDelete, StatePut
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.stored import StoredMessage, decode, encode
+from broker_adapter.mqtt.session.stored import StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
+from broker_adapter.state_forms import decode, encode
 from shards.clock import Clock
 from shards.model import StateValue
 from shards.topic_filters import is_filter, literal_prefix, matches

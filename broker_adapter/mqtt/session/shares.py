@@ -20,9 +20,10 @@ from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.contact import Contact
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.session import Membership
-from broker_adapter.mqtt.session.stored import CleanupRecord, ShareRecord, StoredMembership, decode, encode
+from broker_adapter.mqtt.session.stored import CleanupRecord, ShareRecord, StoredMembership
 from broker_adapter.mqtt.session.transitions import merged
 from broker_adapter.mqtt.storage_rules import LIVE_TARGET
+from broker_adapter.state_forms import decode, encode
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock
 from shards.errors import ShardNotFoundError, VersionConflictError

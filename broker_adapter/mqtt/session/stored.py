@@ -5,16 +5,7 @@ What the fields are for is told where they are used: `transitions` for records, 
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
-
 import msgspec
-
-from shards.errors import CorruptionError, FormatVersionError
-
-_FORMAT_VERSION: Final = 1
-_FORMAT_PREFIX: Final = bytes((_FORMAT_VERSION,))
-
-Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -155,35 +146,3 @@ class CleanupRecord(msgspec.Struct, array_like=True, frozen=True):
 
     store_group: str
     targets: tuple[str, ...]
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[msgspec.Struct]] = {}
-
-
-def encode(record: msgspec.Struct) -> bytes:
-    """The bytes of a record."""
-    return _FORMAT_PREFIX + _encoder.encode(record)
-
-
-def decode(kind: type[Stored], key: bytes, value: bytes) -> Stored:
-    """Read a record.
-
-    Raises:
-        FormatVersionError: A newer program wrote it.
-        CorruptionError: It is not what it should be.
-    """
-    if value[:1] != _FORMAT_PREFIX:
-        raise FormatVersionError(
-            f"state {key!r} is stored in format {value[:1].hex() or 'none'}, this broker reads format "
-            f"{_FORMAT_VERSION}; use the program version that wrote it"
-        )
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    try:
-        record = decoder.decode(memoryview(value)[1:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"state {key!r}", 0, f"no {kind.__name__}: {error}") from error
-    assert isinstance(record, kind)
-    return record

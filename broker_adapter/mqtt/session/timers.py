@@ -23,9 +23,10 @@ from broker_adapter.mqtt.session.contact import Contact
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import CLEANUP, Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage, decode, encode
+from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
 from broker_adapter.mqtt.session.transitions import Found
+from broker_adapter.state_forms import decode, encode
 from shards.checksum import crc32c
 from shards.clock import Clock
 from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError

@@ -19,13 +19,8 @@ import msgspec
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.session import NEVER_EXPIRES_S
-from broker_adapter.mqtt.session.stored import (
-    ProgressRecord,
-    SessionRecord,
-    StoredMembership,
-    StoredWill,
-    encode,
-)
+from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredWill
+from broker_adapter.state_forms import encode
 
 WILL: Final = "will"
 EXPIRY: Final = "expiry"

@@ -13,6 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 SETTINGS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
+PEERS = "mosquitto mosquitto-clients postgresql redis-server"
 
 
 def closure(extra: str) -> set[str]:
@@ -72,7 +73,7 @@ def install_peers(
         "sudo": f'[ {int(sudo)} = 1 ] || exit 1; echo sudo >> {calls}; shift; "$@"',
     }
     if installed:
-        scripts |= {"mosquitto": "", "mosquitto_pub": ""}
+        scripts |= dict.fromkeys(("mosquitto", "mosquitto_pub", "initdb", "redis-server"), "")
     for name, body in scripts.items():
         (programs / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs / name).chmod(0o755)
@@ -80,8 +81,9 @@ def install_peers(
         found = shutil.which(name)
         assert found is not None
         (programs / name).symlink_to(found)
-    # The script adds the directories of system programs itself, where a mosquitto of this machine may lie.
-    text = (REPOSITORY / "scripts" / "install-peers").read_text().replace(":/usr/sbin:/usr/local/sbin", "")
+    # The script adds the directories of system programs itself, where those of this machine may lie.
+    text, lines = re.subn("^PATH=.*", "", (REPOSITORY / "scripts" / "install-peers").read_text(), flags=re.MULTILINE)
+    assert lines == 1
     done = subprocess.run(
         ["bash", "-c", text], env={"PATH": str(programs)}, capture_output=True, text=True, check=True, timeout=10
     )
@@ -94,10 +96,10 @@ def test_nothing_is_installed_where_all_is_there(tmp_path: Path) -> None:
 
 def test_root_installs_what_is_missing(tmp_path: Path) -> None:
     said, called = install_peers(tmp_path, installed=False, root=True)
-    assert said == "peers: installing mosquitto mosquitto-clients\n"
+    assert said == f"peers: installing {PEERS}\n"
     assert called == [
         "apt-get update -qq",
-        "apt-get install -qq -y --no-install-recommends mosquitto mosquitto-clients",
+        f"apt-get install -qq -y --no-install-recommends {PEERS}",
     ]
 
 
@@ -105,7 +107,7 @@ def test_others_install_by_sudo_if_it_does_not_ask(tmp_path: Path) -> None:
     _, called = install_peers(tmp_path, installed=False, root=False, sudo=True)
     assert [call for call in called if call != "sudo"] == [
         "apt-get update -qq",
-        "apt-get install -qq -y --no-install-recommends mosquitto mosquitto-clients",
+        f"apt-get install -qq -y --no-install-recommends {PEERS}",
     ]
     assert called.count("sudo") == 3
 
@@ -114,5 +116,5 @@ def test_others_install_by_sudo_if_it_does_not_ask(tmp_path: Path) -> None:
 def test_where_nothing_can_be_installed_it_says_what_is_skipped_and_ends_well(tmp_path: Path, root: bool) -> None:
     said, called = install_peers(tmp_path, installed=False, root=root, works=False)
     assert "tests that need them are skipped" in said
-    assert "mosquitto mosquitto-clients" in said
+    assert PEERS in said
     assert len(called) == int(root)

@@ -18,7 +18,8 @@ from broker_adapter.mqtt.codec.properties import Properties
 from broker_adapter.mqtt.codec.version import Version
 from broker_adapter.mqtt.message import Message, message_of, record_of
 from broker_adapter.mqtt.session import OpenedSession, Retained, Session, Sessions, SessionSettings, keys
-from broker_adapter.mqtt.session.stored import ProgressRecord, decode
+from broker_adapter.mqtt.session.stored import ProgressRecord
+from broker_adapter.state_forms import decode
 from shards.errors import ShardNotFoundError
 from shards.memory_store import MemoryStore
 from shards.record import StoredRecord

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.mqtt.session import BrokerReplacedError, keys
-from broker_adapter.mqtt.session.leases import LeaseWatch
 from tests.mqtt.session.brokers import cluster
 from tests.mqtt.session.faults import Path
 

@@ -15,7 +15,8 @@ from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.session.outbound_window import MAX_PACKET_ID, InFlight, OutboundWindow
 from broker_adapter.mqtt.session.progress import progress_of, window_of
-from broker_adapter.mqtt.session.stored import ProgressRecord, decode, encode
+from broker_adapter.mqtt.session.stored import ProgressRecord
+from broker_adapter.state_forms import decode, encode
 
 
 def message(offset: int, *, shard: str = "s", lsn: int | None = None, qos: int = 1) -> Message:

@@ -8,8 +8,9 @@ from trio.testing import MockClock
 
 from broker_adapter.mqtt.session import SessionTakenOverError
 from broker_adapter.mqtt.session.keys import share
-from broker_adapter.mqtt.session.stored import ShareRecord, decode
+from broker_adapter.mqtt.session.stored import ShareRecord
 from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.state_forms import decode
 from shards.group_assignment import STICKY_PREFIX
 from tests.mqtt.session.brokers import Cluster, cluster
 from tests.mqtt.session.faults import Path

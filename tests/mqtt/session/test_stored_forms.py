@@ -23,10 +23,9 @@ from broker_adapter.mqtt.session.stored import (
     StoredMembership,
     StoredMessage,
     StoredSubscription,
-    decode,
-    encode,
 )
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message, stored_will, will_message
+from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "mqtt_state"

@@ -1,0 +1,185 @@
+"""One attempt to bring a queue to a sink: batches are prepared ahead, written in order, and confirmed in order.
+
+It goes on until the sink is out, the store is, or it is told to stop; what was written and not confirmed by then is
+written again by the next attempt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import attrs
+import trio
+
+from broker_adapter.bridge.pace import RateLimit, SlowStart
+from broker_adapter.bridge.preparing import Letter, Prepared, Preparer
+from broker_adapter.bridge.settling import Settler
+from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.cache_queue import QueueDrain
+from broker_adapter.cache_queue.drain import added
+from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.sinks import Sink, SinkError
+from shards.errors import StorageError
+
+_PREPARED_AHEAD: Final = 2
+
+
+@attrs.define(slots=True, eq=False)
+class _Flight:
+    """A batch that is not confirmed.
+
+    Attributes:
+        refused: What the sink refuses of it, once that `is_settled`.
+    """
+
+    prepared: Prepared
+    is_settled: trio.Event = attrs.field(factory=trio.Event)
+    refused: list[Letter] = attrs.field(factory=list)
+
+
+class Attempt:
+    """One attempt.
+
+    Args:
+        sink: Checked just now.
+        drain: The queue; its offset is where to begin.
+        limit: How many records a second.
+        slow_start: How large batches may be at first.
+        on_taken: Told of each batch that the sink took.
+    """
+
+    def __init__(
+        self,
+        spec: BridgeSpec,
+        sink: Sink,
+        drain: QueueDrain,
+        *,
+        limit: RateLimit,
+        slow_start: SlowStart,
+        on_taken: Callable[[], None],
+    ) -> None:
+        self._spec = spec
+        self._sink = sink
+        self._drain = drain
+        self._limit = limit
+        self._slow_start = slow_start
+        self._on_taken = on_taken
+        self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s)
+        self._flights: deque[_Flight] = deque()
+        self._window = trio.Semaphore(spec.window)
+        self._sink_room = trio.Semaphore(sink.max_in_flight)
+        self._changed = trio.lowlevel.ParkingLot()
+        self._failure: SinkError | StorageError | None = None
+        self._is_stopping = False
+        self._is_written = False
+
+    def stop(self) -> None:
+        """Begin nothing new; `run` returns when what is under way is confirmed."""
+        self._is_stopping = True
+
+    async def run(self) -> None:
+        """Bring records until told to stop.
+
+        Raises:
+            SinkUnavailableError: The sink is out.
+            StaleEpochError, QueueLostError: The queue has another driver, or its cursor was moved.
+            StorageError: The store does not answer.
+        """
+        send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)
+        async with trio.open_nursery() as nursery:
+
+            def start(task: Callable[[], Awaitable[None]]) -> None:
+                nursery.start_soon(self._guarded, task, nursery.cancel_scope)
+
+            start(lambda: self._prepare(send))
+            start(lambda: self._write_all(receive, nursery))
+            start(self._confirm_all)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _guarded(self, task: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+        """Run a task; the first failure of one ends all."""
+        try:
+            await task()
+        except (SinkError, StorageError) as error:
+            if self._failure is None:
+                self._failure = error
+            scope.cancel()
+
+    async def _prepare(self, send: trio.MemorySendChannel[Prepared]) -> None:
+        preparer = Preparer(self._drain, self._spec, self._drain.offset)
+        async with send:
+            while not self._is_stopping:
+                prepared = await preparer.next(self._slow_start.records)
+                if prepared is not None:
+                    await send.send(prepared)
+
+    async def _write_all(self, receive: trio.MemoryReceiveChannel[Prepared], nursery: trio.Nursery) -> None:
+        async with receive:
+            while (prepared := await self._next(receive)) is not None:
+                if not self._slow_start.is_over:
+                    await self._until_confirmed()
+                wait_s = self._limit.take(len(prepared.records), trio.current_time())
+                if wait_s:
+                    await trio.sleep(wait_s)
+                await self._window.acquire()
+                flight = _Flight(prepared)
+                self._flights.append(flight)
+                self._changed.unpark_all()
+                await self._sink_room.acquire()
+                # It runs up to its first wait before the next can be started, so writes begin in order.
+                await nursery.start(self._write, flight, nursery.cancel_scope)
+        self._is_written = True
+        self._changed.unpark_all()
+
+    async def _next(self, receive: trio.MemoryReceiveChannel[Prepared]) -> Prepared | None:
+        """The next batch, asking the sink now and then how it is while there is none; None at the end."""
+        while True:
+            try:
+                with trio.move_on_after(self._spec.health_interval_s):
+                    return await receive.receive()
+            except trio.EndOfChannel:
+                return None
+            if not self._flights:
+                await self._sink.check()
+
+    async def _write(self, flight: _Flight, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+
+        async def settle() -> None:
+            flight.refused = await self._settler.settle(flight.prepared)
+            self._sink_room.release()
+            if flight.prepared.records:
+                self._slow_start.succeeded()
+                self._on_taken()
+            flight.is_settled.set()
+
+        await self._guarded(settle, scope)
+
+    async def _confirm_all(self) -> None:
+        while self._flights or not self._is_written:
+            if not self._flights:
+                await self._changed.park()
+                continue
+            flight = self._flights[0]
+            await flight.is_settled.wait()
+            await self._confirm(flight)
+            self._flights.popleft()
+            self._window.release()
+            self._changed.unpark_all()
+            if not self._flights:
+                await self._drain.trim()
+
+    async def _confirm(self, flight: _Flight) -> None:
+        prepared = flight.prepared
+        letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
+        for letter in letters:
+            await self._drain.set_aside(letter.record, letter.reason)
+        taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
+        await self._drain.confirm(prepared.batch.next_offset, added(prepared.skipped, taken), prepared.batch.size_bytes)
+
+    async def _until_confirmed(self) -> None:
+        while self._flights:
+            await self._changed.park()

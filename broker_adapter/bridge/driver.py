@@ -1,0 +1,205 @@
+"""Drives one bridge: whenever this process holds its queue's lease, it brings what waits to the sink.
+
+Outages of the sink are waited for by the breaker's rules, those of the store too; nothing ends a driver but cancelling
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.bridge.attempt import Attempt
+from broker_adapter.bridge.breaker import Breaker, BreakerState
+from broker_adapter.bridge.pace import RateLimit, SlowStart
+from broker_adapter.bridge.reporting import Reporter
+from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, ensure_queue, names
+from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError
+from journal.protocol.errors import is_retriable
+from journal.settings import ConfigurationError
+from shards.clock import Clock, SystemClock
+from shards.errors import ShardNotFoundError, StorageError
+
+_PAUSE_S: Final = 0.5
+_MICROSECONDS: Final = 1_000_000
+
+_log = logging.getLogger(__name__)
+
+
+class BridgeDriver:
+    """A candidate for driving one bridge.
+
+    Args:
+        adapter: The store.
+        spec: The bridge.
+        holder: Names this process, for people.
+    """
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        spec: BridgeSpec,
+        holder: str,
+        *,
+        lease: LeaseSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._adapter = adapter
+        self._spec = spec
+        self._lease = QueueLease(adapter, spec.name, holder, lease or LeaseSettings())
+        self._clock = clock or SystemClock()
+
+    async def run(self) -> None:
+        """Drive the bridge whenever it is this process's turn, until cancelled.
+
+        Raises:
+            ConfigurationError: The sink cannot be opened with these settings.
+            StorageError: The store refuses the queue.
+        """
+        name = self._spec.name
+        while True:
+            try:
+                async with self._lease.hold() as grant:
+                    _log.info("bridge %s: driven from here, epoch %d", name, grant.epoch)
+                    await self._drive(grant)
+            except (QueueLostError, StaleEpochError) as error:
+                _log.warning("bridge %s: %s", name, error)
+            except ConfigurationError:
+                raise
+            except StorageError as error:
+                if not is_retriable(error) and not isinstance(error, ShardNotFoundError):
+                    raise
+                _log.info("bridge %s: the store does not answer: %s", name, error)
+            await trio.sleep(_PAUSE_S)
+
+    async def _drive(self, grant: Grant) -> None:
+        definition = await ensure_queue(self._adapter, grant.queue, self._spec.queue)
+        drain = QueueDrain(self._adapter, grant)
+        await drain.begin()
+        context = SinkContext(self._spec.name, definition.queue_id, self._spec.projection.columns, grant.epoch)
+        reporter = Reporter(self._adapter, grant, drain, self._clock)
+        async with self._spec.open_sink(context) as sink:
+            try:
+                await _Driving(self._adapter, self._spec, sink, drain, reporter, self._clock).run()
+            finally:
+                with trio.move_on_after(_PAUSE_S, shield=True):
+                    await sink.aclose()
+
+
+class _Driving:
+    """Driving a bridge while the lease is held."""
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        spec: BridgeSpec,
+        sink: Sink,
+        drain: QueueDrain,
+        reporter: Reporter,
+        clock: Clock,
+    ) -> None:
+        self._adapter = adapter
+        self._spec = spec
+        self._sink = sink
+        self._drain = drain
+        self._reporter = reporter
+        self._clock = clock
+        self._breaker = Breaker(spec.breaker)
+        self._slow_start = SlowStart(spec.batch_records)
+        self._limit = RateLimit(spec.max_rate, trio.current_time())
+        self._failure: Exception | None = None
+
+    async def run(self) -> None:
+        """Drive until the lease is lost; see `BridgeDriver.run` for what it raises."""
+        async with trio.open_nursery() as nursery:
+
+            async def guarded(task: Callable[[], Awaitable[None]]) -> None:
+                """Run a task; the first failure of one ends both."""
+                try:
+                    await task()
+                except (StorageError, StaleEpochError) as error:
+                    self._failure = self._failure or error
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(guarded, self._reporter.run)
+            nursery.start_soon(guarded, self._bring_for_ever)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _bring_for_ever(self) -> None:
+        await self._reporter.report()
+        while True:
+            if self._reporter.is_paused:
+                self._reporter.tell("paused")
+                await self._reporter.wait_for_wishes()
+                continue
+            try:
+                await self._sink.check()
+                await self._drain.check_cursor()
+                await self._find_position()
+                if self._breaker.state is BreakerState.CLOSED:
+                    self._reporter.tell(BreakerState.CLOSED)
+                await self._attempt()
+            except SinkUnavailableError as error:
+                await self._sit_out(error)
+
+    async def _find_position(self) -> None:
+        """Go on behind what the sink has, where it knows that."""
+        if not self._sink.keeps_position:
+            return
+        position = await self._sink.position()
+        if position is None or position <= self._drain.offset:
+            return
+        info = await self._adapter.describe_shard(names.shard_of(self._spec.name))
+        if position > info.next_offset:
+            raise SinkUnavailableError(
+                f"the sink says that it has everything of the queue {self._spec.name!r} below offset {position}, which "
+                f"ends at {info.next_offset}: the store was put back to an older state; make the queue anew (`journal "
+                "queue delete`), or set the sink's position back"
+            )
+        await self._drain.confirm(position, Counts(confirmed=position - self._drain.offset), 0)
+
+    async def _attempt(self) -> None:
+        attempt = Attempt(
+            self._spec,
+            self._sink,
+            self._drain,
+            limit=self._limit,
+            slow_start=self._slow_start,
+            on_taken=self._taken,
+        )
+
+        async def stop_when_paused() -> None:
+            while not self._reporter.is_paused:
+                await self._reporter.wait_for_wishes()
+            attempt.stop()
+
+        async with background_tasks() as tasks:
+            tasks.start_soon(stop_when_paused)
+            await attempt.run()
+
+    def _taken(self) -> None:
+        self._breaker.succeeded()
+        self._reporter.tell(BreakerState.CLOSED)
+
+    async def _sit_out(self, error: SinkUnavailableError) -> None:
+        """Leave the sink alone for a while, or until the operator wants it tried."""
+        reporter = self._reporter
+        wait_s = self._breaker.failed(str(error), error.retry_after_s)
+        self._slow_start.restart()
+        _log.warning("bridge %s: %s; trying again in %.1f s", self._spec.name, error, wait_s)
+        reporter.tell(self._breaker.state, str(error), self._clock.now_us() + round(wait_s * _MICROSECONDS))
+        wake_count = reporter.wake_count
+        with trio.move_on_after(wait_s):
+            while reporter.wake_count == wake_count and not reporter.is_paused:
+                await reporter.wait_for_wishes()
+        self._breaker.waited()
+        if not reporter.is_paused:
+            reporter.tell(self._breaker.state, str(error))

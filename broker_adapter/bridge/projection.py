@@ -1,0 +1,224 @@
+"""From a record to a row: which part of a message becomes which column. Pure.
+
+A projection names the source of each column:
+
+| source | value |
+| --- | --- |
+| ``topic`` | the topic |
+| ``topic[0]``, ``topic[-1]`` | one level of it; null if it has no such |
+| ``client``, ``qos``, ``retain`` | of the publisher; null if another writer stored the record |
+| ``offset`` | the record's number in the queue |
+| ``timestamp`` | when it was published, microseconds since the epoch |
+| ``time`` | the same as text, ISO 8601 in UTC |
+| ``payload`` | its bytes |
+| ``text`` | the payload as text |
+| ``json`` | the payload as JSON |
+| ``$.a.b[0]`` | what lies there in a JSON payload; null if nothing does |
+| ``header:NAME`` | a header as text, such as ``content-type``; null without it |
+| ``user:NAME`` | a user property; null without it |
+| ``headers`` | all headers but the publisher's, as an object |
+| ``key`` | the record's key, bytes |
+| ``=TEXT`` | that text |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from broker_adapter.message_headers import CLIENT, QOS, RETAIN, USER_PROPERTY
+from broker_adapter.sinks.rows import Row, Value
+from shards.record import StoredRecord
+
+DEFAULT_FIELDS: Final[Mapping[str, str]] = {
+    "topic": "topic",
+    "client": "client",
+    "qos": "qos",
+    "timestamp": "timestamp",
+    "payload": "payload",
+    "offset": "offset",
+    "headers": "headers",
+}
+"""What a bridge projects that names no fields."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)|\[(\d{1,9})\]|\[\"([^\"\\]*)\"\]")
+_LEVEL: Final = re.compile(r"topic\[(-?\d{1,4})\]")
+_COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_MISSING: Final = object()
+
+Extract = Callable[["_Message"], Value]
+
+
+class ProjectionError(ValueError):
+    """A message has not the form that the projection needs: whatever is done with it, it makes no row."""
+
+
+class Projection:
+    """Makes rows of records.
+
+    Args:
+        fields: Source by column, in order; none for `DEFAULT_FIELDS`.
+
+    Raises:
+        ValueError: A column or source is not valid; the words that go behind "x = 1": "is no source".
+    """
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        chosen = fields or DEFAULT_FIELDS
+        for column in chosen:
+            if _COLUMN.fullmatch(column) is None:
+                raise ValueError(f"has a column {column!r}, which is no name of letters, digits and underscores")
+        self._extracts = tuple((column, _extract_of(source)) for column, source in chosen.items())
+        self.columns = tuple(chosen)
+
+    def row(self, record: StoredRecord) -> Row:
+        """The row of a record.
+
+        Raises:
+            ProjectionError: The payload is not what a column needs.
+        """
+        message = _Message(record)
+        return {column: extract(message) for column, extract in self._extracts}
+
+
+class _Message:
+    """A record with what was found out about it."""
+
+    __slots__ = ("_json", "record")
+
+    def __init__(self, record: StoredRecord) -> None:
+        self.record = record
+        self._json: object = _MISSING
+
+    @property
+    def json(self) -> object:
+        if self._json is _MISSING:
+            try:
+                self._json = msgspec.json.decode(self.record.value)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ProjectionError(f"the payload is no JSON: {error}") from error
+        return self._json
+
+    @property
+    def text(self) -> str:
+        try:
+            return self.record.value.decode()
+        except UnicodeDecodeError as error:
+            raise ProjectionError(f"the payload is no UTF-8 text: {error}") from error
+
+    def header(self, name: str) -> str | None:
+        for found, value in self.record.headers:
+            if found == name:
+                return value.decode(errors="replace")
+        return None
+
+    def user_property(self, name: str) -> str | None:
+        start = name.encode() + b"\0"
+        for found, value in self.record.headers:
+            if found == USER_PROPERTY and value.startswith(start):
+                return value[len(start) :].decode(errors="replace")
+        return None
+
+
+def _qos(message: _Message) -> Value:
+    found = message.header(QOS)
+    return int(found) if found is not None and found.isdigit() else None
+
+
+def _retain(message: _Message) -> Value:
+    return None if message.header(QOS) is None else message.header(RETAIN) is not None
+
+
+def _time(message: _Message) -> Value:
+    time = _EPOCH + timedelta(microseconds=message.record.timestamp_us)
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _headers(message: _Message) -> Value:
+    found: dict[str, Value] = {}
+    for name, value in message.record.headers:
+        if name == USER_PROPERTY:
+            key, _, text = value.decode(errors="replace").partition("\0")
+            found[key] = text
+        elif name not in (CLIENT, QOS, RETAIN):
+            found[name] = value.decode(errors="replace")
+    return found
+
+
+_PLAIN: Final[Mapping[str, Extract]] = {
+    "topic": lambda message: message.record.topic,
+    "client": lambda message: message.header(CLIENT),
+    "qos": _qos,
+    "retain": _retain,
+    "offset": lambda message: message.record.offset,
+    "timestamp": lambda message: message.record.timestamp_us,
+    "time": _time,
+    "payload": lambda message: message.record.value,
+    "text": lambda message: message.text,
+    "json": lambda message: message.json,  # type: ignore[dict-item, return-value]
+    "headers": _headers,
+    "key": lambda message: message.record.key,
+}
+
+SOURCES: Final = (*_PLAIN, "topic[N]", "$.path", "header:NAME", "user:NAME", "=TEXT")
+"""What a source may look like, for messages."""
+
+
+def _extract_of(source: str) -> Extract:
+    if source in _PLAIN:
+        return _PLAIN[source]
+    if source.startswith("="):
+        text = source[1:]
+        return lambda _message: text
+    if source.startswith("$"):
+        return _path(source)
+    if (level := _LEVEL.fullmatch(source)) is not None:
+        return _topic_level(int(level[1]))
+    kind, colon, name = source.partition(":")
+    if colon and name and kind == "header":
+        return lambda message: message.header(name)
+    if colon and name and kind == "user":
+        return lambda message: message.user_property(name)
+    raise ValueError(f"has a source {source!r}, which is none of {', '.join(SOURCES)}")
+
+
+def _topic_level(index: int) -> Extract:
+    def level(message: _Message) -> Value:
+        levels = message.record.topic.split("/")
+        return levels[index] if -len(levels) <= index < len(levels) else None
+
+    return level
+
+
+def _path(source: str) -> Extract:
+    steps: list[str | int] = []
+    position = 1
+    while position < len(source):
+        step = _STEP.match(source, position)
+        if step is None:
+            raise ValueError(
+                f"has a JSON path {source!r}, which cannot be read from character {position + 1} on; write it like "
+                '$.sensor.values[0] or $["odd name"]'
+            )
+        steps.append(int(step[2]) if step[2] is not None else step[1] if step[1] is not None else step[3])
+        position = step.end()
+
+    def follow(message: _Message) -> Value:
+        found = message.json
+        for step in steps:
+            if isinstance(step, int):
+                if not isinstance(found, list) or step >= len(found):
+                    return None
+                found = found[step]
+            else:
+                if not isinstance(found, dict) or step not in found:
+                    return None
+                found = found[step]
+        return found  # type: ignore[return-value]
+
+    return follow

@@ -1,0 +1,159 @@
+"""What a driver tells its operator of a queue, and what it hears from him; and looking after the queue's bounds.
+
+All of it passes through the state store, so that any program can show it and the driver may be anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import msgspec
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.cache_queue import Grant, QueueDrain, names
+from broker_adapter.cache_queue.queue import definition_of, keep_within_bounds, settings_of
+from broker_adapter.cache_queue.stored import Definition, Status
+from broker_adapter.state_forms import encode
+from shards.clock import Clock
+
+_REPORT_INTERVAL_S: Final = 1.0
+_STATUS_INTERVAL_S: Final = 10.0
+_SMOOTHING: Final = 0.3
+
+
+@attrs.define(slots=True)
+class Activity:
+    """What a driver is doing.
+
+    Attributes:
+        state: See `stored.Status`.
+        since_us: When that began.
+        reason: Why the sink is out.
+        next_attempt_us: When it is tried again.
+    """
+
+    state: str = "starting"
+    since_us: int = 0
+    reason: str = ""
+    next_attempt_us: int = 0
+
+
+@attrs.define(slots=True)
+class _Rate:
+    """A mean over the last seconds."""
+
+    last: int | None = None
+    last_s: float = 0.0
+    per_s: float = 0.0
+
+    def note(self, value: int, now_s: float) -> None:
+        if self.last is not None and now_s > self.last_s:
+            rate = max(0, value - self.last) / (now_s - self.last_s)
+            self.per_s += _SMOOTHING * (rate - self.per_s)
+            if self.per_s < 1 and not rate:
+                self.per_s = 0.0
+        self.last, self.last_s = value, now_s
+
+
+class Reporter:
+    """Of one driver.
+
+    Attributes:
+        activity: What is reported; the driver changes it by `tell`.
+        is_paused: Whether the operator wants nothing brought to the sink.
+        depth_count: Records that waited at the last look.
+    """
+
+    def __init__(self, adapter: StorageAdapter, grant: Grant, drain: QueueDrain, clock: Clock) -> None:
+        self._adapter = adapter
+        self._queue = grant.queue
+        self._holder = grant.holder
+        self._drain = drain
+        self._clock = clock
+        self._definition: Definition | None = None
+        self._heard = trio.lowlevel.ParkingLot()
+        self._told = trio.Event()
+        self._in = _Rate()
+        self._out = _Rate()
+        self._last_status: Status | None = None
+        self._last_status_s = -_STATUS_INTERVAL_S
+        self.activity = Activity()
+        self.is_paused = False
+        self.wake_count = 0
+        self.depth_count = 0
+
+    def tell(self, state: str, reason: str = "", next_attempt_us: int = 0) -> None:
+        """The driver does something else now."""
+        if (state, reason, next_attempt_us) == (
+            self.activity.state,
+            self.activity.reason,
+            self.activity.next_attempt_us,
+        ):
+            return
+        since_us = self.activity.since_us if state == self.activity.state else self._clock.now_us()
+        self.activity = Activity(state, since_us, reason, next_attempt_us)
+        self._told.set()
+
+    async def wait_for_wishes(self) -> None:
+        """Return when the operator may want something else."""
+        await self._heard.park()
+
+    async def run(self) -> None:
+        """Report and listen until cancelled.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        while True:
+            await self.report()
+            self._told = trio.Event()
+            with trio.move_on_after(_REPORT_INTERVAL_S):
+                await self._told.wait()
+                # What changes quickly is told once in a while.
+                await trio.sleep(_REPORT_INTERVAL_S / 10)
+
+    async def report(self) -> None:
+        """Listen, look after the bounds, and tell how it is going.
+
+        Raises:
+            QueueNotFoundError: The queue was deleted.
+            StorageError: The store does not answer.
+        """
+        definition = await definition_of(self._adapter, self._queue)
+        if self._definition is not None and definition != self._definition:
+            self.is_paused, self.wake_count = definition.is_paused, definition.wake_count
+            self._heard.unpark_all()
+        self.is_paused, self.wake_count = definition.is_paused, definition.wake_count
+        self._definition = definition
+        shard = names.shard_of(self._queue)
+        info = await self._adapter.describe_shard(shard)
+        cursor = await self._adapter.get_cursor(shard, names.CURSOR)
+        depth = await keep_within_bounds(self._adapter, self._queue, settings_of(definition), info, cursor)
+        self.depth_count = depth.record_count
+        now_s = trio.current_time()
+        self._in.note(depth.next_offset, now_s)
+        self._out.note(self._drain.offset, now_s)
+        await self._store_status(now_s)
+
+    async def _store_status(self, now_s: float) -> None:
+        activity, drain = self.activity, self._drain
+        status = Status(
+            self._holder,
+            activity.state,
+            activity.since_us,
+            activity.reason,
+            activity.next_attempt_us,
+            drain.counts,
+            drain.offset,
+            round(self._in.per_s, 1),
+            round(self._out.per_s, 1),
+            0,
+        )
+        # The time alone is no news; but now and then it shows that the driver lives.
+        if status == self._last_status and now_s - self._last_status_s < _STATUS_INTERVAL_S:
+            return
+        self._last_status, self._last_status_s = status, now_s
+        told = msgspec.structs.replace(status, updated_us=self._clock.now_us())
+        await self._adapter.put_state(names.status_key(self._queue), encode(told))

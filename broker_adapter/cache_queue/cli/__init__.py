@@ -1,0 +1,1 @@
+"""`journal queue ...`: cache queues as operators see and change them. One module a command; nothing is decided here."""

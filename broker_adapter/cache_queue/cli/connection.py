@@ -1,0 +1,98 @@
+"""How these commands reach the store: the `--server` option, which takes a store's URL as well."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
+
+from cyclopts import Parameter
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.opening import ENGINES, open_adapter
+from command_line.boundary import CommandError
+
+if TYPE_CHECKING:
+    import trio
+
+    from journal.client.transport import Transport
+
+StoreOption: TypeAlias = Annotated[
+    str,
+    Parameter(
+        name="--server",
+        env_var="JOURNAL_SERVER",
+        help="Server to talk to, as HOST:PORT, or the URL of a store, such as embedded:/directory.",
+    ),
+]
+
+DEFAULT_SERVER: Final = "127.0.0.1:7420"
+"""As of the other `journal` commands."""
+
+_SERVED: Final = ("journal", "journal+ws")
+_PATIENCE_S: Final = 30.0
+
+_T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def connect(server: str) -> AsyncIterator[StorageAdapter]:
+    """An open store for the length of the block.
+
+    When no server answers at first, that is an error at once; a connection lost later is made again for a while.
+
+    Args:
+        server: ``host:port`` or the URL of a store.
+
+    Raises:
+        CommandError: Nothing answers at that address.
+    """
+    scheme = server.partition(":")[0]
+    if scheme in ENGINES and scheme not in _SERVED:
+        async with open_adapter(server) as adapter:
+            yield adapter
+        return
+    async with _connect_to_server(server) as adapter:
+        yield adapter
+
+
+@asynccontextmanager
+async def _connect_to_server(server: str) -> AsyncIterator[StorageAdapter]:
+    from broker_adapter.engines.journal import JournalAdapter
+    from journal.client import open_client
+    from journal.client.transport import Address, open_transport
+    from journal.protocol.errors import ConnectionLostError
+
+    address = Address.parse(server)
+    was_connected = False
+
+    async def connect_once(nursery: trio.Nursery) -> Transport:
+        nonlocal was_connected
+        try:
+            transport = await open_transport(address, nursery)
+        except ConnectionLostError as error:
+            if was_connected:
+                raise
+            raise CommandError(
+                f"no server answers at {server}; start one with `journal serve --data DIR`, "
+                "or name it with --server HOST:PORT"
+            ) from error
+        was_connected = True
+        return transport
+
+    async with (
+        open_client(server, name="journal command line", connect=connect_once, give_up_after_s=_PATIENCE_S) as client,
+        JournalAdapter(client) as adapter,
+    ):
+        yield adapter
+
+
+def ask(server: str, question: Callable[[StorageAdapter], Awaitable[_T]]) -> _T:
+    """Connect, do one thing, close."""
+    import trio
+
+    async def connected() -> _T:
+        async with connect(server) as adapter:
+            return await question(adapter)
+
+    return trio.run(connected)

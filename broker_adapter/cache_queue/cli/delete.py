@@ -1,0 +1,28 @@
+"""`journal queue delete`: removing a queue."""
+
+from __future__ import annotations
+
+from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
+from broker_adapter.cache_queue.cli.purge import YesOption, require_yes
+from command_line.output import write_text
+
+
+def delete_command(name: str, /, *, yes: YesOption = False, server: StoreOption = DEFAULT_SERVER) -> None:
+    """Remove a queue that nobody drives, with all that waits in it and its dead letters.
+
+    Args:
+        name: Name of the queue.
+    """
+    import trio
+
+    trio.run(_delete, server, name, yes)
+
+
+async def _delete(server: str, name: str, yes: bool) -> None:
+    from broker_adapter.cache_queue.queue import definition_of, delete_queue
+
+    async with connect(server) as adapter:
+        await definition_of(adapter, name)
+        await require_yes(f"Delete the queue {name} with all that waits in it and its dead letters for ever?", yes)
+        await delete_queue(adapter, name)
+    write_text(f"{name}: deleted")

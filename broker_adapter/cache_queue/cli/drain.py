@@ -1,0 +1,149 @@
+"""`journal queue drain`: having a sink tried at once, and watching what waits leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
+from command_line.boundary import CommandError
+from command_line.output import is_terminal, note, progress, write_text
+from command_line.quantities import parse_duration_us
+
+if TYPE_CHECKING:
+    from broker_adapter.adapter import StorageAdapter
+    from broker_adapter.cache_queue.lease import LeaseSettings
+    from broker_adapter.cache_queue.queue import QueueState
+
+_LOOK_INTERVAL_S = 0.5
+_TOLD_EVERY_S = 5.0
+_PROGRAM = "journal"
+
+
+def drain_command(name: str, /, *, timeout: str = "", server: StoreOption = DEFAULT_SERVER) -> None:
+    """Have a queue's sink tried at once, and wait until what waits now has left the queue.
+
+    A paused queue is resumed. What comes in meanwhile is not waited for.
+
+    Args:
+        name: Name of the queue.
+        timeout: Give up waiting after this, such as 5m; it drains on all the same.
+    """
+    import trio
+
+    trio.run(_drain, server, name, parse_duration_us(timeout) / 1e6 if timeout else float("inf"))
+
+
+async def _drain(server: str, name: str, timeout_s: float) -> None:
+    import trio
+
+    from broker_adapter.cache_queue.cli.view import counted
+    from broker_adapter.cache_queue.lease import LeaseSettings
+    from broker_adapter.cache_queue.queue import change_queue, definition_of, look
+
+    async with connect(server) as adapter:
+        began_s = trio.current_time()
+        is_paused = (await definition_of(adapter, name)).is_paused
+        await change_queue(adapter, name, is_paused=False, wake=True)
+        if is_paused:
+            note(_PROGRAM, f"{name} was paused, and is resumed")
+        start = await look(adapter, name)
+        following = Following(start, LeaseSettings())
+        with trio.move_on_after(timeout_s) as patience:
+            await following.follow(adapter)
+        last = following.last
+    seconds = trio.current_time() - began_s
+    if patience.cancelled_caught:
+        raise CommandError(
+            f"{name}: {following.done(last):,} of {following.total:,} records have left within {seconds:.1f}s; "
+            f"{following.why(last)}"
+        )
+    refused = last.dead_letter_count - start.dead_letter_count
+    aside = f", {refused:,} of them as dead letters" if refused > 0 else ""
+    write_text(f"{name}: {counted(following.total, 'record')} left within {seconds:.1f}s{aside}")
+
+
+class Following:
+    """Watches what waited at the start leave a queue.
+
+    Attributes:
+        total: Records that waited at the start.
+        last: What was seen last.
+    """
+
+    def __init__(self, start: QueueState, lease: LeaseSettings) -> None:
+        from broker_adapter.lease_watch import LeaseWatch
+
+        self.total = start.depth.record_count
+        self.last = start
+        self._start = start
+        self._lease_s = lease.lease_s
+        self._leases = LeaseWatch(lease.lease_s, lease.lease_s)
+        self._reason = ""
+
+    def done(self, state: QueueState) -> int:
+        """How many have left."""
+        return max(0, min(self.total, state.depth.first_offset - self._start.depth.first_offset))
+
+    def why(self, state: QueueState) -> str:
+        """Why it takes so long, as far as that is known."""
+        status = state.status
+        if state.lease is None or not state.lease.holder:
+            return self._absent()
+        if status is None or not status.reason:
+            return f"it is driven by {state.lease.holder}"
+        return f"its sink is out: {status.reason}"
+
+    async def follow(self, adapter: StorageAdapter) -> None:
+        """Return when all have left.
+
+        Raises:
+            CommandError: Nobody drives the queue.
+        """
+        import trio
+
+        from broker_adapter.cache_queue.queue import look
+
+        name = self._start.name
+        driven_s = told_s = trio.current_time()
+        if self.total and self._is_free():
+            note(_PROGRAM, f"{name}: nobody drives it now; waiting {self._lease_s:.0f}s for somebody")
+        with progress(f"draining {name}", self.total) as show:
+            while self.done(self.last) < self.total:
+                show(self.done(self.last))
+                await trio.sleep(_LOOK_INTERVAL_S)
+                began_s = trio.current_time()
+                self.last = await look(adapter, name)
+                if self.last.shard.shard_id != self._start.shard.shard_id:
+                    raise CommandError(f"the queue {name} was made anew meanwhile; what waited is gone")
+                if self._is_driven(self.last, began_s, trio.current_time()):
+                    driven_s = began_s
+                elif began_s - driven_s >= self._lease_s:
+                    left = self.total - self.done(self.last)
+                    raise CommandError(f"{name}: {left:,} records wait, and {self._absent()}")
+                self._tell_reason()
+                if not is_terminal() and began_s - told_s >= _TOLD_EVERY_S:
+                    told_s = began_s
+                    note(_PROGRAM, f"{name}: {self.done(self.last):,} of {self.total:,} records have left")
+
+    def _is_driven(self, state: QueueState, began_s: float, ended_s: float) -> bool:
+        """Whether somebody holds the lease and renews it."""
+        if state.lease is None or not state.lease.holder:
+            return False
+        _, run_out = self._leases.look(began_s, ended_s, {state.lease.claim: state.lease.renewal_count})
+        return not run_out
+
+    def _absent(self) -> str:
+        lease = self.last.lease
+        if lease is not None and lease.holder:
+            return f"{lease.holder}, which drove it, has not been heard of for {self._lease_s:.0f}s: start it again"
+        return f"nobody drives it: start a broker that has the [[bridge]] {self._start.name}"
+
+    def _tell_reason(self) -> None:
+        status = self.last.status
+        reason = status.reason if status is not None and not self._is_free() else ""
+        if reason and reason != self._reason:
+            note(_PROGRAM, f"{self._start.name}: its sink is out: {reason}")
+        self._reason = reason
+
+    def _is_free(self) -> bool:
+        return self.last.lease is None or not self.last.lease.holder

@@ -1,0 +1,194 @@
+"""What an operator reads off the state of a queue: rates, who drains it, how long that will take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from broker_adapter.cache_queue.queue import QueueState, settings_of
+from broker_adapter.cache_queue.stored import Counts
+from command_line.quantities import format_duration
+from journal.settings import format_size
+
+_MICROSECONDS = 1_000_000
+_SILENT_AFTER_S = 25
+_NEVER_S = 10 * 365 * 86_400
+
+
+@attrs.frozen
+class Rates:
+    """Records a second that come in and that leave.
+
+    Attributes:
+        seconds: Time over which the two were measured here; 0 if a driver told them.
+    """
+
+    into: float
+    out: float
+    seconds: float = 0.0
+
+
+@attrs.frozen
+class QueueView:
+    """A queue as it was seen at a time.
+
+    Attributes:
+        rates: None if they are not known yet.
+    """
+
+    state: QueueState
+    now_us: int
+    rates: Rates | None
+
+    @property
+    def oldest_age_s(self) -> int:
+        """How long the oldest record has waited; 0 if none waits."""
+        return max(0, self.now_us - self.state.oldest_us) // _MICROSECONDS if self.state.oldest_us else 0
+
+    @property
+    def holder(self) -> str:
+        """Who drives it; empty if nobody does."""
+        return self.state.lease.holder if self.state.lease is not None else ""
+
+    @property
+    def silent_s(self) -> int:
+        """For how long its driver has said nothing of itself; 0 if that is not long, or if nobody drives it."""
+        status = self.state.status
+        if not self.holder or status is None or status.holder != self.holder:
+            return 0
+        silent_s = (self.now_us - status.updated_us) // _MICROSECONDS
+        return silent_s if silent_s >= _SILENT_AFTER_S else 0
+
+    @property
+    def doing(self) -> str:
+        """The state of the breaker, or why nothing is brought to the sink."""
+        if self.state.definition.is_paused:
+            return "paused"
+        if not self.holder:
+            return "not driven"
+        status = self.state.status
+        return "starting" if status is None or status.holder != self.holder else status.state
+
+    @property
+    def driven_by(self) -> str:
+        """The holder for people."""
+        if not self.holder:
+            return "nobody"
+        return f"{self.holder} (silent for {format_duration(self.silent_s)})" if self.silent_s else self.holder
+
+
+def told_rates(state: QueueState, now_us: int) -> Rates | None:
+    """The rates that the queue's driver told lately; None if there is none or it is silent."""
+    view = QueueView(state, now_us, None)
+    status = state.status
+    if status is None or not view.holder or status.holder != view.holder or view.silent_s:
+        return None
+    return Rates(status.in_rate, status.out_rate)
+
+
+def measured_rates(before: QueueState, after: QueueState, seconds: float) -> Rates:
+    """The rates between two looks. All that leaves is counted, whatever became of it."""
+    if seconds <= 0 or before.shard.shard_id != after.shard.shard_id:
+        return Rates(0.0, 0.0, seconds)
+    return Rates(
+        max(0, after.depth.next_offset - before.depth.next_offset) / seconds,
+        max(0, after.depth.first_offset - before.depth.first_offset) / seconds,
+        seconds,
+    )
+
+
+def time_to_drain(view: QueueView) -> tuple[float | None, str]:
+    """How long it takes until nothing waits if all goes on as it does: in seconds (None for never), and in words."""
+    count = view.state.depth.record_count
+    if not count:
+        return 0.0, "nothing waits"
+    if view.state.definition.is_paused:
+        return None, f"never while it is paused; `journal queue resume {view.state.name}`"
+    if not view.holder:
+        return None, "never while nobody drives it"
+    if view.rates is None or not view.rates.out:
+        return None, "never as it is: nothing leaves"
+    surplus = view.rates.out - view.rates.into
+    if surplus <= 0:
+        return None, "never at these rates: no less comes in than leaves"
+    seconds = count / surplus
+    if seconds > _NEVER_S:
+        return None, "more than ten years at these rates"
+    return seconds, f"about {format_duration(max(1, round(seconds)))}"
+
+
+def outcomes(state: QueueState) -> dict[str, int]:
+    """What became of all records, by reason. What no driver wrote down yet is not in it."""
+    counts = Counts() if state.status is None else state.status.counts
+    return {
+        "confirmed": counts.confirmed,
+        "dead_lettered": counts.dead_lettered,
+        "dropped_oldest": counts.dropped_oldest,
+        "expired": counts.expired,
+        "lost": counts.lost,
+        "purged": state.definition.purged_count,
+        "rejected": sum(writer.rejected for writer in state.writers.values()),
+        "dropped_newest": sum(writer.dropped_newest for writer in state.writers.values()),
+    }
+
+
+def bounds(state: QueueState) -> Iterator[tuple[str, str]]:
+    """The queue's settings for people."""
+    settings = settings_of(state.definition)
+    yield "mode", settings.mode.value
+    if settings.mode.value == "hybrid":
+        yield "in memory up to", format_size(settings.memory_bytes)
+    most = [format_size(settings.max_bytes)] if settings.max_bytes else []
+    most += [f"{settings.max_records:,} records"] if settings.max_records else []
+    yield "holds at most", " and ".join(most) or "anything"
+    yield "gives up after", format_duration(settings.max_age_s) if settings.max_age_s else "never"
+    yield "when full", settings.overflow.value
+
+
+def counted(count: int, what: str) -> str:
+    """So many of something: `1 record`, `2 records`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def rate(value: float) -> str:
+    """A rate for people."""
+    return f"{value:,.0f}/s" if value >= 10 or not value else f"{value:,.1f}/s"
+
+
+def as_json(view: QueueView) -> dict[str, object]:
+    """All of it for scripts."""
+    state, rates = view.state, view.rates
+    status = state.status
+    depth = state.depth
+    return {
+        "queue": state.name,
+        "queue_id": state.definition.queue_id,
+        "settings": state.definition.settings,
+        "mode": state.definition.settings.get("mode", ""),
+        "records": depth.record_count,
+        "bytes": depth.size_bytes,
+        "first_offset": depth.first_offset,
+        "next_offset": depth.next_offset,
+        "oldest_us": state.oldest_us,
+        "oldest_age_s": view.oldest_age_s,
+        "in_rate": None if rates is None else round(rates.into, 3),
+        "out_rate": None if rates is None else round(rates.out, 3),
+        "rates_measured_over_s": None if rates is None else round(rates.seconds, 3),
+        "time_to_drain_s": time_to_drain(view)[0],
+        "state": view.doing,
+        "is_paused": state.definition.is_paused,
+        "holder": view.holder,
+        "epoch": 0 if state.lease is None else state.lease.epoch,
+        "status_updated_us": 0 if status is None else status.updated_us,
+        "since_us": 0 if status is None else status.since_us,
+        "reason": "" if status is None else status.reason,
+        "next_attempt_us": 0 if status is None else status.next_attempt_us,
+        "counts": outcomes(state),
+        "writers": {
+            name: {"rejected": writer.rejected, "dropped_newest": writer.dropped_newest}
+            for name, writer in state.writers.items()
+        },
+        "dead_letters": state.dead_letter_count,
+        "shard": state.shard,
+    }

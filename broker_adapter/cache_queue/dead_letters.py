@@ -1,0 +1,237 @@
+"""Dead letters: records that a queue's sink refused by themselves. What they look like, and what becomes of them.
+
+They lie in a shard of their own, in the order in which they were refused; they are put there by `drain`. Those at or
+above the queue's cursor are left alone here: until the cursor has passed them their driver may still look for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+import attrs
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.cache_queue import names
+from broker_adapter.cache_queue.errors import QueueFullError
+from broker_adapter.cache_queue.gauge import depth_of
+from broker_adapter.cache_queue.settings import Overflow, QueueSettings
+from broker_adapter.cache_queue.stored import LettersDone
+from broker_adapter.changes import Changes, StatePut
+from broker_adapter.state_forms import decode, encode
+from shards.clock import Clock, SystemClock
+from shards.errors import ShardNotFoundError, VersionConflictError
+from shards.record import Record, StoredRecord
+
+DEAD_LETTER_OFFSET: Final = "dead-letter-offset"
+DEAD_LETTER_SHARD: Final = "dead-letter-shard"
+DEAD_LETTER_REASON: Final = "dead-letter-reason"
+"""Headers that a dead letter has in front of its own: the offset that it had in the queue, the number of the queue's
+shard (a queue that was made anew has another), and why it was refused."""
+
+_HEADER_COUNT: Final = 3
+_READ_BYTES: Final = 256 << 10
+
+
+@attrs.frozen(slots=True)
+class DeadLetter:
+    """A record that the sink refused.
+
+    Attributes:
+        offset: In the shard of dead letters.
+        queue_offset: Which it had in the queue; -1 if nobody knows.
+        queue_shard_id: Of the shard that the queue then had; -1 if nobody knows.
+        reason: What the sink said.
+        refused_us: When it was put there.
+        record: As it was in the queue, but for its time of expiry.
+    """
+
+    offset: int
+    queue_offset: int
+    queue_shard_id: int
+    reason: str
+    refused_us: int
+    record: Record
+
+
+def as_letter(record: StoredRecord, queue_shard_id: int, reason: str) -> Record:
+    """What is kept of a record that was refused. It does not expire any more."""
+    headers = (
+        (DEAD_LETTER_OFFSET, str(record.offset).encode()),
+        (DEAD_LETTER_SHARD, str(queue_shard_id).encode()),
+        (DEAD_LETTER_REASON, reason.encode("utf-8", "backslashreplace")),
+        *record.headers,
+    )
+    return Record(record.value, record.key, record.topic, record.timestamp_us, headers, record.tags)
+
+
+def from_stored(stored: StoredRecord) -> DeadLetter:
+    """The dead letter that a record of the shard of dead letters is; also one that others put there by hand."""
+    own = dict(stored.headers[:_HEADER_COUNT])
+    is_ours = own.keys() == {DEAD_LETTER_OFFSET, DEAD_LETTER_SHARD, DEAD_LETTER_REASON}
+    return DeadLetter(
+        stored.offset,
+        _number(own[DEAD_LETTER_OFFSET]) if is_ours else -1,
+        _number(own[DEAD_LETTER_SHARD]) if is_ours else -1,
+        own[DEAD_LETTER_REASON].decode("utf-8", "replace") if is_ours else "",
+        stored.append_time_us,
+        Record(
+            stored.value,
+            stored.key,
+            stored.topic,
+            stored.timestamp_us,
+            stored.headers[_HEADER_COUNT if is_ours else 0 :],
+            stored.tags,
+        ),
+    )
+
+
+async def count_dead_letters(adapter: StorageAdapter, queue: str) -> int:
+    """How many are kept."""
+    place = await _place_of(adapter, queue)
+    return 0 if place is None else place.next_offset - place.first_offset
+
+
+async def list_dead_letters(adapter: StorageAdapter, queue: str) -> AsyncGenerator[DeadLetter, None]:
+    """Those that are kept, oldest first; read in pieces."""
+    place = await _place_of(adapter, queue)
+    if place is None:
+        return
+    shard, offset = names.dead_letters_of(queue), place.first_offset
+    while offset < place.next_offset:
+        found = await adapter.read(shard, offset, max_bytes=_READ_BYTES)
+        offset = found.next_offset
+        for each in found.records:
+            if isinstance(each, StoredRecord) and each.offset < place.next_offset:
+                yield from_stored(each)
+
+
+async def replay_dead_letters(
+    adapter: StorageAdapter, queue: str, settings: QueueSettings, *, clock: Clock | None = None
+) -> int:
+    """Put those that are there now back at the end of the queue, in their order, each exactly once.
+
+    Each piece is appended in one commit with the note up to where that was done, so a crash at any point, a second
+    operator or a lost answer puts none back twice. They count as new: their age begins now.
+
+    Returns:
+        How many this call put back.
+
+    Raises:
+        QueueFullError: There is no room for more; those that were put back are no dead letters any more.
+        ShardNotFoundError: The queue's shard is gone.
+    """
+    replayed_count = 0
+    clock = clock or SystemClock()
+    end_offset = await _end_of_settled(adapter, queue)
+    while True:
+        place = await _place_of(adapter, queue)
+        if place is None:
+            return replayed_count
+        if place.first_offset >= end_offset:
+            await adapter.trim(names.dead_letters_of(queue), place.first_offset)
+            return replayed_count
+        await _check_room(adapter, queue, settings, replayed_count)
+        found = await adapter.read(
+            names.dead_letters_of(queue),
+            place.first_offset,
+            max_bytes=_READ_BYTES,
+            max_records=end_offset - place.first_offset,
+        )
+        expires_at_us = settings.expires_at_us(clock.now_us())
+        records = [
+            attrs.evolve(from_stored(each).record, expires_at_us=expires_at_us)
+            for each in found.records
+            if isinstance(each, StoredRecord) and each.offset < end_offset
+        ]
+        note = place.note(queue, min(found.next_offset, end_offset))
+        try:
+            await adapter.commit(Changes(((names.shard_of(queue), records),) if records else (), (note,)))
+        except VersionConflictError:
+            # Somebody else put them back or purged them, or a try of ours was carried out without an answer.
+            continue
+        replayed_count += len(records)
+
+
+async def purge_dead_letters(adapter: StorageAdapter, queue: str) -> int:
+    """Throw away those that are there now; return how many that was."""
+    end_offset = await _end_of_settled(adapter, queue)
+    while True:
+        place = await _place_of(adapter, queue)
+        if place is None or place.first_offset >= end_offset:
+            return 0
+        note = place.note(queue, end_offset)
+        try:
+            await adapter.put_state(note.key, note.value, expected_version=note.expected_version)
+        except VersionConflictError:
+            continue
+        await adapter.trim(names.dead_letters_of(queue), end_offset)
+        return end_offset - place.first_offset
+
+
+@attrs.frozen(slots=True)
+class _Place:
+    """Where the dead letters begin and end.
+
+    Attributes:
+        shard_id: Of their shard.
+        version: Of the note about those that are done with; 0 if there is none.
+    """
+
+    shard_id: int
+    first_offset: int
+    next_offset: int
+    version: int
+
+    def note(self, queue: str, next_offset: int) -> StatePut:
+        """Notes that all below an offset are done with, if nobody else noted anything meanwhile."""
+        value = encode(LettersDone(self.shard_id, next_offset))
+        return StatePut(names.letters_done_key(queue), value, self.version)
+
+
+async def _place_of(adapter: StorageAdapter, queue: str) -> _Place | None:
+    try:
+        info = await adapter.describe_shard(names.dead_letters_of(queue))
+    except ShardNotFoundError:
+        return None
+    found = await adapter.get_state(names.letters_done_key(queue))
+    first_offset = info.start_offset
+    if found is not None:
+        done = decode(LettersDone, found.key, found.value)
+        if done.shard_id == info.shard_id:
+            first_offset = max(first_offset, done.next_offset)
+    return _Place(info.shard_id, first_offset, info.next_offset, 0 if found is None else found.version)
+
+
+async def _end_of_settled(adapter: StorageAdapter, queue: str) -> int:
+    """The offset up to which the queue's cursor has passed all dead letters."""
+    place = await _place_of(adapter, queue)
+    if place is None:
+        return 0
+    info = await adapter.describe_shard(names.shard_of(queue))
+    cursor = await adapter.get_cursor(names.shard_of(queue), names.CURSOR)
+    passed_offset = 0 if cursor is None else cursor.offset
+    async with aclosing(list_dead_letters(adapter, queue)) as letters:
+        async for letter in letters:
+            if letter.queue_shard_id == info.shard_id and letter.queue_offset >= passed_offset:
+                return letter.offset
+    return place.next_offset
+
+
+async def _check_room(adapter: StorageAdapter, queue: str, settings: QueueSettings, replayed_count: int) -> None:
+    if settings.overflow is Overflow.DROP_OLDEST:
+        return
+    info = await adapter.describe_shard(names.shard_of(queue))
+    cursor = await adapter.get_cursor(names.shard_of(queue), names.CURSOR)
+    depth = depth_of(info, 0 if cursor is None else cursor.offset)
+    if settings.has_room(depth.record_count, depth.size_bytes):
+        return
+    raise QueueFullError(
+        f"the cache queue {queue!r} is full: {replayed_count} dead letters were put back; try again for the others "
+        "when it has drained"
+    )
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() else -1

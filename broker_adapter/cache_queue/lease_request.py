@@ -1,0 +1,107 @@
+"""Asking for a cache queue that somebody else drives, and standing aside for who asks.
+
+A live driver holds the lease of its queue for as long as it lives. Who needs the queue for a while leaves a request
+beside the lease and renews it: the holder sees it at its next renewal and gives the lease back, and nobody else takes
+it while the request stands. No clock is compared with another: a request that has not changed for a whole lease period
+is that of a process which is gone, and whoever waits for the lease removes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+import attrs
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.cache_queue import names
+from broker_adapter.cache_queue.stored import Request
+from broker_adapter.state_forms import decode, encode
+from shards.errors import StorageError, VersionConflictError
+
+_CLAIM_BYTES: Final = 8
+_WITHDRAW_S: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@attrs.frozen(slots=True)
+class FoundRequest:
+    """A request as it was found.
+
+    Attributes:
+        asker: Who asks, for people.
+        claim: Tells the request from others.
+        version: Changes as long as the asker lives.
+    """
+
+    asker: str
+    claim: str
+    version: int
+
+
+async def find_request(adapter: StorageAdapter, queue: str) -> FoundRequest | None:
+    """Who asks for a queue, if anybody does."""
+    found = await adapter.get_state(names.request_key(queue))
+    if found is None:
+        return None
+    request = decode(Request, found.key, found.value)
+    return FoundRequest(request.asker, request.claim, found.version)
+
+
+async def remove_request(adapter: StorageAdapter, queue: str, dead: FoundRequest) -> None:
+    """Remove the request of an asker that is gone; one that has been renewed after all stays."""
+    try:
+        await adapter.delete_state(names.request_key(queue), expected_version=dead.version)
+    except VersionConflictError:
+        return
+    _log.warning("cache queue %s: %s asked for it and is gone", queue, dead.asker)
+
+
+class OwnRequest:
+    """The request of one asker. One at a time stands: a later asker waits until that of the earlier one is gone."""
+
+    def __init__(self, adapter: StorageAdapter, queue: str, asker: str) -> None:
+        self._adapter = adapter
+        self._queue = queue
+        self._key = names.request_key(queue)
+        self._asker = asker
+        self._claim = secrets.token_hex(_CLAIM_BYTES)
+        self._renewal_count = 0
+        self._may_stand = False
+
+    def is_same(self, found: FoundRequest) -> bool:
+        """Whether a request that was found is this one."""
+        return found.claim == self._claim
+
+    async def renew(self, found: FoundRequest | None) -> None:
+        """Make the request, or show that its asker lives.
+
+        Args:
+            found: The request itself as it was found, None if none stands.
+        """
+        self._renewal_count += 1
+        self._may_stand = True
+        request = Request(self._asker, self._claim, self._renewal_count)
+        try:
+            await self._adapter.put_state(
+                self._key, encode(request), expected_version=0 if found is None else found.version
+            )
+        except VersionConflictError:
+            # Another asker was faster, or this one was taken for dead: the next look tells.
+            return
+
+    async def withdraw(self) -> None:
+        """Let others have the queue; if that fails they wait until they know that nobody asks any more."""
+        if not self._may_stand:
+            return
+        with trio.move_on_after(_WITHDRAW_S, shield=True):
+            try:
+                found = await find_request(self._adapter, self._queue)
+                if found is not None and self.is_same(found):
+                    await self._adapter.delete_state(self._key, expected_version=found.version)
+                self._may_stand = False
+            except (StorageError, trio.ClosedResourceError) as error:
+                _log.info("cache queue %s: the request for it was not withdrawn: %s", self._queue, error)

@@ -1,0 +1,213 @@
+"""Putting records into a cache queue: from any number of processes, each with one writer.
+
+`put_nowait` decides at once, by what the writer knows of the queue; a task of the writer keeps looking at the store
+while there is traffic. So several writers may go beyond a bound by what they have under way, and no further.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+import trio
+
+from broker_adapter.adapter import PendingAppend, StorageAdapter
+from broker_adapter.cache_queue import names
+from broker_adapter.cache_queue.errors import QueueFullError
+from broker_adapter.cache_queue.gauge import Gauge
+from broker_adapter.cache_queue.queue import ensure_queue, keep_within_bounds
+from broker_adapter.cache_queue.settings import Overflow, QueueSettings
+from broker_adapter.cache_queue.stored import WriterCounts
+from broker_adapter.state_forms import decode, encode
+from journal.protocol.errors import is_retriable
+from journal.settings import format_size
+from shards.clock import Clock, SystemClock
+from shards.errors import ShardNotFoundError, StorageError
+from shards.record import Record
+
+_LOOK_INTERVAL_S: Final = 0.25
+_IDLE_LOOK_INTERVAL_S: Final = 2.0
+_RETRY_INTERVAL_S: Final = 1.0
+_RECORD_BYTES: Final = 100
+
+_log = logging.getLogger(__name__)
+
+
+class QueueWriter:
+    """Puts records into one cache queue.
+
+    Args:
+        adapter: The store.
+        queue: Name of the queue, which is made when it is not there.
+        settings: Its bounds.
+        writer: Names this writer among those of the queue: its counts are kept under it.
+        clock: Tells the time from which records count their age.
+    """
+
+    def __init__(
+        self, adapter: StorageAdapter, queue: str, settings: QueueSettings, *, writer: str, clock: Clock | None = None
+    ) -> None:
+        self.queue = names.check_name(queue)
+        self.shard = names.shard_of(queue)
+        self._adapter = adapter
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._gauge = Gauge()
+        self._under_way: deque[tuple[PendingAppend, int, int]] = deque()
+        self._counts_key = names.writer_key(queue, writer)
+        self._counts = WriterCounts()
+        self._stored_counts = WriterCounts()
+        self._has_traffic = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Make the queue if need be, and keep looking how full it is, until cancelled.
+
+        Raises:
+            StorageError: The store refuses the queue. While it cannot be reached it is waited for.
+        """
+        is_begun = await self._begin()
+        while not is_begun:
+            await trio.sleep(_RETRY_INTERVAL_S)
+            is_begun = await self._begin()
+        task_status.started()
+        while True:
+            self._has_traffic = trio.Event()
+            with trio.move_on_after(_IDLE_LOOK_INTERVAL_S):
+                await self._has_traffic.wait()
+            await trio.sleep(_LOOK_INTERVAL_S)
+            try:
+                await self.look()
+                await self._store_counts()
+            except ShardNotFoundError:
+                await ensure_queue(self._adapter, self.queue, self._settings)
+            except StorageError as error:
+                _log.info("cache queue %s: the store does not answer: %s", self.queue, error)
+
+    async def _begin(self) -> bool:
+        try:
+            await ensure_queue(self._adapter, self.queue, self._settings)
+            found = await self._adapter.get_state(self._counts_key)
+            if found is not None:
+                self._counts = self._stored_counts = decode(WriterCounts, found.key, found.value)
+            await self.look()
+        except StorageError as error:
+            if not is_retriable(error):
+                raise
+            return False
+        return True
+
+    async def look(self) -> None:
+        """See how full the queue is, and keep it within its bounds.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        self._settle()
+        self._gauge.begin_look()
+        info = await self._adapter.describe_shard(self.shard)
+        cursor = await self._adapter.get_cursor(self.shard, names.CURSOR)
+        self._settle()
+        self._gauge.look(await keep_within_bounds(self._adapter, self.queue, self._settings, info, cursor))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room now, as far as this writer knows. A queue that drops its oldest always has room."""
+        settings = self._settings
+        if settings.overflow is Overflow.DROP_OLDEST:
+            return False
+        self._settle()
+        gauge = self._gauge
+        return not settings.has_room(gauge.record_count, gauge.size_bytes)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether `put_nowait` would raise `QueueFullError` now."""
+        return self._settings.overflow is Overflow.REJECT and self.is_full
+
+    def rejected(self, count: int) -> None:
+        """Count records whose producers were told that the queue is full."""
+        self._counts = WriterCounts(self._counts.rejected + count, self._counts.dropped_newest)
+        self._has_traffic.set()
+
+    def full_error(self) -> QueueFullError:
+        """What to tell a producer while the queue `refuses`."""
+        settings = self._settings
+        bounds = [f"{settings.max_records} records"] if settings.max_records else []
+        bounds += [format_size(settings.max_bytes)] if settings.max_bytes else []
+        return QueueFullError(
+            f"the cache queue {self.queue!r} is full ({' or '.join(bounds)}): its sink is out or too slow; try again "
+            "later, raise max_bytes or max_records of its [[bridge]], or choose another overflow"
+        )
+
+    def for_commit(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Records as they are to be put in by a `StorageAdapter.commit`; none if they are dropped, and counted as such.
+
+        A queue that rejects takes them all the same: there is no producer any more who could be told.
+        """
+        self._has_traffic.set()
+        count = len(records)
+        if self._settings.overflow is Overflow.DROP_NEWEST and self.is_full:
+            self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + count)
+            return ()
+        self._gauge.committed(count, _size_of(records))
+        return self._aged(records)
+
+    def put_nowait(self, records: Sequence[Record]) -> PendingAppend | None:
+        """Hand records over, and return at once. What the acknowledgement means is said by the queue's mode.
+
+        Returns:
+            The append; see `StorageAdapter.append_nowait`. None if the queue is full and drops what is newest.
+
+        Raises:
+            QueueFullError: The queue is full; nothing was kept.
+            OverloadedError: Too much is under way; see `StorageAdapter.wait_for_room`.
+        """
+        self._has_traffic.set()
+        count = len(records)
+        if self.is_full:
+            if self._settings.overflow is Overflow.REJECT:
+                self.rejected(count)
+                raise self.full_error()
+            self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + count)
+            return None
+        pending = self._adapter.append_nowait(self.shard, self._aged(records))
+        size_bytes = _size_of(records)
+        self._under_way.append((pending, count, size_bytes))
+        self._gauge.put(count, size_bytes)
+        return pending
+
+    def _aged(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Records with the time at which the queue gives them up."""
+        end_us = self._settings.expires_at_us(self._clock.now_us())
+        if not end_us:
+            return records
+        return [
+            record if 0 < record.expires_at_us <= end_us else attrs.evolve(record, expires_at_us=end_us)
+            for record in records
+        ]
+
+    def _settle(self) -> None:
+        """Take note of the outcomes that are known."""
+        under_way = self._under_way
+        while under_way and under_way[0][0].is_done:
+            pending, count, size_bytes = under_way.popleft()
+            try:
+                base_offset = pending.result_nowait().base_offset
+            except StorageError:
+                # Who put it in is told; here it is enough that it takes no room.
+                base_offset = -1
+            self._gauge.settled(count, size_bytes, base_offset + count if base_offset >= 0 else None)
+
+    async def _store_counts(self) -> None:
+        if self._counts != self._stored_counts:
+            counts = self._counts
+            await self._adapter.put_state(self._counts_key, encode(counts))
+            self._stored_counts = counts
+
+
+def _size_of(records: Sequence[Record]) -> int:
+    """About how many bytes the store will need for them."""
+    return sum(len(record.value) for record in records) + _RECORD_BYTES * len(records)

@@ -1,0 +1,37 @@
+"""Two appends of one message, to its shard and to that of a cache queue, that are acknowledged as one."""
+
+from __future__ import annotations
+
+import attrs
+
+from broker_adapter.adapter import PendingAppend
+from shards.errors import StorageError
+from shards.model import Appended
+
+
+@attrs.frozen(slots=True, eq=False)
+class BothAppends:
+    """A `PendingAppend` whose outcome is known when both are; a failure of either is its failure."""
+
+    first: PendingAppend
+    second: PendingAppend
+
+    @property
+    def is_done(self) -> bool:
+        """Whether both outcomes are known."""
+        return self.first.is_done and self.second.is_done
+
+    async def wait(self) -> Appended:
+        """Wait for both; see `PendingAppend.wait`."""
+        for each in (self.first, self.second):
+            try:
+                await each.wait()
+            except StorageError:
+                # Which of them failed is told when both are done.
+                continue
+        return self.result_nowait()
+
+    def result_nowait(self) -> Appended:
+        """The outcome of the first, if both were stored."""
+        self.second.result_nowait()
+        return self.first.result_nowait()

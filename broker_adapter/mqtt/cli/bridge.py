@@ -1,0 +1,41 @@
+"""`journal-broker bridge`: drive bridges in a process of their own until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from broker_adapter.mqtt.cli.settings_options import ConfigOption, SetOption, load
+from command_line.output import write_text
+
+
+def bridge(
+    names: Annotated[tuple[str, ...], Parameter(name="NAME", negative="")] = (),
+    /,
+    *,
+    config: ConfigOption = None,
+    store: str | None = None,
+    settings: SetOption = (),
+) -> None:
+    """Drive bridges, all or those named, in a process of their own; print `ready` with their names.
+
+    Brokers drive bridges as well, unless `drive = false`; of all candidates one drives each bridge at a time.
+
+    Args:
+        names: Bridges of the configuration.
+        store: URL of the store, in place of the configured one.
+    """
+    import trio
+
+    from broker_adapter.mqtt.bridge_process import run_bridges
+
+    wanted = load(config, settings, broker__store=store)
+
+    async def running() -> None:
+        async with trio.open_nursery() as nursery:
+            found = await nursery.start(run_bridges, wanted, names)
+            if found:
+                write_text(" ".join(("ready", *found)))
+
+    trio.run(running)

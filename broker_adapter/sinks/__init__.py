@@ -1,0 +1,31 @@
+"""Sinks: where bridges bring the records of cache queues. The contract is `sink`, kinds are found by `kinds`.
+
+Each kind has a module of its own and imports what it needs only when one is opened.
+"""
+
+from broker_adapter.sinks.errors import (
+    BatchRefusedError,
+    RowsRefusedError,
+    SinkError,
+    SinkUnavailableError,
+    StaleEpochError,
+)
+from broker_adapter.sinks.kinds import SinkKind, find_kind, kind_names
+from broker_adapter.sinks.rows import Batch, Row, Value
+from broker_adapter.sinks.sink import Sink, SinkContext
+
+__all__ = [
+    "Batch",
+    "BatchRefusedError",
+    "Row",
+    "RowsRefusedError",
+    "Sink",
+    "SinkContext",
+    "SinkError",
+    "SinkKind",
+    "SinkUnavailableError",
+    "StaleEpochError",
+    "Value",
+    "find_kind",
+    "kind_names",
+]

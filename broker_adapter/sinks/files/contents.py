@@ -1,0 +1,72 @@
+"""A batch as the bytes of a file: Parquet by Arrow, or JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from broker_adapter.sinks.errors import BatchRefusedError
+from broker_adapter.sinks.files.column_types import ColumnType, converter, type_of
+from broker_adapter.sinks.json_form import encode_rows
+from broker_adapter.sinks.rows import Batch, Value
+from journal.settings import ConfigurationError
+
+Encode = Callable[[Batch], bytes]
+"""Makes the whole file. It raises `BatchRefusedError` for a row that has a value which cannot be written."""
+
+
+def parquet_encoder(columns: Sequence[str], declared: Mapping[str, str]) -> Encode:
+    """Make what writes Parquet.
+
+    Raises:
+        ConfigurationError: A type is declared for a column that rows do not have, or Arrow is not installed.
+    """
+    for column in declared:
+        if column not in columns:
+            raise ConfigurationError(f"types.{column} is given, but rows have {', '.join(columns)}")
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigurationError("the sink files needs pyarrow: pip install 'journal-engine[sinks]'") from error
+    types = {column: type_of(column, declared) for column in columns}
+    in_parquet: Final[Mapping[ColumnType, Any]] = {
+        ColumnType.TEXT: pa.string(),
+        ColumnType.JSON: pa.string(),
+        ColumnType.BINARY: pa.binary(),
+        ColumnType.INT: pa.int64(),
+        ColumnType.FLOAT: pa.float64(),
+        ColumnType.BOOL: pa.bool_(),
+        ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    }
+    schema = pa.schema([pa.field(column, in_parquet[types[column]]) for column in columns])
+
+    def encode(batch: Batch) -> bytes:
+        arrays = [
+            pa.array(_converted(column, types[column], [row[column] for row in batch.rows]), schema.field(column).type)
+            for column in columns
+        ]
+        buffer = pa.BufferOutputStream()
+        parquet.write_table(pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd")
+        return bytes(buffer.getvalue())
+
+    return encode
+
+
+def encode_lines(batch: Batch) -> bytes:
+    """Write JSON lines."""
+    lines, refusals = encode_rows(batch.rows)
+    if refusals:
+        raise BatchRefusedError(f"row {refusals[0].index}: {refusals[0].reason}", index=refusals[0].index)
+    return b"\n".join(lines) + b"\n"
+
+
+def _converted(column: str, column_type: ColumnType, values: Sequence[Value]) -> list[Any]:
+    convert = converter(column_type)
+    converted = []
+    for index, value in enumerate(values):
+        try:
+            converted.append(None if value is None else convert(value))
+        except ValueError as error:
+            raise BatchRefusedError(f"row {index}: column {column} {error}", index=index) from error
+    return converted

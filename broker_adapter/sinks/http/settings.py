@@ -1,0 +1,142 @@
+"""What may be set for the sink ``http``."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import attrs
+from attrs import field
+
+from broker_adapter.sinks.setting_kinds import File, Text, Texts, check_secret, timeout_s
+from journal.settings import Kind, parse_text, within
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+
+OWN_HEADERS: Final = frozenset(
+    {
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "idempotency-key",
+        "journal-bridge",
+        "journal-first-offset",
+        "journal-next-offset",
+        "journal-queue",
+        "transfer-encoding",
+    }
+)
+"""Headers that the sink itself gives a request, in lower case."""
+
+
+def _parse_url(value: object) -> str:
+    url = parse_text(value)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError("is no URL of a web service") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError("is no URL of a web service")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("has credentials in it, which belong into user and password")
+    return url
+
+
+def _parse_optional_url(value: object) -> str:
+    return _parse_url(value) if value != "" else ""
+
+
+Url = Annotated[str, Kind(_parse_url, "a URL that begins with http:// or https://")]
+OptionalUrl = Annotated[str, Kind(_parse_optional_url, 'a URL that begins with http:// or https://, or "" for none')]
+
+
+class Method(enum.StrEnum):
+    """How batches are sent."""
+
+    POST = "POST"
+    PUT = "PUT"
+
+
+class Format(enum.StrEnum):
+    """What a body is: one array of objects, or an object a line."""
+
+    JSON = "json"
+    LINES = "lines"
+
+
+class Compression(enum.StrEnum):
+    """What is done to a body."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+@attrs.frozen
+class HttpSettings:
+    """Settings of the sink ``http``.
+
+    Attributes:
+        url: Where batches are sent.
+        method: How.
+        format: ``json``: an array of objects; ``lines``: an object a line (NDJSON).
+        compression: Of bodies; the service must take it.
+        headers: More headers of each request.
+        token: Sent as ``Authorization: Bearer``.
+        token_file: A file that holds it instead.
+        user: Sent with the password as ``Authorization: Basic``.
+        password: Of the user.
+        password_file: A file that holds it instead.
+        ca_file: Authorities that may have signed the service's certificate; those of the system if it is empty.
+        check_url: Asked with GET whether the service is well; if it is empty, ``url`` is asked with OPTIONS.
+        timeout_s: How long a request may take, reply included.
+        max_in_flight: Requests at once. More than one have no order among each other.
+    """
+
+    url: Url = field(repr=False)
+    method: Method = Method.POST
+    format: Format = Format.JSON
+    compression: Compression = Compression.NONE
+    headers: Texts = field(factory=dict, repr=False)
+    token: Text = field(default="", repr=False)
+    token_file: File = ""
+    user: Text = ""
+    password: Text = field(default="", repr=False)
+    password_file: File = ""
+    ca_file: File = ""
+    check_url: OptionalUrl = field(default="", repr=False)
+    timeout_s: int = timeout_s()
+    max_in_flight: int = field(default=1, metadata=within("batches", 1, 64))
+
+
+def check(settings: HttpSettings) -> tuple[str, ...]:
+    """Tell what is wrong with settings that are each for themselves as they should be."""
+    problems = [
+        *check_secret("token", settings.token, settings.token_file),
+        *check_secret("password", settings.password, settings.password_file),
+    ]
+    has_token = bool(settings.token or settings.token_file)
+    if has_token and settings.user:
+        problems.append("user and token are both given; a request can carry one of them")
+    if (settings.password or settings.password_file) and not settings.user:
+        problems.append("password is given without a user; give user too, or a token instead")
+    if ":" in settings.user:
+        problems.append(f"user = {settings.user!r} has a colon, which no user of HTTP can have")
+    if settings.ca_file and not settings.url.startswith("https:"):
+        problems.append("ca_file is given, but url is not https")
+    for name, value in settings.headers.items():
+        # The value may be a secret, so it is not shown.
+        if _HEADER_NAME.fullmatch(name) is None:
+            problems.append(f"headers has the name {name!a}, which no header can have")
+        elif name.lower() in OWN_HEADERS:
+            problems.append(f"headers has {name}, which the sink sets itself; leave it out")
+        elif _HEADER_VALUE.fullmatch(value) is None:
+            problems.append(f"headers.{name} has characters that no header can have; use printable ASCII")
+        elif name.lower() == "authorization" and (has_token or settings.user):
+            problems.append("headers has Authorization beside user or token; give one of them")
+    return tuple(problems)

@@ -1,0 +1,224 @@
+"""The sink ``http``: a batch is a request. What replies mean is `replies`, how rows become JSON is `json_form`."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
+
+import trio
+import zstandard
+
+from broker_adapter.sinks.errors import RowsRefusedError, SinkUnavailableError
+from broker_adapter.sinks.http.replies import MAX_BODY_BYTES, Reply, check_error_of, error_of
+from broker_adapter.sinks.http.settings import Compression, Format, HttpSettings
+from broker_adapter.sinks.json_form import encode_rows
+from broker_adapter.sinks.rows import Batch
+from broker_adapter.sinks.setting_kinds import read_secret
+from broker_adapter.sinks.sink import Sink, SinkContext
+from journal.settings import ConfigurationError
+
+if TYPE_CHECKING:
+    import httpx
+
+_CONTENT_TYPES: Final = {Format.JSON: "application/json", Format.LINES: "application/x-ndjson"}
+_COMPRESSED_IN_THREAD_BYTES: Final = 256 * 1024
+_LEVEL: Final = 1
+
+
+@asynccontextmanager
+async def open_http_sink(settings: HttpSettings, context: SinkContext) -> AsyncIterator[Sink]:
+    """Open the sink; nothing is connected yet.
+
+    Raises:
+        ConfigurationError: httpx is not installed, or the file of authorities cannot be used.
+    """
+    try:
+        import httpx
+    except ImportError as error:
+        raise ConfigurationError("the sink http needs httpx: pip install 'journal-engine[sinks]'") from error
+    for url in filter(None, (settings.url, settings.check_url)):
+        try:
+            httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ConfigurationError(f"{shown_address(url)} is no URL of a web service: {error}") from error
+    # Neither proxies nor passwords come from the environment: what is sent where is said by the settings alone.
+    client = httpx.AsyncClient(
+        verify=_tls(settings),
+        timeout=None,  # noqa: S113 - each call has one deadline for all of it
+        trust_env=False,
+        follow_redirects=False,
+        limits=httpx.Limits(
+            max_connections=settings.max_in_flight,
+            max_keepalive_connections=settings.max_in_flight,
+        ),
+    )
+    async with client:
+        yield HttpSink(settings, context, client)
+
+
+class HttpSink(Sink):
+    """Sends batches to a web service.
+
+    Args:
+        client: Not used by anything else; this closes it.
+    """
+
+    def __init__(self, settings: HttpSettings, context: SinkContext, client: httpx.AsyncClient) -> None:
+        self.max_in_flight = settings.max_in_flight
+        self._settings = settings
+        self._client = client
+        self._address = shown_address(settings.url)
+        self._queue_id = context.queue_id
+        self._authorization: dict[str, str] = {}
+        self._headers = {
+            **settings.headers,
+            "Content-Type": _CONTENT_TYPES[settings.format],
+            # The name of a bridge may have characters that a header cannot have.
+            "Journal-Bridge": quote(context.bridge, safe=" "),
+            "Journal-Queue": context.queue_id,
+        }
+        if settings.compression is not Compression.NONE:
+            self._headers["Content-Encoding"] = settings.compression.value
+
+    async def check(self) -> None:
+        self._authorization = _authorization(self._settings)
+        url = self._settings.check_url
+        headers = {**self._settings.headers, **self._authorization}
+        address = shown_address(url) if url else self._address
+        if url:
+            reply = await self._exchange("GET", url, address, headers)
+        else:
+            reply = await self._exchange("OPTIONS", self._settings.url, address, headers)
+        error = check_error_of(reply, address, _now(), must_succeed=bool(url))
+        if error is not None:
+            raise error
+
+    async def write(self, batch: Batch) -> None:
+        encoded, unwritable = encode_rows(batch.rows)
+        if not encoded:
+            raise RowsRefusedError(f"no row of the batch for {self._address} can be written as JSON", unwritable)
+        left_out = {refusal.index for refusal in unwritable}
+        sent = [index for index in range(len(batch.rows)) if index not in left_out]
+        body = _JOIN[self._settings.format](encoded)
+        first_offset, next_offset = batch.first_offset, batch.next_offset
+        if first_offset == next_offset:
+            # A row that was refused, tried again by itself: two of them must not look like one.
+            first_offset, next_offset = batch.offsets[0], batch.offsets[-1] + 1
+        headers = {
+            **self._headers,
+            **self._authorization,
+            "Journal-First-Offset": str(first_offset),
+            "Journal-Next-Offset": str(next_offset),
+            "Idempotency-Key": f"{self._queue_id}-{first_offset}-{next_offset}",
+        }
+        body = await _compressed(body, self._settings.compression)
+        reply = await self._exchange(self._settings.method.value, self._settings.url, self._address, headers, body)
+        error = error_of(reply, self._address, sent, _now())
+        if unwritable and (error is None or isinstance(error, RowsRefusedError)):
+            refusals = sorted((*unwritable, *(error.refusals if error else ())), key=lambda refusal: refusal.index)
+            raise RowsRefusedError(f"{len(refusals)} of {len(batch.rows)} rows were refused", tuple(refusals))
+        if error is not None:
+            raise error
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _exchange(
+        self, method: str, url: str, address: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> Reply:
+        """One request and its reply, within the time that there is for both."""
+        import httpx
+
+        timeout_s = self._settings.timeout_s
+        try:
+            with trio.fail_after(timeout_s):
+                async with self._client.stream(method, url, headers=headers, content=body or None) as response:
+                    return Reply(
+                        response.status_code,
+                        response.headers.get("Retry-After", ""),
+                        response.headers.get("Location", ""),
+                        await _beginning(response),
+                    )
+        except trio.TooSlowError as error:
+            raise SinkUnavailableError(f"{address} did not answer within timeout_s = {timeout_s}") from error
+        except httpx.HTTPError as error:
+            raise SinkUnavailableError(f"{address} cannot be reached: {_reason(error)}") from error
+
+
+def shown_address(url: str) -> str:
+    """A URL for messages: without its query, which may hold a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """All of the body, so that its connection can be used again; of one that is too long, the beginning."""
+    body = b""
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            return body[:MAX_BODY_BYTES]
+    return body
+
+
+def _authorization(settings: HttpSettings) -> dict[str, str]:
+    if token := read_secret("token", settings.token, settings.token_file):
+        if not (token.isascii() and token.isprintable()):
+            raise SinkUnavailableError("the token has characters that no header can have; use printable ASCII")
+        return {"Authorization": f"Bearer {token}"}
+    if settings.user:
+        password = read_secret("password", settings.password, settings.password_file)
+        pair = base64.b64encode(f"{settings.user}:{password}".encode()).decode("ascii")
+        return {"Authorization": f"Basic {pair}"}
+    return {}
+
+
+def _tls(settings: HttpSettings) -> ssl.SSLContext | bool:
+    if not any(url.startswith("https:") for url in (settings.url, settings.check_url)):
+        # Spares reading a few hundred certificates that nobody will show.
+        return False
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file or None)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"ca_file = {settings.ca_file!r} holds no certificates: {error.reason}") from error
+    except OSError as error:
+        raise ConfigurationError(f"ca_file = {settings.ca_file!r} cannot be read: {error.strerror}") from error
+
+
+async def _compressed(body: bytes, compression: Compression) -> bytes:
+    if compression is Compression.NONE:
+        return body
+    if len(body) < _COMPRESSED_IN_THREAD_BYTES:
+        return _COMPRESS[compression](body)
+    return await trio.to_thread.run_sync(_COMPRESS[compression], body)
+
+
+_JOIN: Final[dict[Format, Callable[[list[bytes]], bytes]]] = {
+    Format.JSON: lambda rows: b"[" + b",".join(rows) + b"]",
+    Format.LINES: lambda rows: b"\n".join(rows) + b"\n",
+}
+
+_COMPRESS: Final[dict[Compression, Callable[[bytes], bytes]]] = {
+    Compression.GZIP: lambda body: gzip.compress(body, _LEVEL, mtime=0),
+    Compression.ZSTD: lambda body: zstandard.ZstdCompressor(level=_LEVEL).compress(body),
+}
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause that has words: errors of httpx are wrapped around those of the system."""
+    words = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        words = str(cause) or words
+        cause = cause.__cause__ or cause.__context__
+    return words or type(error).__name__
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,375 @@
+"""One connection to another broker: sending within its window, taking its answers, keeping it alive.
+
+It is made by `dial` and lives until something goes wrong; then everything that is under way on it fails.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import attrs
+import trio
+
+from broker_adapter.mqtt.codec import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    MqttProtocolError,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    ReasonCode,
+    encode,
+)
+from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError
+from broker_adapter.sinks.mqtt.delivery import Delivery, Message
+from broker_adapter.sinks.mqtt.reasons import BLAMES_MESSAGE, REFUSES_MESSAGE, advice, told
+from broker_adapter.sinks.mqtt.suspicion import Suspicion
+
+_MAX_PACKET_ID: Final = 65_535
+_MAX_WINDOW: Final = 4_096
+_SEND_BYTES: Final = 64 * 1024
+_RECEIVE_BYTES: Final = 64 * 1024
+_BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+@attrs.frozen(slots=True)
+class Peer:
+    """Another broker.
+
+    Attributes:
+        address: As messages name it.
+        tls: To be spoken, unless it is None.
+    """
+
+    address: str
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+
+
+class BrokerConnection:
+    """A connection on which the broker has said yes.
+
+    Args:
+        connack: What it said.
+        keep_alive_s: As the client wished it.
+        retain: Whether messages are retained.
+        suspicion: What is known from the connections before.
+
+    Attributes:
+        lost: Why it is of no more use; None while it is.
+        is_lost_over_message: The broker ended it for a message, with no batch but one under way: a new connection may
+            be made without an outage, for there is nothing that could be overtaken.
+    """
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        decoder: Decoder,
+        peer: Peer,
+        connack: Connack,
+        *,
+        keep_alive_s: int,
+        retain: bool,
+        suspicion: Suspicion,
+    ) -> None:
+        assert decoder.version is not None
+        self.lost: SinkUnavailableError | None = None
+        self.is_lost_over_message = False
+        said = connack.properties
+        self._stream = stream
+        self._decoder = decoder
+        self._version = decoder.version
+        self._address = peer.address
+        self._retain = retain
+        self._suspicion = suspicion
+        self._window_count = min(said.receive_maximum or _MAX_PACKET_ID, _MAX_WINDOW)
+        self._max_packet_bytes = said.maximum_packet_size
+        asked_s = said.server_keep_alive if said.server_keep_alive is not None else keep_alive_s
+        # Zero would be no limit at all; a peer that is gone is to be noticed all the same.
+        self._ping_interval_s = (asked_s or keep_alive_s) / 2
+        self._unsent: deque[Delivery] = deque()
+        self._unfinished: deque[Delivery] = deque()
+        self._unconfirmed: dict[int, tuple[Delivery, Message]] = {}
+        self._refused_last: tuple[Delivery, Message] | None = None
+        self._last_packet_id = 0
+        self._pings: deque[trio.Event] = deque()
+        self._pings_to_send = 0
+        self._wakeup = trio.Event()
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Talk until the connection is lost, then close it."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as tasks:
+                    tasks.start_soon(self._send)
+                    tasks.start_soon(self._receive)
+                    tasks.start_soon(self._keep_alive)
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    def deliver_nowait(self, delivery: Delivery) -> None:
+        """Send a batch behind those before it.
+
+        Raises:
+            SinkUnavailableError: The connection is lost.
+        """
+        if self.lost is not None:
+            raise self.lost
+        if delivery.is_sent:
+            return
+        while self._unfinished and self._unfinished[0].finished.is_set():
+            self._unfinished.popleft()
+        self._unsent.append(delivery)
+        self._unfinished.append(delivery)
+        self._wakeup.set()
+
+    async def ping(self) -> None:
+        """Wait until the broker answers.
+
+        Raises:
+            SinkUnavailableError: The connection is lost.
+        """
+        if self.lost is None:
+            answered = trio.Event()
+            self._pings.append(answered)
+            self._pings_to_send += 1
+            self._wakeup.set()
+            await answered.wait()
+        if self.lost is not None:
+            raise self.lost
+
+    def lose(self, reason: str) -> None:
+        """Fail everything that is under way, and end `run`."""
+        if self.lost is not None:
+            return
+        self.lost = SinkUnavailableError(f"{self._address}: {reason}")
+        for delivery in self._unfinished:
+            delivery.fail(self.lost)
+        for answered in self._pings:
+            answered.set()
+        self._unfinished.clear()
+        self._unsent.clear()
+        self._unconfirmed.clear()
+        self._pings.clear()
+        self._scope.cancel()
+
+    # Sending
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                data = self._next_chunk()
+                if data:
+                    await self._stream.send_all(data)
+                else:
+                    self._wakeup = trio.Event()
+                    await self._wakeup.wait()
+        except _BROKEN as error:
+            self.lose(f"the connection broke: {_reason(error)}")
+
+    def _next_chunk(self) -> bytes:
+        """What may be sent now; empty if there is nothing, or no room in the broker's window."""
+        packets = [encode(Pingreq(), self._version)] * self._pings_to_send
+        self._pings_to_send = 0
+        size_bytes = 0
+        while self._unsent and len(self._unconfirmed) < self._window_count and size_bytes < _SEND_BYTES:
+            delivery = self._unsent[0]
+            message = delivery.messages[delivery.next_message]
+            if self._unconfirmed and self._suspicion.must_go_alone(message.offset):
+                break
+            delivery.next_message += 1
+            if delivery.is_sent:
+                self._unsent.popleft()
+            packet_id = self._free_packet_id()
+            publish = Publish(message.topic, message.payload, 1, self._retain, packet_id=packet_id)
+            try:
+                packet = encode(publish, self._version)
+            except ValueError as error:
+                delivery.refuse(message, str(error))
+                continue
+            if self._max_packet_bytes is not None and len(packet) > self._max_packet_bytes:
+                delivery.refuse(
+                    message, f"as a packet it has {len(packet)} bytes, the broker takes {self._max_packet_bytes}"
+                )
+                continue
+            self._unconfirmed[packet_id] = delivery, message
+            packets.append(packet)
+            size_bytes += len(packet)
+        return b"".join(packets)
+
+    def _free_packet_id(self) -> int:
+        packet_id = self._last_packet_id
+        while True:
+            packet_id = packet_id % _MAX_PACKET_ID + 1
+            if packet_id not in self._unconfirmed:
+                self._last_packet_id = packet_id
+                return packet_id
+
+    # Receiving
+
+    async def _receive(self) -> None:
+        try:
+            while data := await self._stream.receive_some(_RECEIVE_BYTES):
+                for packet in self._decoder.receive(data):
+                    self._take(packet)
+                self._wakeup.set()
+            self._lose_by_broker("the broker closed the connection", blames_message=False)
+        except MqttProtocolError as error:
+            self.lose(f"the broker does not speak by the rules: {error}")
+        except _BROKEN as error:
+            self._lose_by_broker(f"the connection broke: {_reason(error)}", blames_message=False)
+
+    def _take(self, packet: Packet) -> None:
+        handle = _HANDLERS.get(type(packet))
+        if handle is None:
+            self.lose(f"the broker sent {type(packet).__name__.upper()}, which nobody asked for")
+        else:
+            handle(self, packet)
+
+    def _take_puback(self, packet: Puback) -> None:
+        found = self._unconfirmed.pop(packet.packet_id, None)
+        if found is None:
+            self.lose(f"the broker confirms packet {packet.packet_id}, which is not under way")
+            return
+        delivery, message = found
+        if packet.reason_code < ReasonCode.UNSPECIFIED_ERROR:
+            self._refused_last = None
+            delivery.confirm()
+            return
+        reason = told(packet.reason_code, packet.properties.reason_string)
+        if packet.reason_code in REFUSES_MESSAGE:
+            self._refused_last = delivery, message
+            delivery.refuse(message, reason)
+        else:
+            # What is under way behind it is not to overtake it.
+            self.lose(f"the broker cannot take messages now: {reason}{advice(packet.reason_code)}")
+
+    def _take_pingresp(self, _packet: Pingresp) -> None:
+        if self._pings:
+            self._pings.popleft().set()
+
+    def _take_disconnect(self, packet: Disconnect) -> None:
+        reason = told(packet.reason_code, packet.properties.reason_string)
+        self._lose_by_broker(
+            f"the broker closed the connection: {reason}{advice(packet.reason_code)}",
+            blames_message=packet.reason_code in BLAMES_MESSAGE,
+        )
+
+    def _lose_by_broker(self, reason: str, *, blames_message: bool) -> None:
+        """As `lose`, where a message may be to blame: taken for an outage, it would come back for ever.
+
+        Some brokers close right behind the PUBACK that refuses a message (mosquitto 2.0.11 does), some say in a
+        DISCONNECT that a message was the reason, and some say nothing.
+        """
+        if self.lost is not None:
+            return
+        under_way = list(self._unconfirmed.values())
+        is_surely_first = self._suspicion.closed([message.offset for _, message in under_way])
+        blamed = self._refused_last
+        if blamed is None and under_way and (blames_message or is_surely_first):
+            blamed = under_way[0]
+        if blamed is not None:
+            delivery, message = blamed
+            self.is_lost_over_message = sum(not each.finished.is_set() for each in self._unfinished) <= 1
+            is_known = self._refused_last is not None or len(under_way) == 1
+            delivery.fail(
+                BatchRefusedError(
+                    f"{self._address} does not take a message: {reason}", index=message.index if is_known else None
+                )
+            )
+        self.lose(reason)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await trio.sleep(self._ping_interval_s)
+            with trio.move_on_after(self._ping_interval_s) as waiting:
+                try:
+                    await self.ping()
+                except SinkUnavailableError:
+                    return
+            if waiting.cancelled_caught:
+                self.lose(f"the broker has not answered for {self._ping_interval_s:g} s")
+
+
+_HANDLERS: Final[dict[type, Callable[..., None]]] = {
+    Puback: BrokerConnection._take_puback,  # noqa: SLF001 - a table of the class's own methods
+    Pingresp: BrokerConnection._take_pingresp,  # noqa: SLF001
+    Disconnect: BrokerConnection._take_disconnect,  # noqa: SLF001
+}
+
+
+async def dial(peer: Peer, connect: Connect, suspicion: Suspicion, *, retain: bool) -> BrokerConnection:
+    """Connect and be let in. What it returns must be `run`.
+
+    Raises:
+        SinkUnavailableError: The broker cannot be reached, does not let the sink in, or takes nothing of QoS 1.
+    """
+    try:
+        stream: trio.abc.Stream = await trio.open_tcp_stream(peer.host, peer.port)
+    except OSError as error:
+        raise SinkUnavailableError(f"{peer.address} cannot be reached: {_reason(error)}") from error
+    try:
+        if peer.tls is not None:
+            stream = trio.SSLStream(stream, peer.tls, server_hostname=peer.host, https_compatible=True)
+            await stream.do_handshake()
+        await stream.send_all(encode(connect, connect.version))
+        decoder = Decoder(of="server", version=connect.version)
+        connack = await _connack(stream, decoder, peer)
+        _check_connack(connack, peer, retain=retain)
+    except MqttProtocolError as error:
+        await trio.aclose_forcefully(stream)
+        raise SinkUnavailableError(f"{peer.address} does not speak MQTT by the rules: {error}") from error
+    except _BROKEN as error:
+        await trio.aclose_forcefully(stream)
+        raise SinkUnavailableError(f"{peer.address} broke the connection: {_reason(error)}") from error
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return BrokerConnection(
+        stream, decoder, peer, connack, keep_alive_s=connect.keep_alive_s, retain=retain, suspicion=suspicion
+    )
+
+
+async def _connack(stream: trio.abc.Stream, decoder: Decoder, peer: Peer) -> Connack:
+    while data := await stream.receive_some(_RECEIVE_BYTES):
+        for packet in decoder.receive(data):
+            if not isinstance(packet, Connack):
+                _unavailable(peer, f"answered CONNECT with {type(packet).__name__.upper()}")
+            # Nothing can follow it: the broker has not been asked anything.
+            return packet
+    return _unavailable(peer, "closed the connection instead of answering CONNECT")
+
+
+def _check_connack(connack: Connack, peer: Peer, *, retain: bool) -> None:
+    if connack.reason_code >= ReasonCode.UNSPECIFIED_ERROR:
+        reason = told(connack.reason_code, connack.properties.reason_string)
+        _unavailable(peer, f"does not let the sink in: {reason}{advice(connack.reason_code)}")
+    if connack.properties.maximum_qos == 0:
+        _unavailable(peer, "takes messages of QoS 0 alone, which nobody confirms; it cannot be a sink")
+    if retain and connack.properties.retain_available == 0:
+        _unavailable(peer, "retains no messages; set retain to false")
+
+
+def _unavailable(peer: Peer, reason: str) -> NoReturn:
+    raise SinkUnavailableError(f"{peer.address} {reason}")
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause that has words: trio wraps errors of TLS and of the system."""
+    words = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        words = getattr(cause, "strerror", None) or str(cause) or words
+        cause = cause.__cause__
+    return words or type(error).__name__

@@ -1,0 +1,89 @@
+"""Topic names made of a row: ``plant-a/{topic}``. Pure; which names are valid says the codec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker_adapter.mqtt.codec import MqttProtocolError
+from broker_adapter.mqtt.codec.text import shown, topic_name
+from broker_adapter.sinks.rows import Row, Value
+
+_MAX_BYTES: Final = 65_535
+_PART: Final = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[^{}]+|[{}]")
+_BRACES: Final = {"{{": "{", "}}": "}"}
+_AS_TEXT: Final[dict[type, Callable[[Any], str]]] = {
+    str: str,
+    int: str,
+    float: repr,
+    bool: lambda value: "true" if value else "false",
+}
+
+
+class TopicTemplate:
+    """Makes topic names.
+
+    Args:
+        text: ``{column}`` stands for a value, ``{{`` and ``}}`` for braces.
+
+    Attributes:
+        columns: Those that it needs.
+
+    Raises:
+        ValueError: The text is no template; the words that go behind "x = 1": "has no topic".
+    """
+
+    def __init__(self, text: str) -> None:
+        self.columns: tuple[str, ...] = ()
+        self._parts: list[tuple[str, bool]] = []
+        for part in _PART.finditer(text):
+            if part[1] is not None:
+                self.columns += (part[1],)
+                self._parts.append((part[1], True))
+            elif part[0] in ("{", "}"):
+                raise ValueError(f"has a single {part[0]!r} at character {part.start()}")
+            else:
+                self._parts.append((_BRACES.get(part[0], part[0]), False))
+        if not self.columns:
+            _checked(self._joined({}))
+        # The usual template is a column alone, whose text need not be put together.
+        self._only = self.columns[0] if len(self._parts) == 1 and self.columns else None
+
+    def topic(self, row: Row) -> str:
+        """The topic name for a row.
+
+        Raises:
+            ValueError: It would be none; the message says why.
+        """
+        if self._only is not None and isinstance(value := row[self._only], str):
+            return _checked(value)
+        return _checked(self._joined(row))
+
+    def _joined(self, row: Row) -> str:
+        return "".join(_text(part, row[part]) if is_column else part for part, is_column in self._parts)
+
+
+def _text(column: str, value: Value) -> str:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"column {column} is bytes that are no text, which no topic can have in it") from None
+    write = _AS_TEXT.get(value.__class__)
+    if write is None:
+        raise ValueError(f"column {column} is {'null' if value is None else 'a structure'}, which makes no topic")
+    return write(value)
+
+
+def _checked(topic: str) -> str:
+    try:
+        raw = topic.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the topic cannot be written: {error.reason}") from None
+    if not 0 < len(raw) <= _MAX_BYTES:
+        raise ValueError(f"the topic has {len(raw)} bytes, it must have 1 to {_MAX_BYTES}")
+    try:
+        return topic_name(raw)
+    except MqttProtocolError as error:
+        raise ValueError(f"{shown(topic)} is no topic: {error}") from None

@@ -1,0 +1,41 @@
+"""The sink ``postgresql``: rows into a table by COPY, and the position of the queue with them in one transaction.
+
+`sink` is what a driver holds, `line` its connection, `table` what it asks of the database, `copy_text` how values are
+written, `address` where the server is. These need psycopg, so they are imported when a sink is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from broker_adapter.sinks.kinds import SinkKind
+from broker_adapter.sinks.postgresql.settings import PostgresqlSettings, check
+from broker_adapter.sinks.sink import Sink, SinkContext
+from journal.settings import ConfigurationError
+
+__all__ = ["KIND"]
+
+
+@asynccontextmanager
+async def open_postgresql_sink(settings: PostgresqlSettings, context: SinkContext) -> AsyncIterator[Sink]:
+    """Open the sink; nothing is connected yet.
+
+    Raises:
+        ConfigurationError: psycopg is not installed, or the URL is none.
+    """
+    try:
+        from broker_adapter.sinks.postgresql.sink import PostgresqlSink
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the sink postgresql needs psycopg ({error}): pip install 'journal-engine[sinks]'"
+        ) from error
+    sink = PostgresqlSink(settings, context)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+KIND: Final = SinkKind(settings=PostgresqlSettings, open=open_postgresql_sink, check=check)

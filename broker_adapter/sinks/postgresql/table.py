@@ -1,0 +1,249 @@
+"""What a sink asks of a database, each function one exchange in a thread: the table, the positions, one batch.
+
+Positions are in a table of ours beside the table that rows go to. A batch is one transaction: rows by COPY, then the
+position moved under the row's lock if the epoch is still ours. So the lock is held for the end of a batch only, and a
+driver that vanished in the middle of one keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Self
+
+import attrs
+import psycopg
+from psycopg import Connection, sql
+
+Database = Connection[tuple[Any, ...]]
+
+POSITIONS: Final = "journal_bridge_positions"
+"""Table of positions, in the schema of the table that rows go to."""
+
+_LOST_RACES: Final = ("23505", "42P07")
+_NO_RIGHT: Final = "42501"
+# What bridges project by themselves; other columns are the user's own, and text holds anything.
+_USUAL_TYPES: Final = {
+    "qos": "smallint",
+    "timestamp": "timestamptz",
+    "payload": "bytea",
+    "offset": "bigint",
+    "headers": "jsonb",
+}
+
+
+class UnfitError(Exception):
+    """The database cannot take rows until somebody changes something; the message says what."""
+
+
+@attrs.frozen(slots=True)
+class Table:
+    """The table that rows go to, as found in the database.
+
+    Attributes:
+        schema: Where it is.
+        name: Its name there.
+        types: Names of the types of its columns, those below domains.
+        begin: How transactions on it begin.
+    """
+
+    schema: str
+    name: str
+    types: dict[str, str]
+    begin: sql.SQL
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def positions(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, POSITIONS)
+
+
+@attrs.frozen(slots=True)
+class Standing:
+    """What the table of positions says of a queue.
+
+    Attributes:
+        epoch: Of the last driver that asked for the position; None if no driver ever did.
+        position: What the sink has; None if nothing.
+    """
+
+    epoch: int | None
+    position: int | None
+
+
+def find_table(database: Database, name: str, columns: Sequence[str], timeout_s: int) -> Table:
+    """Look at the table, and whether rows with these columns can be added.
+
+    Raises:
+        UnfitError: They cannot.
+    """
+    quoted = ".".join(f'"{part}"' for part in name.split("."))
+    found = database.execute(
+        "SELECT c.oid, n.nspname, c.relname, has_any_column_privilege(c.oid, 'INSERT'), current_user,"
+        " current_setting('transaction_read_only'), current_setting('synchronous_commit')"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s::text)",
+        [quoted],
+    ).fetchone()
+    if found is None:
+        wanted = ", ".join(f'"{column}" {_USUAL_TYPES.get(column, "text")}' for column in columns)
+        raise UnfitError(
+            f"there is no table {name} that this user may see; make it, perhaps so: CREATE TABLE {quoted} ({wanted})"
+        )
+    oid, schema, relation, may_insert, user, read_only, synchronous_commit = found
+    if read_only == "on":
+        raise UnfitError(
+            "the server takes no changes (it is a standby, or default_transaction_read_only is on); give the "
+            "primary's address, or several and target_session_attrs=read-write"
+        )
+    if not may_insert:
+        raise UnfitError(f'{user} may add nothing to the table {name}; let it: GRANT INSERT ON {quoted} TO "{user}"')
+    attributes = database.execute(
+        "SELECT a.attname, coalesce(b.typname, t.typname),"
+        " a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '' OR a.attidentity = 'a'"
+        " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+        " LEFT JOIN pg_type b ON b.oid = nullif(t.typbasetype, 0)"
+        " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        [oid],
+    ).fetchall()
+    types = {column: type_name for column, type_name, _, _ in attributes}
+    if missing := [column for column in columns if column not in types]:
+        raise UnfitError(
+            f"the table {name} has no column {', '.join(missing)} (it has {', '.join(types)}); add it with ALTER TABLE "
+            "or have the bridge project other columns"
+        )
+    for column, _, is_wanted, is_made in attributes:
+        if is_wanted and column not in columns:
+            raise UnfitError(
+                f"the column {column} of the table {name} must not be NULL and has no default, but the bridge projects "
+                f"none of that name ({', '.join(columns)}); project it, or give it a default"
+            )
+        if is_made and column in columns:
+            raise UnfitError(
+                f"the column {column} of the table {name} is generated by the server; have the bridge not project it"
+            )
+    return Table(schema, relation, types, _begin(synchronous_commit, timeout_s))
+
+
+def _begin(synchronous_commit: str, timeout_s: int) -> sql.SQL:
+    # A session that fell silent between two statements must not hold the position's lock. All is local to the
+    # transaction, so that it goes through poolers.
+    statement = f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '{timeout_s}s'"
+    if synchronous_commit == "off":
+        # What the server may still lose must not be confirmed.
+        statement += "; SET LOCAL synchronous_commit = on"
+    return sql.SQL(statement)
+
+
+def ensure_positions(database: Database, table: Table) -> None:
+    """Make the table of positions if there is none.
+
+    Raises:
+        UnfitError: That is not allowed.
+    """
+    name = table.positions.as_string(database)
+    found = database.execute("SELECT to_regclass(%s::text)", [name]).fetchone()
+    if found is not None and found[0] is not None:
+        return
+    statement = sql.SQL(
+        "CREATE TABLE IF NOT EXISTS {} (queue_id text PRIMARY KEY, position bigint, epoch bigint NOT NULL,"
+        " bridge text NOT NULL, written_at timestamptz NOT NULL DEFAULT now())"
+    ).format(table.positions)
+    try:
+        database.execute(statement)
+    except psycopg.Error as error:
+        if error.sqlstate in _LOST_RACES:
+            return  # another bridge has just made it
+        if error.sqlstate != _NO_RIGHT:
+            raise
+        raise UnfitError(
+            f"the table of positions cannot be made ({error.diag.message_primary}); GRANT CREATE ON SCHEMA "
+            f"{sql.Identifier(table.schema).as_string(database)}, or make it and GRANT SELECT, INSERT, UPDATE on it: "
+            f"{statement.as_string(database)}"
+        ) from error
+
+
+def read_standing(database: Database, table: Table, queue_id: str) -> Standing:
+    """What the table of positions says now."""
+    statement = sql.SQL("SELECT epoch, position FROM {} WHERE queue_id = %s").format(table.positions)
+    found = database.execute(statement, [queue_id]).fetchone()
+    return Standing(None, None) if found is None else Standing(*found)
+
+
+def take_over(database: Database, table: Table, queue_id: str, epoch: int, bridge: str) -> Standing:
+    """Raise the epoch to ours unless it is higher. Waits for writers that are committing."""
+    statement = sql.SQL(
+        "INSERT INTO {} AS p (queue_id, epoch, bridge) VALUES (%s, %s, %s) ON CONFLICT (queue_id) DO UPDATE"
+        " SET epoch = excluded.epoch, bridge = excluded.bridge WHERE p.epoch <= excluded.epoch"
+        " RETURNING epoch, position"
+    ).format(table.positions)
+    with _Transaction(database, table) as transaction:
+        found = database.execute(statement, [queue_id, epoch, bridge]).fetchone()
+        if found is not None:
+            transaction.commit()
+    return read_standing(database, table, queue_id) if found is None else Standing(*found)
+
+
+def write_rows(
+    database: Database,
+    table: Table,
+    columns: Sequence[str],
+    make_block: Callable[[], bytes],
+    move: Callable[[Database, Table], bool],
+) -> bool:
+    """Rows and position in one transaction; false, and nothing written, if the position did not move."""
+    block = make_block()
+    copy_statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
+        table.identifier, sql.SQL(", ").join(map(sql.Identifier, columns))
+    )
+    with _Transaction(database, table) as transaction:
+        with database.cursor() as cursor, cursor.copy(copy_statement) as copy:
+            copy.write(block)
+        if not move(database, table):
+            return False
+        transaction.commit()
+        return True
+
+
+def move_position(
+    database: Database, table: Table, *, queue_id: str, epoch: int, first_offset: int, next_offset: int
+) -> bool:
+    """Move a position, unless there is a later driver or the position is beyond the batch's first offset."""
+    statement = sql.SQL(
+        "UPDATE {} SET position = %s, written_at = now()"
+        " WHERE queue_id = %s AND epoch = %s AND (position IS NULL OR position <= %s)"
+    ).format(table.positions)
+    return database.execute(statement, [next_offset, queue_id, epoch, first_offset]).rowcount == 1
+
+
+def refused_index(context: str | None, table: Table) -> int | None:
+    """Which row of a batch COPY was at, as the context of its error says: ``COPY rows, line 3, column qos``."""
+    # The words between are in the server's language.
+    found = re.search(rf"^COPY {re.escape(table.name)}, \D*(\d+)", context or "", re.MULTILINE)
+    return int(found[1]) - 1 if found else None
+
+
+class _Transaction:
+    """A transaction that is rolled back unless `commit` was called and done."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._begin = table.begin
+        self._is_committed = False
+
+    def __enter__(self) -> Self:
+        self._database.execute(self._begin)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_committed:
+            # Without a connection the server rolls back by itself, and the error on its way says what is wrong.
+            with suppress(psycopg.OperationalError):
+                self._database.execute("ROLLBACK")
+
+    def commit(self) -> None:
+        self._database.execute("COMMIT")
+        self._is_committed = True

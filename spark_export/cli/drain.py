@@ -1,0 +1,99 @@
+"""`journal-spark drain`: what waits in a cache queue, taken to files or to a table of a database."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from command_line.app import JsonOption
+from command_line.boundary import UsageError
+from command_line.output import write_json, write_text
+from command_line.quantities import parse_duration_us
+from spark_export.cli.place import Place
+from spark_export.cli.spark_options import DEFAULT, SparkOptions, named_values, running_spark
+from spark_export.cli.task_progress import run_display
+from spark_export.held_queue import require_queue
+from spark_export.options import parse_options
+
+
+def drain(
+    directory_or_target: str,
+    target: str | None = None,
+    /,
+    *,
+    queue: str,
+    server: Annotated[
+        str | None, Parameter(help="Server that has the queue, as HOST:PORT; JOURNAL_SERVER by default.")
+    ] = None,
+    form: Annotated[
+        Literal["parquet", "csv", "json", "jdbc"] | None, Parameter(name=["--to", "--format"], negative="")
+    ] = None,
+    name: str | None = None,
+    value_as: Literal["text", "binary", "json"] | None = None,
+    partition_by: str = "date,topic",
+    table: str = "",
+    properties: Annotated[tuple[str, ...], Parameter(name="--property", negative="")] = (),
+    wait: str = "60s",
+    json: JsonOption = False,
+    spark: SparkOptions = DEFAULT,
+) -> None:
+    """Take what waits in a cache queue to files or a database, and out of the queue.
+
+    Whoever drives the queue stands aside meanwhile, and goes on behind it. Run it again after a drain that was killed:
+    no record is missing and none comes twice.
+
+    Args:
+        directory_or_target: Data directory of the server, if this machine reaches it: its files are read directly then;
+            otherwise the target.
+        target: Directory to drain to, on any file system that Spark writes, or a JDBC URL.
+        queue: Name of the cache queue.
+        form: Of the files; parquet by default, and jdbc for a JDBC URL.
+        name: Runs of one name and target are one table; by default called like the queue.
+        value_as: How keys and values are written; binary for parquet, text for the others by default.
+        partition_by: Directories below that of a run: date, topic, both with a comma between, or nothing.
+        table: Table of the database; made if it is not there.
+        properties: A property of the database connection, as NAME=VALUE; may be given several times.
+        wait: How long the queue's driver may take to stand aside, like 60s.
+        json: Print what was done as a JSON object.
+    """
+    path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)
+    # The directory says what was written, only the server which of it waits.
+    address = server or os.environ.get("JOURNAL_SERVER")
+    if not address:
+        raise UsageError("name the server that has the queue with --server HOST:PORT, or in JOURNAL_SERVER")
+    wait_s = parse_duration_us(wait) / 1_000_000
+    connection = named_values("--property", properties, example="user=writer")
+    source = parse_options(Place.parse(path, address).options())
+    # Before Spark starts, which takes a while.
+    require_queue(source.server, queue)
+    from spark_export.export import ExportOptions, run_drain
+
+    chosen: dict[str, Any] = {"partition_by": [each.strip() for each in partition_by.split(",") if each.strip()]}
+    if value_as is not None:
+        chosen["value_as"] = value_as
+    options = ExportOptions(
+        target=to,
+        format=form or ("jdbc" if to.startswith("jdbc:") else "parquet"),
+        path=source.path,
+        server=source.server,
+        # Names of exports have no hyphen: it stands before the number of a run.
+        name=queue.replace("-", "_") if name is None else name,
+        table=table,
+        properties=connection,
+        **chosen,
+    )
+    with running_spark(spark) as session, run_display() as progress:
+        result = run_drain(session, queue, options, wait_s=wait_s, progress=progress)
+    if json:
+        write_json(result)
+        return
+    if result.recovered:
+        write_text(f"{queue}: {result.recovered:,} records left it that an earlier drain had added to {result.target}")
+    if result.run is None:
+        write_text(f"{result.target}: nothing waits in {queue}")
+    else:
+        write_text(f"{result.target}: run {result.run} added {result.records:,} records of {queue}")
+    if result.skipped:
+        write_text(f"{queue}: {result.skipped:,} others had expired, were dropped for newer ones, or were lost")

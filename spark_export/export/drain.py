@@ -1,0 +1,169 @@
+"""Draining a cache queue by Spark: what waits in it becomes a run of an export, then the queue's cursor is moved.
+
+The run is published whole or not at all, with how far it got; the cursor is moved behind it. Between these two steps
+target and queue disagree, and whoever is killed there leaves it so: the next drain sees from the state of the last run
+that the target has more than the cursor says, and moves the cursor alone. So no record comes twice to the target.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import attrs
+
+from broker_adapter.cache_queue import LeaseSettings
+from broker_adapter.cache_queue.names import check_name, shard_of
+from broker_adapter.cache_queue.stored import Counts
+from shards.errors import StorageError
+from spark_export.errors import DataLossError, OptionError, UnreadableError
+from spark_export.export.options import ExportOptions
+from spark_export.export.outcome import DrainResult, ExportProgress, UnconfirmedError
+from spark_export.export.state import ExportState
+from spark_export.export.target import Target
+from spark_export.export.writing import OnProgress, abandoned_on_failure, ignore, session_of, target_of, write_aside
+from spark_export.held_queue import WAIT_S, Backlog, HeldQueue
+from spark_export.history import Reached
+from spark_export.options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def run_drain(
+    spark: SparkSession,
+    queue: str,
+    options: ExportOptions,
+    *,
+    wait_s: float = WAIT_S,
+    lease: LeaseSettings | None = None,
+    progress: OnProgress | None = None,
+) -> DrainResult:
+    """Add what waits in a cache queue now to the target, and take it out of the queue.
+
+    Whoever drives the queue stands aside meanwhile. What comes in during the run is left for the next one, or for the
+    queue's own sink. A drain that fails or is killed, at whatever point, leaves the target as it was or complete, and
+    the next one of the same name and target goes on from there.
+
+    Args:
+        spark: A session whose driver runs in this process.
+        queue: Name of the queue.
+        options: The export. It needs a server; its ``topics`` and ``shards`` say nothing here.
+        wait_s: How long the queue's driver may take to stand aside.
+        lease: As the queue's drivers have it.
+        progress: Called, from a thread too, as the run goes on.
+
+    Raises:
+        DataLossError: The queue ends before the last run did: its store was set back.
+        ExportConflictError: Another process published the same run first.
+        ExportError: The target cannot be exported to.
+        OptionError: There is no server, or the runs before had other settings.
+        QueueLostError: Its driver did not stand aside, or somebody else has it now: nothing was published.
+        QueueNotFoundError: There is no such queue.
+        UnconfirmedError: A run was published, but the queue's cursor was not moved.
+        UnreadableError: The server or the target cannot be reached.
+    """
+    report = progress or ignore
+    options = attrs.evolve(options, shards=(shard_of(check_name(queue)),), topics=("#",))
+    if not options.server:
+        raise OptionError(f"draining the cache queue {queue!r} needs the server of the journal: its cursor is there")
+    server = parse_options({"server": options.server}).server
+    session = session_of(spark)
+    target = target_of(session, options)
+    report(ExportProgress("waiting"))
+    with HeldQueue(server, queue, wait_s=wait_s, lease=lease) as held:
+        return _Drain(session, queue, options, target, held, report).run()
+
+
+class _Drain:
+    """One drain of a queue that is held."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        queue: str,
+        options: ExportOptions,
+        target: Target,
+        held: HeldQueue,
+        report: OnProgress,
+    ) -> None:
+        self._session = session
+        self._queue = queue
+        self._shard = shard_of(queue)
+        self._options = options
+        self._target = target
+        self._held = held
+        self._report = report
+
+    def run(self) -> DrainResult:
+        self._report(ExportProgress("planning"))
+        last = self._target.last_state()
+        last.check_settings(self._options.settings(), self._options.name)
+        backlog = self._held.backlog()
+        recovered = self._recover(last, backlog)
+        first, end = max(backlog.cursor_offset + recovered, backlog.start_offset), backlog.next_offset
+        dropped = first - backlog.cursor_offset - recovered
+        result = DrainResult(self._queue, None, 0, dropped, first, end, recovered, self._target.shown)
+        if first < end:
+            reached = {self._shard: Reached(backlog.shard_id, end)}
+            result = self._publish(ExportState(last.run + 1, self._options.settings(), reached), result)
+        outcome = Counts(confirmed=result.records, dropped_oldest=dropped, expired=result.skipped - dropped)
+        try:
+            self._held.confirm(end, outcome)
+        except (StorageError, UnreadableError) as error:
+            if result.run is None:
+                raise
+            raise UnconfirmedError(
+                f"{result.target} has run {result.run} with {result.records} records of the cache queue "
+                f"{self._queue!r}, but its cursor is still at offset {first}: {error}; the next drain moves it"
+            ) from error
+        self._report(ExportProgress("confirmed"))
+        return result
+
+    def _recover(self, last: ExportState, backlog: Backlog) -> int:
+        """Move the cursor behind what the last run published; return over how many offsets."""
+        reached = last.reached.get(self._shard)
+        if reached is None or reached.shard_id != backlog.shard_id or reached.next_offset <= backlog.cursor_offset:
+            return 0
+        if reached.next_offset > backlog.next_offset:
+            raise DataLossError(
+                f"the cache queue {self._queue!r} ends at offset {backlog.next_offset}, but run {last.run} of export "
+                f"{self._options.name!r} has it up to {reached.next_offset}: the store was set back to an earlier "
+                "state; to drain what waits there now, give the export another name"
+            )
+        count = reached.next_offset - backlog.cursor_offset
+        self._held.confirm(reached.next_offset, Counts(confirmed=count))
+        return count
+
+    def _publish(self, state: ExportState, planned: DrainResult) -> DrainResult:
+        """Publish what is to be written between the offsets; nothing if nothing is."""
+        first, end = planned.first_offset, planned.next_offset
+        with abandoned_on_failure(self._target):
+            rows = self._waiting(first, end)
+            records = write_aside(
+                self._session, self._target, rows, self._options, state.run, self._report, permission=self._held
+            )
+            if records:
+                self._report(ExportProgress("publishing"))
+                # As late as can be: from here on nobody asks again.
+                self._held.require()
+                self._target.publish(state)
+        if records:
+            self._report(ExportProgress("published"))
+            self._target.clean(state.run)
+        else:
+            self._target.abandon()
+        skipped = planned.skipped + end - first - records
+        return attrs.evolve(planned, run=state.run if records else None, records=records, skipped=skipped)
+
+    def _waiting(self, first: int, end: int) -> DataFrame:
+        """What the queue's driver would be given between two offsets."""
+        origin = attrs.evolve(self._options.origin, fail_on_data_loss=False)
+        options = {
+            **origin.options(),
+            "asQueue": "true",
+            "startingOffsets": json.dumps({self._shard: first}),
+            "endingOffsets": json.dumps({self._shard: end}),
+            "minPartitions": str(self._session.sparkContext.defaultParallelism),
+        }
+        return self._session.read.format("journal").options(**options).load()

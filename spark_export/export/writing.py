@@ -1,0 +1,157 @@
+"""Writing the rows of a run aside, with its tasks reported and, if it must be, ended: what every kind of run shares."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spark_export.errors import SourceError
+from spark_export.export.file_target import FileTarget
+from spark_export.export.jdbc_target import JdbcTarget
+from spark_export.export.options import ExportOptions
+from spark_export.export.outcome import ExportProgress
+from spark_export.export.rows import shaped
+from spark_export.export.target import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OnProgress = Callable[[ExportProgress], None]
+
+_SETTINGS: Final = {
+    # The export must not depend on what the caller set for other purposes.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.adaptive.enabled": "true",
+}
+_ASK_EVERY_S: Final = 0.2
+
+
+class Permission(Protocol):
+    """Something that a run needs until it is published, and may lose."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is lost, as far as is known here; asked by a thread, often."""
+
+    def require(self) -> None:
+        """Return if the run may be published now; raise what says why not."""
+
+
+def session_of(spark: SparkSession) -> SparkSession:
+    """A session with the settings of exports, beside the caller's own."""
+    session = spark.newSession()
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+def target_of(session: SparkSession, options: ExportOptions) -> Target:
+    """Where an export goes.
+
+    Raises:
+        ExportError: It cannot be exported to.
+        UnreadableError: It cannot be reached.
+    """
+    return JdbcTarget(session, options) if options.format == "jdbc" else FileTarget(session, options)
+
+
+@contextmanager
+def abandoned_on_failure(target: Target) -> Iterator[None]:
+    """Have the target as it was before the block if that fails."""
+    try:
+        yield
+    except BaseException:
+        # The first error is the one to tell; what stays behind is removed by the next run.
+        with suppress(SourceError):
+            target.abandon()
+        raise
+
+
+def write_aside(
+    session: SparkSession,
+    target: Target,
+    records: DataFrame,
+    options: ExportOptions,
+    run: int,
+    report: OnProgress,
+    permission: Permission | None = None,
+) -> int:
+    """Write records aside, where no reader of the target sees them; return how many these are.
+
+    Args:
+        session: See `session_of`.
+        target: Where to.
+        records: With the columns of the data source.
+        options: The export.
+        run: Number that the run will have.
+        report: Called from a thread as well.
+        permission: What is needed for it; Spark's jobs end when it is lost.
+
+    Raises:
+        ExportConflictError: Another process published the same run meanwhile.
+    """
+    from pyspark.sql import Observation, functions
+
+    written = Observation()
+    rows = shaped(records, options).observe(written, functions.count(functions.lit(1)).alias("records"))
+    try:
+        with _watched_tasks(session, report, permission):
+            target.write(rows, run)
+    except Exception as error:
+        if permission is not None and permission.is_lost:
+            # The jobs were ended for it.
+            permission.require()
+        # Who publishes a run removes what others wrote for the same one, and then Spark misses files.
+        if target.last_state().run >= run:
+            raise target.conflict(run) from error
+        raise
+    return int(written.get["records"])
+
+
+@contextmanager
+def _watched_tasks(session: SparkSession, report: OnProgress, permission: Permission | None) -> Iterator[None]:
+    """Report how many tasks of the jobs that this thread starts have ended, and end them all without permission."""
+    context = session.sparkContext
+    group = f"journal-export-{uuid.uuid4().hex}"
+    tracker = context.statusTracker()
+    ended = threading.Event()
+
+    def watch() -> None:
+        last = None
+        while not ended.wait(_ASK_EVERY_S):
+            if permission is not None and permission.is_lost:
+                # Each time: one job of a query begins when another has ended.
+                context.cancelJobGroup(group)
+            stages = [
+                stage
+                for job in tracker.getJobIdsForGroup(group)
+                if (info := tracker.getJobInfo(job)) is not None
+                for number in info.stageIds
+                if (stage := tracker.getStageInfo(number)) is not None
+            ]
+            now = ExportProgress(
+                "writing", sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+            )
+            if now != last:
+                report(now)
+                last = now
+
+    report(ExportProgress("writing"))
+    before = context.getLocalProperty("spark.jobGroup.id")
+    context.setLocalProperty("spark.jobGroup.id", group)
+    watcher = threading.Thread(target=watch, name="export-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", before)  # type: ignore[arg-type]
+
+
+def ignore(_progress: ExportProgress) -> None:
+    """Report to nobody."""

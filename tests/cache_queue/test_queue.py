@@ -1,0 +1,227 @@
+"""A queue in the store, on every engine: making it, its operator's wishes, purging it, deleting it."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from broker_adapter import StorageAdapter
+from broker_adapter.cache_queue import (
+    Overflow,
+    QueueLease,
+    QueueLostError,
+    QueueMode,
+    QueueNotFoundError,
+    QueueSettings,
+    ensure_queue,
+    list_queues,
+    look,
+    names,
+)
+from broker_adapter.cache_queue.dead_letters import count_dead_letters
+from broker_adapter.cache_queue.queue import change_queue, definition_of, delete_queue, purge_queue, settings_of
+from broker_adapter.cache_queue.stored import Counts, WriterCounts
+from broker_adapter.state_forms import encode
+from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
+from shards.model import Cursor
+from tests.adapter_contract.conftest import Opening
+from tests.cache_queue.queues import NAME, driven, filled, report, total, waiting
+
+SETTINGS = QueueSettings(max_records=100, max_age_s=60, overflow=Overflow.DROP_NEWEST)
+
+
+async def test_making_a_queue_again_changes_nothing(adapter: StorageAdapter) -> None:
+    first = await ensure_queue(adapter, NAME, SETTINGS)
+    await filled(adapter, b"1", settings=SETTINGS)
+    assert await ensure_queue(adapter, NAME, SETTINGS) == first
+    assert await list_queues(adapter) == [NAME]
+    assert (await look(adapter, NAME)).depth.record_count == 1
+
+
+async def test_other_settings_are_taken_over_and_the_operators_wishes_stay(adapter: StorageAdapter) -> None:
+    first = await ensure_queue(adapter, NAME, SETTINGS)
+    await change_queue(adapter, NAME, is_paused=True, wake=True)
+    other = QueueSettings(max_bytes=0, max_records=7, overflow=Overflow.REJECT, mode=QueueMode.HYBRID)
+    changed = await ensure_queue(adapter, NAME, other)
+    assert settings_of(changed) == other
+    assert (changed.queue_id, changed.is_paused, changed.wake_count) == (first.queue_id, True, 1)
+
+
+async def test_settings_are_read_as_they_were_stored(adapter: StorageAdapter) -> None:
+    assert settings_of(await ensure_queue(adapter, NAME, SETTINGS)) == SETTINGS
+
+
+async def test_settings_that_this_program_does_not_know_are_left_alone(adapter: StorageAdapter) -> None:
+    stored = await ensure_queue(adapter, NAME, SETTINGS)
+    stored.settings["max_moons"] = 3
+    assert settings_of(stored) == SETTINGS
+
+
+async def test_many_may_make_it_at_once_and_all_mean_the_same(adapter: StorageAdapter) -> None:
+    ids = set()
+
+    async def make() -> None:
+        ids.add((await ensure_queue(adapter, NAME, SETTINGS)).queue_id)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(make)
+    assert len(ids) == 1
+
+
+async def test_a_queue_whose_shard_was_deleted_begins_anew(adapter: StorageAdapter) -> None:
+    """Its id names it towards sinks, which would otherwise take new records for ones that they have."""
+    await filled(adapter, b"1", b"2")
+    drain = await driven(adapter)
+    await drain.confirm(2, Counts(confirmed=2), 0)
+    await report(adapter, drain)
+    before = await definition_of(adapter, NAME)
+    await adapter.delete_shard(names.shard_of(NAME))
+    with pytest.raises(QueueNotFoundError, match="was deleted"):
+        await look(adapter, NAME)
+    after = await ensure_queue(adapter, NAME, QueueSettings())
+    assert after.queue_id != before.queue_id
+    assert (await driven(adapter)).counts == Counts()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a+", "-a", "x" * 65, "ä"])
+async def test_names_that_cannot_be_are_refused(adapter: StorageAdapter, name: str) -> None:
+    with pytest.raises(InvalidNameError, match="letters, digits"):
+        await ensure_queue(adapter, name, SETTINGS)
+    with pytest.raises(InvalidNameError):
+        await definition_of(adapter, name)
+
+
+async def test_what_is_not_there_is_said(adapter: StorageAdapter) -> None:
+    for asking in (look, definition_of, purge_queue, delete_queue, change_queue):
+        with pytest.raises(QueueNotFoundError, match="journal queue list"):
+            await asking(adapter, "nothing")
+
+
+async def test_purging_throws_away_what_waits_and_nothing_else(adapter: StorageAdapter) -> None:
+    await filled(adapter, b"1", b"2", b"3")
+    drain = await driven(adapter)
+    await drain.confirm(1, Counts(confirmed=1), 0)
+    assert await purge_queue(adapter, NAME) == 2
+    await filled(adapter, b"4")
+    after = await driven(adapter, 2)
+    assert [record.value for record in await waiting(after)] == [b"4"]
+    assert await look(adapter, NAME) is not None
+    assert (await definition_of(adapter, NAME)).purged_count == 2
+    assert await purge_queue(adapter, NAME) == 1
+    assert await purge_queue(adapter, NAME) == 0
+    assert (await look(adapter, NAME)).depth.record_count == 0
+
+
+async def test_purged_records_are_not_counted_as_confirmed(adapter: StorageAdapter) -> None:
+    await filled(adapter, b"1", b"2", b"3")
+    drain = await driven(adapter)
+    await drain.confirm(1, Counts(confirmed=1), 0)
+    await report(adapter, drain)
+    await purge_queue(adapter, NAME)
+    with pytest.raises(QueueLostError, match="moved by others"):
+        await drain.confirm(2, Counts(confirmed=1), 0)
+    second = await driven(adapter, 2)
+    assert second.counts == Counts(confirmed=1, purged=2)
+    await report(adapter, second)
+    await filled(adapter, b"4")
+    await second.confirm(4, Counts(confirmed=1), 0)
+    # Its driver is killed before it has written that down.
+    assert (await driven(adapter, 3)).counts == Counts(confirmed=2, purged=2)
+
+
+async def test_a_purge_beside_a_driver_counts_each_record_once(adapter: StorageAdapter) -> None:
+    count = 200
+    await filled(adapter, *(b"%d" % number for number in range(count)))
+    drain = await driven(adapter)
+    purged = 0
+
+    async def purge() -> None:
+        nonlocal purged
+        purged = await purge_queue(adapter, NAME)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(purge)
+        try:
+            for offset in range(1, count + 1):
+                await drain.confirm(offset, Counts(confirmed=1), 0)
+        except QueueLostError:
+            pass
+    assert drain.counts.confirmed + purged == count
+    await report(adapter, drain)
+    counts = (await driven(adapter, 2)).counts
+    assert counts == Counts(confirmed=drain.counts.confirmed, purged=purged)
+    assert total(counts) == count
+
+
+async def test_a_queue_that_is_driven_is_not_deleted(adapter: StorageAdapter) -> None:
+    await filled(adapter, b"1")
+    async with QueueLease(adapter, NAME, "broker 1").hold():
+        with pytest.raises(InvalidRequestError, match="driven by broker 1"):
+            await delete_queue(adapter, NAME)
+    await delete_queue(adapter, NAME)
+    assert await list_queues(adapter) == []
+
+
+async def test_nothing_is_left_of_a_deleted_queue(adapter: StorageAdapter) -> None:
+    await filled(adapter, b"1", b"2")
+    drain = await driven(adapter)
+    await drain.set_aside((await waiting(drain))[0], "no such table")
+    await drain.confirm(1, Counts(dead_lettered=1), 0)
+    await report(adapter, drain)
+    await adapter.put_state(names.writer_key(NAME, "w"), encode(WriterCounts(1, 2)))
+    async with QueueLease(adapter, NAME, "broker 1").hold():
+        pass
+    await delete_queue(adapter, NAME)
+    assert [value.key async for value in adapter.scan_state(b"queue")] == []
+    assert await adapter.list_shards("$queue/#") == []
+    assert await count_dead_letters(adapter, NAME) == 0
+    with pytest.raises(ShardNotFoundError):
+        await drain.read(1, max_bytes=1000, max_wait_s=0)
+
+
+async def test_a_look_tells_what_waits_and_since_when(adapter: StorageAdapter) -> None:
+    await filled(adapter, b"1", b"2", b"3")
+    drain = await driven(adapter)
+    await drain.confirm(1, Counts(confirmed=1), 0)
+    await adapter.put_state(names.writer_key(NAME, "broker 1"), encode(WriterCounts(1, 2)))
+    state = await look(adapter, NAME)
+    second = (await waiting(drain))[0]
+    assert (state.depth.first_offset, state.depth.record_count) == (1, 2)
+    assert 0 < state.depth.size_bytes <= state.shard.size_bytes
+    assert state.oldest_us == second.append_time_us
+    assert state.writers == {"broker 1": WriterCounts(1, 2)}
+    assert (state.status, state.lease, state.dead_letter_count) == (None, None, 0)
+
+
+@pytest.mark.parametrize(("trimmed_offset", "is_any_left"), [(2, True), (3, False)])
+async def test_a_look_does_not_mind_that_what_it_sees_is_brought_away(
+    adapter: StorageAdapter, monkeypatch: pytest.MonkeyPatch, trimmed_offset: int, is_any_left: bool
+) -> None:
+    await filled(adapter, b"1", b"2", b"3")
+    get_cursor = type(adapter).get_cursor
+
+    async def bring_away(self: StorageAdapter, shard: str, name: str) -> Cursor | None:
+        found = await get_cursor(self, shard, name)
+        await self.trim(shard, trimmed_offset)
+        return found
+
+    monkeypatch.setattr(type(adapter), "get_cursor", bring_away)
+    state = await look(adapter, NAME)
+    assert state.depth.record_count == 3
+    assert bool(state.oldest_us) is is_any_left
+
+
+async def test_what_waits_and_what_was_wished_survive(opening: Opening) -> None:
+    async with opening() as adapter:
+        await filled(adapter, b"1", b"2", b"3")
+        drain = await driven(adapter)
+        await drain.confirm(2, Counts(confirmed=2), 0)
+        await change_queue(adapter, NAME, is_paused=True)
+        before = await definition_of(adapter, NAME)
+    async with opening() as adapter:
+        assert await definition_of(adapter, NAME) == before
+        assert before.is_paused
+        drain = await driven(adapter, 2)
+        assert [record.value for record in await waiting(drain)] == [b"3"]
+        assert drain.counts == Counts(confirmed=2)

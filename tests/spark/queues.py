@@ -1,0 +1,130 @@
+"""Cache queues on a real server, for the tests of draining them: filled, looked at, driven by somebody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import trio
+
+from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, QueueLostError, QueueSettings
+from broker_adapter.cache_queue import ensure_queue as ensure
+from broker_adapter.cache_queue.names import CURSOR, lease_key, shard_of
+from broker_adapter.cache_queue.stored import Counts, Lease
+from broker_adapter.state_forms import encode
+from shards.record import Record
+
+QUICK = LeaseSettings(lease_s=1.5, renew_interval_s=0.1)
+PATIENCE_S = 60.0
+_Result = TypeVar("_Result")
+
+
+def at(server: str, work: Callable[[StorageAdapter], Awaitable[_Result]]) -> _Result:
+    """Do something with the store of a server."""
+
+    async def main() -> _Result:
+        with trio.fail_after(PATIENCE_S):
+            async with open_adapter(server) as adapter:
+                return await work(adapter)
+
+    return trio.run(main)
+
+
+def fill(server: str, queue: str, records: Sequence[Record], *, seal: bool = False) -> None:
+    """Put records into a queue, which is made if it is not there; perhaps seal all that it has then."""
+
+    async def work(adapter: StorageAdapter) -> None:
+        await ensure(adapter, queue, QueueSettings())
+        for first in range(0, len(records), 1000):
+            await adapter.append(shard_of(queue), records[first : first + 1000])
+        if seal:
+            await adapter.seal(shard_of(queue), wait=True)
+
+    at(server, work)
+
+
+def cursor_of(server: str, queue: str) -> int:
+    async def work(adapter: StorageAdapter) -> int:
+        cursor = await adapter.get_cursor(shard_of(queue), CURSOR)
+        return -1 if cursor is None else cursor.offset
+
+    return at(server, work)
+
+
+def trim(server: str, queue: str, before_offset: int) -> None:
+    async def work(adapter: StorageAdapter) -> None:
+        await adapter.trim(shard_of(queue), before_offset)
+
+    at(server, work)
+
+
+def drive_up_to(server: str, queue: str, offset: int) -> None:
+    """What a live bridge does whose sink takes the records below an offset."""
+
+    async def work(adapter: StorageAdapter) -> None:
+        async with QueueLease(adapter, queue, "bridge", QUICK).hold() as grant:
+            drain = QueueDrain(adapter, grant)
+            await drain.begin()
+            await drain.confirm(offset, Counts(confirmed=offset - drain.offset), 0)
+
+    at(server, work)
+
+
+def usurp(server: str, queue: str, *, cursor: bool = False) -> None:
+    """Take the lease away, or the cursor with it, from whoever holds it."""
+
+    async def work(adapter: StorageAdapter) -> None:
+        await adapter.put_state(lease_key(queue), encode(Lease("usurper", "claim", 99, 0)))
+        if cursor:
+            found = await adapter.get_cursor(shard_of(queue), CURSOR)
+            assert found is not None
+            await adapter.commit_cursor(shard_of(queue), CURSOR, found.offset)
+
+    at(server, work)
+
+
+@contextmanager
+def driven(server: str, queue: str, *, ask: bool = False) -> Iterator[list[str]]:
+    """Have somebody drive the queue while the block runs, as a bridge does.
+
+    Args:
+        ask: Stand aside for nobody.
+
+    Yields:
+        What it did so far: ``held`` and ``aside``, in turns; it holds the queue when the block begins.
+    """
+    turns: list[str] = []
+    is_held, over = threading.Event(), trio.Event()
+    tokens: list[trio.lowlevel.TrioToken] = []
+
+    async def drive(adapter: StorageAdapter) -> None:
+        lease = QueueLease(adapter, queue, "bridge", QUICK)
+        while True:
+            try:
+                async with lease.hold(ask=ask):
+                    turns.append("held")
+                    is_held.set()
+                    await trio.sleep_forever()
+            except QueueLostError:
+                turns.append("aside")
+                is_held.clear()
+
+    async def main() -> None:
+        tokens.append(trio.lowlevel.current_trio_token())
+        async with open_adapter(server) as adapter, trio.open_nursery() as nursery:
+            nursery.start_soon(drive, adapter)
+            await over.wait()
+            nursery.cancel_scope.cancel()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    try:
+        assert is_held.wait(PATIENCE_S)
+        yield turns
+        assert is_held.wait(PATIENCE_S), f"the driver did not come back: {turns}"
+    finally:
+        tokens[0].run_sync_soon(over.set)
+        thread.join()
