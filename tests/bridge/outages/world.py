@@ -160,17 +160,10 @@ class World:
         assert problems == [], "\n".join([*problems, self.logs])
         return rows
 
-    @property
-    def driver(self) -> Callable[[QueueState], Process | None]:
-        """Which broker drives the bridge."""
-        return lambda state: next(
-            (
-                broker
-                for number, broker in enumerate(self.brokers)
-                if state.lease and state.lease.holder == _name(number)
-            ),
-            None,
-        )
+    def driver_in(self, state: QueueState) -> Process | None:
+        """The broker that drives the bridge."""
+        holder = state.lease.holder if state.lease else ""
+        return next((broker for number, broker in enumerate(self.brokers) if _name(number) == holder), None)
 
     @property
     def logs(self) -> str:
@@ -216,7 +209,7 @@ async def open_world(
             publishers = [
                 Publisher(
                     f"p{number}",
-                    lambda: [process.ports["mqtt"] for process in processes if process.is_running],
+                    [process.ports["mqtt"] for process in processes],
                     ledger,
                     random.Random(rng.random()),
                     interval_s=_INTERVAL_S,
