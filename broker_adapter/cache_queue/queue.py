@@ -19,7 +19,7 @@ from broker_adapter.cache_queue.gauge import Depth, depth_of, offset_with_bytes_
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
 from broker_adapter.cache_queue.stored import Definition, Lease, Status, WriterCounts
 from broker_adapter.state_forms import decode, encode
-from shards.errors import InvalidRequestError, ShardNotFoundError, VersionConflictError
+from shards.errors import InvalidRequestError, OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from shards.model import Cursor, Mode, ShardInfo
 from shards.record import StoredRecord
 
@@ -287,10 +287,16 @@ async def _decoded(adapter: StorageAdapter, key: bytes, kind: type[Any]) -> Any:
 
 
 async def _oldest_us(adapter: StorageAdapter, shard: str, depth: Depth) -> int:
-    if not depth.record_count:
-        return 0
-    oldest = await adapter.read(shard, depth.first_offset, max_records=1)
-    return next((record.append_time_us for record in oldest.records if isinstance(record, StoredRecord)), 0)
+    first_offset = depth.first_offset
+    while first_offset < depth.next_offset:
+        try:
+            oldest = await adapter.read(shard, first_offset, max_records=1)
+        except OffsetOutOfRangeError as error:
+            # It was brought to the sink, and dropped, since the depth was seen.
+            first_offset = max(error.start_offset, first_offset + 1)
+            continue
+        return next((record.append_time_us for record in oldest.records if isinstance(record, StoredRecord)), 0)
+    return 0
 
 
 def _plain(value: object) -> str | int:

@@ -17,6 +17,7 @@ import trio
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.intake import Intake
+from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.mqtt.access import AccessControl, AccessRules
 from broker_adapter.mqtt.assembly import (
     access_control_of,
@@ -52,6 +53,7 @@ async def run_broker(
     config: BrokerConfig,
     read_again: Callable[[], BrokerConfig],
     *,
+    lease: LeaseSettings | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; report its addresses, as ``name=HOST:PORT``, once it accepts clients.
@@ -61,6 +63,7 @@ async def run_broker(
     Args:
         config: The settings.
         read_again: Gives the settings anew, at SIGHUP.
+        lease: How soon another broker takes a bridge over; the usual time if None.
         task_status: Gets the addresses; none if it was told to stop before it was ready.
 
     Raises:
@@ -71,7 +74,7 @@ async def run_broker(
     configure_log(config.log, ("journal", "broker_adapter"))
     # A thread that checked a password or waited for the disk gets the interpreter sooner than after the default 5 ms.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    process = _Process(config, read_again)
+    process = _Process(config, read_again, lease)
     if missing := process.nobody_can_connect:
         log.warning(missing)
     _allow_descriptors(config.limits.max_connections)
@@ -90,9 +93,12 @@ class _Readable:
 class _Process:
     """One run of a broker."""
 
-    def __init__(self, config: BrokerConfig, read_again: Callable[[], BrokerConfig]) -> None:
+    def __init__(
+        self, config: BrokerConfig, read_again: Callable[[], BrokerConfig], lease: LeaseSettings | None
+    ) -> None:
         self._config = config
         self._read_again = read_again
+        self._lease = lease
         self._access: AccessControl = access_control_of(config)
         self._tls = tls_of(config)
         self._listeners: Listeners | None = None
@@ -123,7 +129,7 @@ class _Process:
                 nursery.start_soon(self._tell_of_waiting, waiting)
                 async with open_adapter(self._config.broker.store) as adapter:
                     broker_id = broker_id_of(self._config)
-                    bridges = Bridges(adapter, bridges_of(self._config), broker_id)
+                    bridges = Bridges(adapter, bridges_of(self._config), broker_id, lease=self._lease)
                     broker = self._broker(adapter, broker_id, bridges.intake)
                     # Inside the adapter's life: the broker's last words go to the store.
                     async with trio.open_nursery() as serving:

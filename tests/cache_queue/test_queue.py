@@ -23,6 +23,7 @@ from broker_adapter.cache_queue.queue import change_queue, definition_of, delete
 from broker_adapter.cache_queue.stored import Counts, WriterCounts
 from broker_adapter.state_forms import encode
 from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
+from shards.model import Cursor
 from tests.adapter_contract.conftest import Opening
 from tests.cache_queue.queues import NAME, driven, filled, report, total, waiting
 
@@ -191,6 +192,24 @@ async def test_a_look_tells_what_waits_and_since_when(adapter: StorageAdapter) -
     assert state.oldest_us == second.append_time_us
     assert state.writers == {"broker 1": WriterCounts(1, 2)}
     assert (state.status, state.lease, state.dead_letter_count) == (None, None, 0)
+
+
+@pytest.mark.parametrize(("trimmed_offset", "is_any_left"), [(2, True), (3, False)])
+async def test_a_look_does_not_mind_that_what_it_sees_is_brought_away(
+    adapter: StorageAdapter, monkeypatch: pytest.MonkeyPatch, trimmed_offset: int, is_any_left: bool
+) -> None:
+    await filled(adapter, b"1", b"2", b"3")
+    get_cursor = type(adapter).get_cursor
+
+    async def bring_away(self: StorageAdapter, shard: str, name: str) -> Cursor | None:
+        found = await get_cursor(self, shard, name)
+        await self.trim(shard, trimmed_offset)
+        return found
+
+    monkeypatch.setattr(type(adapter), "get_cursor", bring_away)
+    state = await look(adapter, NAME)
+    assert state.depth.record_count == 3
+    assert bool(state.oldest_us) is is_any_left
 
 
 async def test_what_waits_and_what_was_wished_survive(opening: Opening) -> None:

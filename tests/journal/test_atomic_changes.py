@@ -68,11 +68,22 @@ class Model:
 
 
 @attrs.frozen
+class Value:
+    """Bytes that tell themselves in a few words when a test fails."""
+
+    mark: int
+    size_bytes: int
+
+    def __bytes__(self) -> bytes:
+        return b"%d." % self.mark + bytes(self.size_bytes)
+
+
+@attrs.frozen
 class Commit:
     """One request: values for shards, keys to set and keys to delete, each with what it expects of the version."""
 
-    appends: list[tuple[str, list[bytes]]]
-    puts: list[tuple[bytes, bytes, str]]
+    appends: list[tuple[str, list[Value]]]
+    puts: list[tuple[bytes, Value, str]]
     deletes: list[tuple[bytes, str]]
 
 
@@ -81,8 +92,7 @@ def mostly(*usual: Any, seldom: str) -> st.SearchStrategy[Any]:
 
 
 expectations = st.sampled_from(["any"] * 8 + ["none", "current", "wrong"])
-sizes = st.sampled_from([0, 1, 100, 5_000])
-values = st.builds(lambda mark, size: b"%d." % mark + bytes(size), st.integers(0, 99), sizes)
+values = st.builds(Value, st.integers(0, 99), st.sampled_from([0, 1, 100, 5_000]))
 commits = st.builds(
     Commit,
     st.lists(st.tuples(mostly(*SHARDS, seldom="nowhere"), st.lists(values, min_size=1, max_size=3)), max_size=4),
@@ -98,8 +108,8 @@ async def make_shards(engine: Engine) -> None:
 
 async def carry_out(engine: Engine, commit: Commit, model: Model) -> None:
     """Commit, and expect what the model says."""
-    appends = [(name, encode_values(some, timestamp_us=1)) for name, some in commit.appends]
-    puts = [Put(key, value, model.version(key, expects)) for key, value, expects in commit.puts]
+    appends = [(name, encode_values(list(map(bytes, some)), timestamp_us=1)) for name, some in commit.appends]
+    puts = [Put(key, bytes(value), model.version(key, expects)) for key, value, expects in commit.puts]
     deletes = [Delete(key, model.version(key, expects)) for key, expects in commit.deletes]
     refusal = model.refusal(commit)
     size_bytes = sum(len(batch) for _, batch in appends) + sum(len(put.value) for put in puts)
@@ -118,7 +128,7 @@ async def carry_out(engine: Engine, commit: Commit, model: Model) -> None:
     ]
     for (name, some), one in zip(commit.appends, appended, strict=True):
         assert one.base_offset == len(model.shards[name])
-        model.shards[name] += some
+        model.shards[name] += map(bytes, some)
     for put, value in zip(puts, stored, strict=True):
         assert (value.key, value.value) == (put.key, put.value)
         model.state[put.key] = (put.value, value.version)
@@ -138,6 +148,11 @@ async def check(engine: Engine, model: Model, *, names: list[str]) -> None:
 @given(history=st.lists(commits, max_size=12))
 async def test_commits_are_whole_or_refused_and_survive_a_crash_so(history: list[Commit]) -> None:
     files, model = SimulatedFileSystem(), Model()
+    with trio.fail_after(10):
+        await live(files, model, history)
+
+
+async def live(files: SimulatedFileSystem, model: Model, history: list[Commit]) -> None:
     async with open_simulated(files, config(journal_file_bytes=JOURNAL_FILE_BYTES)) as engine:
         await make_shards(engine)
         for commit in history:

@@ -100,7 +100,7 @@ async def test_shards_of_both_modes_and_state_change_together(tmp_path: Path) ->
         (whole(puts=(StatePutRequest(b"large", bytes(MIB + 1)),)), LimitExceededError),
     ],
     ids=[
-        *("nothing", "no shard", "no batch", "cut batch", "producer", "large batch", "key is there", "key is not there"),
+        *("nothing", "no shard", "no batch", "cut batch", "producer", "large batch", "key is there", "key is missing"),
         *("wrong version", "put and deleted", "put twice", "empty key", "long key", "large value"),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from broker_adapter.sinks import SinkUnavailableError, StaleEpochError
 from broker_adapter.sinks.files.queue_files import QueueFiles
@@ -102,6 +103,35 @@ def test_an_epoch_that_cannot_be_read_lets_nobody_write(tmp_path: Path) -> None:
     (tmp_path / ".queue-1.epoch").write_bytes(b"12")
     with pytest.raises(OSError, match="the epoch file is damaged"):
         files_of(tmp_path).take_over()
+
+
+async def test_a_disk_that_hangs_is_an_outage_and_what_it_still_takes_is_known_afterwards(tmp_path: Path) -> None:
+    stage = FilesStage(tmp_path / "sink")
+    await stage.start()
+    batches = batches_of(3, 5)
+    async with open_sink(stage, timeout_s=1) as sink:
+        await bring(sink, batches[:1])
+        with files_of(stage.directory)._locked():
+            for _ in range(3):  # more than there are threads
+                with pytest.raises(SinkUnavailableError, match=f"{stage.directory} did not take a file within"):
+                    await sink.write(batches[1])
+        await bring(sink, batches)
+    assert [each["n"] for each in await stage.rows()] == list(range(15))
+
+
+async def test_a_write_that_is_cancelled_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    stage = FilesStage(tmp_path / "sink")
+    await stage.start()
+    batches = batches_of(3, 5)
+    async with open_sink(stage) as sink:
+        await bring(sink, batches[:1])
+        with files_of(stage.directory)._locked(), trio.move_on_after(0.1) as scope:
+            await sink.write(batches[1])
+        assert scope.cancelled_caught
+        await sink.check()
+        assert await sink.position() in (5, 10)
+        await bring(sink, batches)
+    assert [each["n"] for each in await stage.rows()] == list(range(15))
 
 
 @pytest.fixture

@@ -227,6 +227,23 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], told: str) -
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "http://bridge:s3cret@service/"},
+        {"url": "s3cret"},
+        {"headers": {"X-Key": "s3cret", "X-Number": 1}},
+        {"token": ["s3cret"]},
+        {"pasword": "s3cret"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_told_without_secrets(settings: dict[str, Any]) -> None:
+    values = {f"sink.{name}": value for name, value in ({"url": "http://service/"} | settings).items()}
+    with pytest.raises(ConfigurationError, match=next(iter(settings))) as told:
+        Schema(attrs.make_class("Config", {"sink": attrs.field(type=HttpSettings)})).load(None, values)
+    assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
     "url", ["", "service", "ftp://service/", "http://", "http://user:word@service/", "http://a:0/"]
 )
 def test_what_is_no_url_of_a_service(url: str) -> None:
