@@ -264,6 +264,16 @@ class QueueLease:
             is_ours = found is not None and decode(Lease, found.key, found.value) == renewed
             return found if is_ours else None
 
+    async def _put_free(self, free: Lease) -> None:
+        try:
+            await self._adapter.put_state(self._key, encode(free), expected_version=self._version)
+        except VersionConflictError:
+            # A renewal that was cut off may have been carried out.
+            found = await self._adapter.get_state(self._key)
+            if found is None or decode(Lease, found.key, found.value).claim != free.claim:
+                return
+            await self._adapter.put_state(self._key, encode(free), expected_version=found.version)
+
     async def _give_back(self) -> None:
         """Let others have it at once; if that fails they wait for its end."""
         held, self._held = self._held, None
@@ -272,6 +282,6 @@ class QueueLease:
         free = Lease("", held.claim, held.epoch, held.renewal_count)
         with trio.move_on_after(_GIVE_BACK_S, shield=True):
             try:
-                await self._adapter.put_state(self._key, encode(free), expected_version=self._version)
+                await self._put_free(free)
             except (StorageError, trio.ClosedResourceError) as error:
                 _log.info("cache queue %s: the lease was not given back: %s", self._queue, error)
