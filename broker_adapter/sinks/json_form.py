@@ -33,7 +33,10 @@ def encode_value(value: Value) -> bytes:
     Raises:
         ValueError: It cannot be written; the message says why.
     """
-    return _encoded(value if value.__class__ in _AS_IT_IS else _plain(value))
+    try:
+        return _encode(value if value.__class__ in _AS_IT_IS else _plain(value))
+    except _UNWRITABLE as error:
+        raise _unwritable(error) from None
 
 
 def encode_row(row: Row) -> bytes:
@@ -42,20 +45,14 @@ def encode_row(row: Row) -> bytes:
     Raises:
         ValueError: See `encode_value`.
     """
-    return _encoded({name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in row.items()})
+    try:
+        return _encode({name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in row.items()})
+    except _UNWRITABLE as error:
+        raise _unwritable(error) from None
 
 
 def encode_rows(rows: Iterable[Row]) -> tuple[list[bytes], tuple[Refusal, ...]]:
     """All rows that can be written, and the others with the reason for each."""
-    rows = list(rows)
-    try:
-        # All at once is much cheaper than one by one, and hardly ever is there one that cannot be written.
-        return [
-            _encode({name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in row.items()})
-            for row in rows
-        ], ()
-    except _UNWRITABLE:
-        pass  # each is asked below
     encoded, refusals = [], []
     for index, row in enumerate(rows):
         try:
@@ -65,14 +62,13 @@ def encode_rows(rows: Iterable[Row]) -> tuple[list[bytes], tuple[Refusal, ...]]:
     return encoded, tuple(refusals)
 
 
-def _encoded(value: Any) -> bytes:
-    try:
-        return _encode(value)
-    except UnicodeEncodeError as error:
-        # As it is, the message would repeat the whole text.
-        raise ValueError(f"a text cannot be written as JSON: {error.reason}") from None
-    except _UNWRITABLE as error:
-        raise ValueError(f"a value cannot be written as JSON: {error}") from error
+def _unwritable(error: Exception) -> ValueError:
+    # The message of Python's own error would repeat the whole text.
+    if isinstance(error, UnicodeEncodeError):
+        return ValueError(f"a text cannot be written as JSON: {error.reason}")
+    if isinstance(error, RecursionError):
+        return ValueError("a value cannot be written as JSON: it is nested too deeply")
+    return ValueError(f"a value cannot be written as JSON: {error}")
 
 
 def _plain(value: Any) -> Any:
@@ -80,11 +76,9 @@ def _plain(value: Any) -> Any:
     kind = value.__class__
     if kind is bytes:
         return _text(value)
-    if kind is dict:
-        return {name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in value.items()}
     if isinstance(value, _BYTES):
         return _text(bytes(value))
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [each if each.__class__ in _AS_IT_IS else _plain(each) for each in value]
