@@ -7,14 +7,15 @@ written again by the next attempt.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import attrs
 import trio
 
 from broker_adapter.bridge.pace import RateLimit, SlowStart
-from broker_adapter.bridge.preparing import Letter, Prepared, Preparer
+from broker_adapter.bridge.preparing import NOTHING, Letter, Prepared, Preparer
 from broker_adapter.bridge.settling import Settler
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
@@ -165,21 +166,28 @@ class Attempt:
                     return
                 await self._changed.park()
                 continue
-            flight = self._flights[0]
-            await self._confirm(flight)
-            self._flights.popleft()
-            self._window.release()
+            # While one was confirmed several may have been settled: one step of the cursor is enough for them.
+            settled = tuple(takewhile(lambda flight: flight.is_settled, self._flights))
+            await self._confirm(settled)
+            for _ in settled:
+                self._flights.popleft()
+                self._window.release()
             self._changed.unpark_all()
             if not self._flights:
                 await self._drain.trim()
 
-    async def _confirm(self, flight: _Flight) -> None:
-        prepared = flight.prepared
-        letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
-        for letter in letters:
-            await self._drain.set_aside(letter.record, letter.reason)
-        taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
-        await self._drain.confirm(prepared.batch.next_offset, added(prepared.skipped, taken), prepared.batch.size_bytes)
+    async def _confirm(self, flights: Sequence[_Flight]) -> None:
+        """Confirm batches that follow one another."""
+        outcome, size_bytes = NOTHING, 0
+        for flight in flights:
+            prepared = flight.prepared
+            letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
+            for letter in letters:
+                await self._drain.set_aside(letter.record, letter.reason)
+            taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
+            outcome = added(outcome, added(prepared.skipped, taken))
+            size_bytes += prepared.batch.size_bytes
+        await self._drain.confirm(flights[-1].prepared.batch.next_offset, outcome, size_bytes)
 
     async def _until_confirmed(self) -> None:
         while self._flights:
