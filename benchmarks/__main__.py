@@ -1,7 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
-Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load`, `idle_shards`, `history` and
-`mqtt`.
+Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load`, `idle_shards`, `history`,
+`mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks import adapter_load, client_load, contenders, history, idle_shar
 from benchmarks.load import LoadError, Timing
 from benchmarks.mqtt import measurements as mqtt
 from benchmarks.processes import ProcessError
+from benchmarks.queues import measurements as queues
 from benchmarks.rows import rows
 from benchmarks.stage import Stage, file_system_of
 from shards.errors import StorageError
@@ -45,6 +46,8 @@ QUICK_CONNECTIONS = 1000
 FULL_CONNECTIONS = 10_000
 QUICK_QUEUED = 20_000
 FULL_QUEUED = 100_000
+QUICK_WAITING = 20_000
+FULL_WAITING = 100_000
 TABLE_WIDTH = 165
 EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup, trio.TooSlowError)
 
@@ -59,7 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = QUICK_RECORDS if quick else FULL_RECORDS
     connections = QUICK_CONNECTIONS if quick else FULL_CONNECTIONS
     queued = QUICK_QUEUED if quick else FULL_QUEUED
-    all_rows = rows(shards=shards, many=ours.MANY_SHARDS, history=records, connections=connections, queued=queued)
+    waiting = QUICK_WAITING if quick else FULL_WAITING
+    all_rows = rows(
+        shards=shards,
+        many=ours.MANY_SHARDS,
+        history=records,
+        connections=connections,
+        queued=queued,
+        waiting=waiting,
+    )
     wanted = runs.select(all_rows, arguments.rows)
     if not wanted:
         Console(stderr=True).print(f"no row matches {arguments.rows!r}; try --list")
@@ -76,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     timing = QUICK if quick else FULL
     rounds: int = arguments.runs or (QUICK_RUNS if quick else FULL_RUNS)
     with Stage(Path(tempfile.mkdtemp(prefix="run-", dir=directory)), keep=arguments.keep) as stage:
-        samples = _measure(stage, wanted, shards, records, connections, queued, timing, rounds, quick)
+        samples = _measure(stage, wanted, shards, records, connections, queued, waiting, timing, rounds, quick)
     lines = runs.evaluate(wanted, samples)
     machine = _machine(directory)
     form = "quick" if quick else "full"
@@ -109,6 +120,7 @@ def _measure(
     records: int,
     connections: int,
     queued: int,
+    waiting: int,
     timing: Timing,
     rounds: int,
     quick: bool,
@@ -146,6 +158,7 @@ def _measure(
                 queued=queued,
                 progress=lambda done, total: bar.update(connecting, completed=done, total=total, visible=done < total),
             ),
+            *queues.measurements(stage, waiting=waiting),
         ]
         plan = runs.schedule(measurements, {row.key for row in wanted}, rounds)
 

@@ -20,6 +20,8 @@ import attrs
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+READY = re.compile(r"^ready")
 READY_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
@@ -32,20 +34,24 @@ class ProcessError(Exception):
 
 
 @attrs.define(slots=True)
-class Server:
-    """A running server that this program started.
+class Child:
+    """A process that this program started.
 
     Attributes:
-        process: The child process.
-        address: Where it listens.
-        ready_s: Time from exec to accepting.
+        process: Its handle.
+        ready_s: Time from exec to readiness.
         log_path: What it printed.
     """
 
     process: subprocess.Popen[bytes]
-    address: tuple[str, int]
     ready_s: float
     log_path: Path
+
+    def processor_s(self) -> float:
+        """Processor time that it has used by now, in all its threads."""
+        # The name of the program, in parentheses, may hold anything.
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def resident_bytes(self) -> int:
         """Resident memory of the process and its children (a server may keep workers)."""
@@ -62,6 +68,17 @@ class Server:
                 self.process.kill()
                 self.process.wait()
         return time.perf_counter() - begun_at
+
+
+@attrs.define(slots=True)
+class Server(Child):
+    """A running server that this program started; ready when it accepts.
+
+    Attributes:
+        address: Where it listens.
+    """
+
+    address: tuple[str, int]
 
 
 def resident_bytes(pid: int) -> int:
@@ -108,14 +125,14 @@ def installed(program: str) -> str:
     return path
 
 
-def start_listening(argv: Sequence[str], port: int, log_path: Path) -> Server:
+def start_listening(argv: Sequence[str], port: int, log_path: Path, *, cwd: Path | None = None) -> Server:
     """Start a server that listens on the given port and wait until it accepts."""
     begun_at = time.perf_counter()
-    process = _spawn(argv, log_path)
+    process = _spawn(argv, log_path, cwd=cwd)
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-            return Server(process, ("127.0.0.1", port), time.perf_counter() - begun_at, log_path)
+            return Server(process, time.perf_counter() - begun_at, log_path, ("127.0.0.1", port))
         except OSError as error:
             _check_starting(process, begun_at, log_path, error)
             time.sleep(0.01)
@@ -123,20 +140,32 @@ def start_listening(argv: Sequence[str], port: int, log_path: Path) -> Server:
 
 def start_announcing(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> Server:
     """Start a server that prints ``ready`` and its addresses in a line; the first loopback address is taken."""
-    begun_at = time.perf_counter()
-    process = _spawn(argv, log_path, cwd=cwd)
-    while True:
-        for line in log_path.read_text(errors="replace").splitlines(keepends=True):
-            match = READY_ADDRESS.search(line)
-            if line.startswith("ready") and line.endswith("\n") and match:
-                return Server(process, ("127.0.0.1", int(match.group(1))), time.perf_counter() - begun_at, log_path)
-        _check_starting(process, begun_at, log_path, None)
-        time.sleep(0.005)
+    child, address = _start_ready(argv, log_path, cwd, READY_ADDRESS)
+    return Server(child.process, child.ready_s, log_path, ("127.0.0.1", int(address[1])))
+
+
+def start_ready(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> Child:
+    """Start a program that listens nowhere and prints a line that begins with ``ready``."""
+    return _start_ready(argv, log_path, cwd, READY)[0]
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
     """Command line that runs a module of this repository with this interpreter."""
     return [sys.executable, "-m", module, *arguments]
+
+
+def _start_ready(
+    argv: Sequence[str], log_path: Path, cwd: Path | None, wanted: re.Pattern[str]
+) -> tuple[Child, re.Match[str]]:
+    begun_at = time.perf_counter()
+    process = _spawn(argv, log_path, cwd=cwd)
+    while True:
+        for line in log_path.read_text(errors="replace").splitlines(keepends=True):
+            match = wanted.search(line)
+            if line.startswith("ready") and line.endswith("\n") and match:
+                return Child(process, time.perf_counter() - begun_at, log_path), match
+        _check_starting(process, begun_at, log_path, None)
+        time.sleep(0.005)
 
 
 def _spawn(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> subprocess.Popen[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.mqtt import rows as mqtt
+from benchmarks.queues import rows as queues
 from benchmarks.runs import Goal, Row
 
 VALUE_BYTES = 100
@@ -21,7 +22,7 @@ SINGLE_STORED_MB = (HEADER_BYTES + 8 + 104 + 40) / 1e6
 BATCHED_STORED_MB = (SMALL_BATCH_BYTES + 40) / BATCH_RECORDS / 1e6
 
 
-def rows(*, shards: int, many: int, history: int, connections: int, queued: int) -> list[Row]:
+def rows(*, shards: int, many: int, history: int, connections: int, queued: int, waiting: int) -> list[Row]:
     """All rows.
 
     Args:
@@ -30,6 +31,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int)
         many: Shards that the spread row appends to.
         connections: Idle MQTT connections; the goal is for 10,000.
         queued: Messages that wait for an MQTT session; the goal is for 100,000.
+        waiting: Records that wait in a cache queue.
     """
     return [
         *_limits(),
@@ -40,6 +42,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int)
         *_idle(shards),
         *_history(history),
         *mqtt.rows(idle=connections, queued=queued),
+        *queues.rows(waiting=waiting),
     ]
 
 

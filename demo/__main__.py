@@ -21,7 +21,7 @@ from demo.scenario import run_scenario
 from shards.errors import StorageError
 
 _LEAST_SECONDS, _MOST_SECONDS = 3.0, 3600.0
-_TABLE_WIDTH = 140
+_TABLE_WIDTH = 150
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

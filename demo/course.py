@@ -14,6 +14,9 @@ class Course:
         switched_modes: Its modes, as they were before the server was killed.
         broker_killed_at_us: Just before the SIGKILL to the broker.
         server_killed_at_us: Just before the SIGKILL to the server.
+        warehouse_s: How long the warehouse was out.
+        queue_grew_to: Messages that waited for it when it came back.
+        drained_s: From then until none did.
         server_back_at_us: The new server accepts: what was acknowledged before may have been in memory.
     """
 
@@ -22,6 +25,9 @@ class Course:
     broker_killed_at_us: int = 0
     server_killed_at_us: int = 0
     server_back_at_us: int = 0
+    warehouse_s: float = 0.0
+    queue_grew_to: int = 0
+    drained_s: float = 0.0
     away_s: float = 0.0
     catching_up: tuple[int, float] = (0, 0.0)
     replayed: tuple[int, float] = (0, 0.0)

@@ -1,4 +1,4 @@
-"""What happens, in order: a mode switch, a session goes away, a broker is killed, then the server; a replay, the check.
+"""What happens, in order: a mode switch; a session goes away; broker, warehouse and server are killed; a replay.
 
 For the history everything is sealed, and Spark counts what the server had. Nobody tells the clients anything: they find
 another broker on their own, as the brokers find the server.
@@ -15,20 +15,26 @@ from typing import Final
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.cache_queue import look
 from demo.clients.crowd import MEMORY_TOPICS, NOT_KEPT, TOPICS, Crowd
 from demo.course import Course
 from demo.display import Display
 from demo.errors import DemoError
 from demo.evidence.read_back import ReadBack, lies_in_file, mode_history, read_shard
-from demo.processes import Broker, Server, free_port
+from demo.processes import Broker, Server, WarehouseService, free_port
+from demo.processes.broker import BRIDGE
 from demo.results.history import History, expected_figures, query_sealed
 from demo.results.outcome import Outcome, outcome_of
+from demo.warehouse.contents import read_contents
 from journal.check import check_directory
 from shards.model import Mode, ShardInfo
 
 BROKERS: Final = ("broker-1", "broker-2", "broker-3")
 
-TO_FILE_AT, AWAY_AT, TO_MEMORY_AT, KILL_BROKER_AT, KILL_SERVER_AT, BACK_AT = 0.1, 0.15, 0.25, 0.35, 0.55, 0.75
+TO_FILE_AT, AWAY_AT, TO_MEMORY_AT, KILL_BROKER_AT, OUTAGE_AT, KILL_SERVER_AT, BACK_AT, OUTAGE_END_AT = (
+    *(0.1, 0.15, 0.25, 0.35),
+    *(0.4, 0.55, 0.75, 0.9),
+)
 """When the steps come, as shares of the run."""
 
 _WAIT_S = 30.0
@@ -50,13 +56,17 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
         DemoError: It could not be carried through.
     """
     course, data = Course(), directory / "data"
-    async with Server(data, free_port(), directory / "server.log") as server:
+    warehouse = WarehouseService(directory / "warehouse.sqlite", free_port(), directory / "warehouse.log")
+    async with Server(data, free_port(), directory / "server.log") as server, warehouse:
         await server.start()
-        async with _brokers(server, directory) as brokers, open_adapter(server.url) as adapter:
+        await warehouse.start()
+        async with _brokers(server, warehouse, directory) as brokers, open_adapter(server.url) as adapter:
             display.step(f"a journal server ({server.url}) and {', '.join(BROKERS)} accept, data in {data}")
             crowd = Crowd([broker.port for broker in brokers], rate)
             try:
-                await _publish(adapter, server, brokers, crowd, course, seconds, display)
+                await _publish(adapter, server, warehouse, brokers, crowd, course, seconds, display)
+                await _drain(adapter, course, display)
+                crowd.warehouse = read_contents(warehouse.database)
                 display.step("the checker reads every shard and compares it with the clients' ledgers")
                 infos = {info.name: info for info in await adapter.list_shards(TOPICS)}
                 stored = {name: await read_shard(adapter, info) for name, info in infos.items()}
@@ -94,10 +104,21 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
 
 
 @asynccontextmanager
-async def _brokers(server: Server, directory: Path) -> AsyncIterator[list[Broker]]:
+async def _brokers(server: Server, warehouse: WarehouseService, directory: Path) -> AsyncIterator[list[Broker]]:
     """Three brokers for the length of the block."""
     async with AsyncExitStack() as stack:
-        brokers = [Broker(name, server.url, free_port(), MEMORY_TOPICS, directory) for name in BROKERS]
+        brokers = [
+            Broker(
+                name,
+                server.url,
+                free_port(),
+                topics=TOPICS,
+                memory_topics=MEMORY_TOPICS,
+                warehouse_url=warehouse.url,
+                directory=directory,
+            )
+            for name in BROKERS
+        ]
         for broker in brokers:
             await stack.enter_async_context(broker)
         async with trio.open_nursery() as nursery:
@@ -109,6 +130,7 @@ async def _brokers(server: Server, directory: Path) -> AsyncIterator[list[Broker
 async def _publish(
     adapter: StorageAdapter,
     server: Server,
+    warehouse: WarehouseService,
     brokers: Sequence[Broker],
     crowd: Crowd,
     course: Course,
@@ -146,11 +168,23 @@ async def _publish(
             await _switch_mode(adapter, crowd, course, Mode.MEMORY, display)
             await trio.sleep_until(at(KILL_BROKER_AT))
             await _kill_broker(brokers[0], crowd, course, display)
+            await trio.sleep_until(at(OUTAGE_AT))
+            out_at = trio.current_time()
+            await warehouse.kill()
+            display.step("SIGKILL to the warehouse: what the bridge would bring it waits in the queue from now on")
             await trio.sleep_until(at(KILL_SERVER_AT))
             await _kill_server(adapter, server, crowd, course, display)
             await trio.sleep_until(at(BACK_AT))
             course.away_s = trio.current_time() - left_at
             await _come_back(crowd, port, course, display)
+            await trio.sleep_until(at(OUTAGE_END_AT))
+            await warehouse.start()
+            course.warehouse_s = trio.current_time() - out_at
+            course.queue_grew_to = (await look(adapter, BRIDGE)).depth.record_count
+            course.drained_s = -trio.current_time()
+            display.step(
+                f"the warehouse is back after {course.warehouse_s:.1f} s; {course.queue_grew_to:,} messages wait"
+            )
             await trio.sleep_until(at(1.0))
             nursery.cancel_scope.cancel()
 
@@ -162,6 +196,15 @@ async def _publish(
     await _until("not everything that was published is acknowledged", is_through)
     course.publishing_s = trio.current_time() - begun_at
     display.step(crowd.in_words())
+
+
+async def _drain(adapter: StorageAdapter, course: Course, display: Display) -> None:
+    """Wait until nothing waits for the warehouse; the broker that drove the bridge may be the one that was killed."""
+    with _deadline("not everything reached the warehouse"):
+        while (await look(adapter, BRIDGE)).depth.record_count:  # noqa: ASYNC110  other processes empty it
+            await trio.sleep(_LOOK_INTERVAL_S)
+    course.drained_s += trio.current_time()
+    display.step(f"the queue is empty {course.drained_s:.1f} s after that")
 
 
 async def _switch_mode(adapter: StorageAdapter, crowd: Crowd, course: Course, mode: Mode, display: Display) -> None:

@@ -55,6 +55,7 @@ class Group:
 
     __slots__ = (
         "_done",
+        "_is_finished",
         "acks",
         "buffers",
         "committed",
@@ -83,6 +84,7 @@ class Group:
         self.next_lsn = 0
         self.committed = False
         self._done: trio.Event | None = None
+        self._is_finished = False
 
     @property
     def is_empty(self) -> bool:
@@ -97,9 +99,11 @@ class Group:
             self.touched.append(shard)
 
     def done(self) -> trio.Event:
-        """Set when the group is published, or has failed."""
+        """Set when the group is published, or has failed; that may be before anybody asks."""
         if self._done is None:
             self._done = trio.Event()
+            if self._is_finished:
+                self._done.set()
         return self._done
 
     def finish(self) -> None:
@@ -107,6 +111,7 @@ class Group:
         for give_back in self.held:
             give_back()
         self.held.clear()
+        self._is_finished = True
         if self._done is not None:
             self._done.set()
 

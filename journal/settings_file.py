@@ -231,7 +231,7 @@ class _Problems:
         for problem in others:
             if isinstance(problem, ForbiddenExtraKeysError):
                 for key in sorted(problem.extra_fields):
-                    told = unknown(f"{key} = {values[key]!r}", attributes, key)
+                    told = unknown(_assigned(key, values[key], attributes.values()), attributes, key)
                     self.add(f"[{section}] {told}", source=self._source_of(f"{section}.{key}"))
 
     def _take_table(self, error: IterableValidationError, name: str, rows: list[dict[str, Any]]) -> None:
@@ -251,19 +251,20 @@ class _Problems:
             for problem in others:
                 if isinstance(problem, ForbiddenExtraKeysError):
                     for key in sorted(problem.extra_fields):
-                        told = unknown(f"{key} = {rows[index][key]!r}", attributes, key)
+                        told = unknown(_assigned(key, rows[index][key], attributes.values()), attributes, key)
                         self.add(f"[[{name}]] number {index + 1}: {told}")
 
     def add_value(self, section: str, key: str, value: object, problem: str) -> None:
         attribute = self._schema.sections[section][key]
         self.add(
-            f"[{section}] {key} = {value!r} {problem}; allowed: {allowed(attribute)}",
+            f"[{section}] {_assigned(key, value, [attribute])} {problem}; allowed: {allowed(attribute)}",
             source=self._source_of(f"{section}.{key}"),
         )
 
     def add_row_value(self, name: str, index: int, key: str, value: object, problem: str) -> None:
         attribute = self._schema.tables[name][key]
-        self.add(f"[[{name}]] number {index + 1}: {key} = {value!r} {problem}; allowed: {allowed(attribute)}")
+        told = f"{_assigned(key, value, [attribute])} {problem}; allowed: {allowed(attribute)}"
+        self.add(f"[[{name}]] number {index + 1}: {told}")
 
     def _source_of(self, name: str) -> str:
         return f"override {name}" if name in self._overrides else self._source
@@ -278,6 +279,14 @@ def unknown(found: str, known: Iterable[str], name: str | None = None) -> str:
     close = difflib.get_close_matches((name or found).strip("[]"), names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
     return f"{found} is unknown; {hint}"
+
+
+def _assigned(key: str, value: object, attributes: Iterable[attrs.Attribute[Any]]) -> str:
+    """How a file has it, without the value if one of the attributes that it may be meant for is a secret.
+
+    Secrets are the attributes that their class leaves out of its ``repr``.
+    """
+    return f"{key} = {value!r}" if all(each.repr for each in attributes) else key
 
 
 def _read(path: str) -> dict[str, object]:

@@ -67,9 +67,9 @@ def numbered(count: int) -> list[Chunk]:
     ]
 
 
-def receive_all(connection: Connection, count: int) -> bytes:
+def receive_all(connection: Connection, count: int, *, topic: str = TOPIC, payload_bytes: int = PAYLOAD_BYTES) -> bytes:
     """Receive and acknowledge until so many messages have come; their numbers as they came."""
-    cutter = packets.DeliveryCutter(TOPIC, PAYLOAD_BYTES)
+    cutter = packets.DeliveryCutter(topic, payload_bytes)
     connection.socket.settimeout(TIMEOUT_S)
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     numbers: list[bytes] = []

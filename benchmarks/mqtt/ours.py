@@ -26,15 +26,17 @@ class OurBrokers:
     Args:
         directory: Fresh directory for data and logs; must lie on a real disk.
         count: How many brokers.
+        more_config: Goes behind the configuration of each.
     """
 
-    def __init__(self, directory: Path, *, count: int) -> None:
+    def __init__(self, directory: Path, *, count: int, more_config: str = "") -> None:
         self.brokers: list[processes.Server] = []
         self._journal = start_journal(directory / "data", directory / "journal.log")
         try:
             for number in range(count):
                 config_path = directory / f"broker-{number}.toml"
-                config_path.write_text(CONFIG.format(broker_id=f"bench-{number}", port=self._journal.address[1]))
+                config = CONFIG.format(broker_id=f"bench-{number}", port=self._journal.address[1])
+                config_path.write_text(config + more_config)
                 argv = processes.python_module("broker_adapter.mqtt.cli.main", "--config", str(config_path.resolve()))
                 log_path = directory / f"broker-{number}.log"
                 self.brokers.append(processes.start_announcing(argv, log_path, cwd=REPOSITORY))

@@ -38,6 +38,21 @@ class Redis:
     def close(self) -> None:
         self._server.stop()
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._server.address
+
+    def length(self, stream: str) -> int:
+        """How many entries a stream has."""
+        with load.connect(self._server.address) as connection:
+            connection.sendall(_command(b"XLEN", stream.encode()))
+            return int(connection.recv(64).strip(b":\r\n"))
+
+    def delete(self, key: str) -> None:
+        """Remove a stream."""
+        self._delete(key.encode())
+
     def append_rate(self, value_bytes: int, timing: load.Timing, *, window: int = WINDOW) -> float:
         """Answered XADDs per second to a fresh stream."""
         key = next(self._keys)

@@ -35,7 +35,7 @@ class _Flight:
     """
 
     prepared: Prepared
-    is_settled: trio.Event = attrs.field(factory=trio.Event)
+    is_settled: bool = False
     refused: list[Letter] = attrs.field(factory=list)
 
 
@@ -88,19 +88,20 @@ class Attempt:
             StorageError: The store does not answer.
         """
         send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)
-        async with trio.open_nursery() as nursery:
-
-            def start(task: Callable[[], Awaitable[None]]) -> None:
-                nursery.start_soon(self._guarded, task, nursery.cancel_scope)
-
-            start(lambda: self._prepare(send))
-            start(lambda: self._write_all(receive, nursery))
-            start(self._confirm_all)
+        async with trio.open_nursery() as confirming:
+            confirming.start_soon(self._guarded, self._confirm_all, confirming.cancel_scope)
+            # An outage ends this nursery alone: what the sink had taken before is still confirmed.
+            async with trio.open_nursery() as writing:
+                scope = writing.cancel_scope
+                writing.start_soon(self._guarded, lambda: self._prepare(send), scope)
+                writing.start_soon(self._guarded, lambda: self._write_all(receive, writing), scope)
+            self._is_written = True
+            self._changed.unpark_all()
         if self._failure is not None:
             raise self._failure
 
     async def _guarded(self, task: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
-        """Run a task; the first failure of one ends all."""
+        """Run a task; the first failure of one ends those of the scope."""
         try:
             await task()
         except (SinkError, StorageError) as error:
@@ -131,8 +132,6 @@ class Attempt:
                 await self._sink_room.acquire()
                 # It runs up to its first wait before the next can be started, so writes begin in order.
                 await nursery.start(self._write, flight, nursery.cancel_scope)
-        self._is_written = True
-        self._changed.unpark_all()
 
     async def _next(self, receive: trio.MemoryReceiveChannel[Prepared]) -> Prepared | None:
         """The next batch, asking the sink now and then how it is while there is none; None at the end."""
@@ -154,17 +153,19 @@ class Attempt:
             if flight.prepared.records:
                 self._slow_start.succeeded()
                 self._on_taken()
-            flight.is_settled.set()
+            flight.is_settled = True
+            self._changed.unpark_all()
 
         await self._guarded(settle, scope)
 
     async def _confirm_all(self) -> None:
-        while self._flights or not self._is_written:
-            if not self._flights:
+        while True:
+            if not self._flights or not self._flights[0].is_settled:
+                if self._is_written:
+                    return
                 await self._changed.park()
                 continue
             flight = self._flights[0]
-            await flight.is_settled.wait()
             await self._confirm(flight)
             self._flights.popleft()
             self._window.release()

@@ -73,7 +73,7 @@ class BridgeTable:
 
     name: Name
     topics: Filters
-    sink: SinkTable
+    sink: SinkTable = field(repr=False)
     fields: Fields = field(factory=dict)
     mode: QueueMode = QueueMode.FILE
     memory_bytes: Size = field(default=64 * MIB, metadata=bytes_within(1 * MIB, 64 * GIB))

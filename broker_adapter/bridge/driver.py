@@ -87,7 +87,7 @@ class BridgeDriver:
         reporter = Reporter(self._adapter, grant, drain, self._clock)
         async with self._spec.open_sink(context) as sink:
             try:
-                await _Driving(self._adapter, self._spec, sink, drain, reporter, self._clock).run()
+                await _Driving(self._adapter, self._spec, sink, drain, reporter, grant, self._clock).run()
             finally:
                 with trio.move_on_after(_PAUSE_S, shield=True):
                     await sink.aclose()
@@ -103,9 +103,11 @@ class _Driving:
         sink: Sink,
         drain: QueueDrain,
         reporter: Reporter,
+        grant: Grant,
         clock: Clock,
     ) -> None:
         self._adapter = adapter
+        self._grant = grant
         self._spec = spec
         self._sink = sink
         self._drain = drain
@@ -117,7 +119,7 @@ class _Driving:
         self._failure: Exception | None = None
 
     async def run(self) -> None:
-        """Drive until the lease is lost; see `BridgeDriver.run` for what it raises."""
+        """Drive until the lease is lost or asked for; see `BridgeDriver.run` for what it raises."""
         async with trio.open_nursery() as nursery:
 
             async def guarded(task: Callable[[], Awaitable[None]]) -> None:
@@ -129,13 +131,14 @@ class _Driving:
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(guarded, self._reporter.run)
-            nursery.start_soon(guarded, self._bring_for_ever)
+            await guarded(self._bring_until_asked)
+            nursery.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
 
-    async def _bring_for_ever(self) -> None:
+    async def _bring_until_asked(self) -> None:
         await self._reporter.report()
-        while True:
+        while not self._grant.is_asked_for.is_set():
             if self._reporter.is_paused:
                 self._reporter.tell("paused")
                 await self._reporter.wait_for_wishes()
@@ -181,8 +184,13 @@ class _Driving:
                 await self._reporter.wait_for_wishes()
             attempt.stop()
 
+        async def stop_when_asked() -> None:
+            await self._grant.is_asked_for.wait()
+            attempt.stop()
+
         async with background_tasks() as tasks:
             tasks.start_soon(stop_when_paused)
+            tasks.start_soon(stop_when_asked)
             await attempt.run()
 
     def _taken(self) -> None:

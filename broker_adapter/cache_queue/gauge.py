@@ -80,11 +80,16 @@ class Gauge:
         self._next_offset = 0
         self._new_bytes = 0
         self._new_offset = 0
+        self._committed = [0, 0]
+        self._committed_before = [0, 0]
 
     def begin_look(self) -> None:
         """The store is asked now: what is settled from here on may or may not be in its answer."""
         self._new_bytes = 0
         self._new_offset = 0
+        for at, value in enumerate(self._committed):
+            self._committed_before[at] += value
+        self._committed = [0, 0]
 
     def look(self, depth: Depth) -> None:
         """Take over what the store said. What is under way may be in it already: until it is known it counts twice.
@@ -92,6 +97,7 @@ class Gauge:
         So do the bytes of what was settled meanwhile, until the next look. A queue that was made anew begins again.
         """
         self._depth = depth
+        self._committed_before = [0, 0]
         self._next_offset = max(depth.next_offset, self._new_offset)
         self._added_bytes = self._new_bytes if self._new_offset > depth.next_offset else 0
 
@@ -115,12 +121,21 @@ class Gauge:
             self._new_bytes += added_bytes
             self._next_offset = self._new_offset = next_offset
 
+    def committed(self, count: int, size_bytes: int) -> None:
+        """Records were put in by a commit, whose outcome is not told here: the look after the next knows of them."""
+        self._committed[0] += count
+        self._committed[1] += size_bytes
+
     @property
     def record_count(self) -> int:
         """Records that wait or are on their way."""
-        return self._next_offset - self._depth.first_offset + self._under_way_count
+        return self._next_offset - self._depth.first_offset + self._under_way_count + self._unlocated(0)
 
     @property
     def size_bytes(self) -> int:
         """Bytes that wait or are on their way, about."""
-        return self._depth.size_bytes + self._added_bytes + self._under_way_bytes
+        return self._depth.size_bytes + self._added_bytes + self._under_way_bytes + self._unlocated(1)
+
+    def _unlocated(self, at: int) -> int:
+        """Records, or bytes, that were committed and are not known to be in what the store said."""
+        return self._committed_before[at] + self._committed[at]

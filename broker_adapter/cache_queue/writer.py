@@ -142,16 +142,18 @@ class QueueWriter:
             "later, raise max_bytes or max_records of its [[bridge]], or choose another overflow"
         )
 
-    def admits(self, count: int) -> bool:
-        """Whether so many records may be put in by a commit; if not they are dropped, and counted as such.
+    def for_commit(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Records as they are to be put in by a `StorageAdapter.commit`; none if they are dropped, and counted as such.
 
         A queue that rejects takes them all the same: there is no producer any more who could be told.
         """
         self._has_traffic.set()
-        if self._settings.overflow is not Overflow.DROP_NEWEST or not self.is_full:
-            return True
-        self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + count)
-        return False
+        count = len(records)
+        if self._settings.overflow is Overflow.DROP_NEWEST and self.is_full:
+            self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + count)
+            return ()
+        self._gauge.committed(count, _size_of(records))
+        return self._aged(records)
 
     def put_nowait(self, records: Sequence[Record]) -> PendingAppend | None:
         """Hand records over, and return at once. What the acknowledgement means is said by the queue's mode.
@@ -171,14 +173,14 @@ class QueueWriter:
                 raise self.full_error()
             self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + count)
             return None
-        pending = self._adapter.append_nowait(self.shard, self.aged(records))
-        size_bytes = sum(len(record.value) for record in records) + _RECORD_BYTES * count
+        pending = self._adapter.append_nowait(self.shard, self._aged(records))
+        size_bytes = _size_of(records)
         self._under_way.append((pending, count, size_bytes))
         self._gauge.put(count, size_bytes)
         return pending
 
-    def aged(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Records with the time at which the queue gives them up, for those that are put in by a commit."""
+    def _aged(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Records with the time at which the queue gives them up."""
         end_us = self._settings.expires_at_us(self._clock.now_us())
         if not end_us:
             return records
@@ -204,3 +206,8 @@ class QueueWriter:
             counts = self._counts
             await self._adapter.put_state(self._counts_key, encode(counts))
             self._stored_counts = counts
+
+
+def _size_of(records: Sequence[Record]) -> int:
+    """About how many bytes the store will need for them."""
+    return sum(len(record.value) for record in records) + _RECORD_BYTES * len(records)

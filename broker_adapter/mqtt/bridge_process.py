@@ -40,17 +40,18 @@ async def run_bridges(
     """
     configure_log(config.log, ("journal", "broker_adapter"))
     specs = chosen(bridges_of(config), names)
-    is_ready = False
+    stopping, reached = trio.Event(), trio.Event()
     async with background_tasks() as tasks:
-        life = trio.CancelScope()
-        await tasks.start(_stop_at_signal, life)
-        with life:
-            async with open_adapter(config.broker.store) as adapter, background_tasks() as running:
-                await running.start(_run, Bridges(adapter, specs, broker_id_of(config)))
-                is_ready = True
-                task_status.started([spec.name for spec in specs])
-                await trio.sleep_forever()
-        if not is_ready:
+        with trio.CancelScope() as reaching:
+            await tasks.start(_stop_at_signal, stopping, reached, reaching)
+            async with open_adapter(config.broker.store) as adapter:
+                reached.set()
+                # Ended before the connection, so that they give their leases back and others need not wait for them.
+                async with background_tasks() as running:
+                    await running.start(_run, Bridges(adapter, specs, broker_id_of(config)))
+                    task_status.started([spec.name for spec in specs])
+                    await stopping.wait()
+        if not reached.is_set():
             task_status.started([])
     log.info("stopped")
 
@@ -74,9 +75,13 @@ async def _run(bridges: Bridges, *, task_status: trio.TaskStatus[None]) -> None:
     await bridges.run(writes=False, task_status=task_status)
 
 
-async def _stop_at_signal(life: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+async def _stop_at_signal(
+    stopping: trio.Event, reached: trio.Event, reaching: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:
             log.info("stopping", signal=signal.Signals(number).name)
-            life.cancel()
+            stopping.set()
+            if not reached.is_set():
+                reaching.cancel()

@@ -180,8 +180,8 @@ class Publisher:
             placement = self.placement_of(message)
             appends.setdefault(placement.shard, []).append(record_of(message, placement.topic))
             for queue in self.queues_for(message):
-                if queue.admits(1):
-                    appends.setdefault(queue.shard, []).extend(queue.aged([record_of(message)]))
+                if records := queue.for_commit([record_of(message)]):
+                    appends.setdefault(queue.shard, []).extend(records)
             if message.retain:
                 change = self._retained.change_for(message)
                 # A later message of the topic takes the place of an earlier one.

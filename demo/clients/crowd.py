@@ -20,8 +20,8 @@ QOS: Final = {"cpu": 1, "memory": 2, "disk": 2, "network": 1, "load": 0}
 MEMORY_TOPICS: Final = f"{ROOT}/+/network"
 NOT_KEPT: Final = frozenset(name for name, qos in QOS.items() if qos == 0)
 
-WATCHER, AWAY, GROUP, REPLAY = "watcher", "away", "group", "replay"
-"""Subscribers, by what becomes of them."""
+WATCHER, AWAY, GROUP, REPLAY, WAREHOUSE = "watcher", "away", "group", "replay", "warehouse"
+"""Subscribers, by what becomes of them; and the warehouse, which the bridge brings everything to."""
 
 
 class Crowd:
@@ -51,6 +51,7 @@ class Crowd:
             Subscriber(f"member-{number}", order, V5, ledger=shared, lock=lock)
             for number, order in enumerate(((first, second, third), (third, second, first)), 1)
         ]
+        self.warehouse = SubscriberLedger()
         self.player = Subscriber(REPLAY, (second, third, first), V311, durable=False)
 
     @property
@@ -67,6 +68,7 @@ class Crowd:
             AWAY: self.away.ledger,
             GROUP: self.members[0].ledger,
             REPLAY: self.player.ledger,
+            WAREHOUSE: self.warehouse,
         }
 
     @property
@@ -86,9 +88,11 @@ class Crowd:
     def in_words(self) -> str:
         """The counts so far."""
         waiting = sum(publisher.waiting for publisher in self.publishers)
+        received = (
+            f"{name} {ledger.count:,}" for name, ledger in self.ledgers.items() if name not in (REPLAY, WAREHOUSE)
+        )
         return (
             f"published {sum(publisher.published for publisher in self.publishers):,}, "
             f"acknowledged {sum(publisher.acknowledged for publisher in self.publishers):,}, waiting {waiting:,}; "
-            "received: "
-            + ", ".join(f"{name} {ledger.count:,}" for name, ledger in self.ledgers.items() if name != REPLAY)
+            f"received: {', '.join(received)}"
         )

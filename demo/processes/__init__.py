@@ -1,7 +1,8 @@
-"""Server and brokers: processes that are started, killed and started again by their handles, never by name."""
+"""Server, brokers and warehouse: processes that are started, killed and started again by handle, never by name."""
 
 from demo.processes.broker import Broker
 from demo.processes.ports import free_port
 from demo.processes.server import Server
+from demo.processes.warehouse import WarehouseService
 
-__all__ = ["Broker", "Server", "free_port"]
+__all__ = ["Broker", "Server", "WarehouseService", "free_port"]

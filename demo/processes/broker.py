@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from demo.processes.process import AnnouncingProcess
 
@@ -21,7 +22,21 @@ anonymous = true
 [[storage]]
 topics = "{memory_topics}"
 storage = "memory"
+
+# All of it goes to the warehouse too; while that is out it waits in files.
+[[bridge]]
+name = "{bridge}"
+topics = ["{topics}"]
+fields = {{ place = "offset", topic = "topic", message = "text" }}
+max_backoff_s = 1
+
+[bridge.sink]
+type = "http"
+url = "{warehouse_url}"
 """
+
+BRIDGE: Final = "warehouse"
+"""Name of the bridge and of its queue."""
 
 
 class Broker(AnnouncingProcess):
@@ -31,13 +46,35 @@ class Broker(AnnouncingProcess):
         name: Its id.
         store_url: The server.
         port: Where it accepts.
+        topics: What it brings to the warehouse.
         memory_topics: Topics whose messages are kept in memory.
+        warehouse_url: Where the bridge goes.
         directory: Where its configuration and its log go.
     """
 
-    def __init__(self, name: str, store_url: str, port: int, memory_topics: str, directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        store_url: str,
+        port: int,
+        *,
+        topics: str,
+        memory_topics: str,
+        warehouse_url: str,
+        directory: Path,
+    ) -> None:
         config = directory / f"{name}.toml"
-        config.write_text(_CONFIG.format(name=name, store_url=store_url, port=port, memory_topics=memory_topics))
+        config.write_text(
+            _CONFIG.format(
+                name=name,
+                store_url=store_url,
+                port=port,
+                topics=topics,
+                memory_topics=memory_topics,
+                bridge=BRIDGE,
+                warehouse_url=warehouse_url,
+            )
+        )
         arguments = ["--config", str(config)]
         super().__init__(name, "broker_adapter.mqtt.cli.main", arguments, directory / f"{name}.log")
         self.port = port

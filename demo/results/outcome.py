@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from demo.clients.crowd import GROUP, MEMORY_TOPICS, NOT_KEPT, QOS, REPLAY, WATCHER, Crowd
+from demo.clients.crowd import GROUP, MEMORY_TOPICS, NOT_KEPT, QOS, REPLAY, WAREHOUSE, WATCHER, Crowd
 from demo.clients.publisher import Publisher
 from demo.course import Course
 from demo.evidence.check import Seen, TopicEvidence, TopicResult, check_topic
@@ -42,6 +42,8 @@ class Outcome:
         away_s: How long the durable session was away.
         catching_up: Messages it got after it was back, and the seconds that took.
         replayed: Messages that were played from the store, and the seconds that took.
+        outage: How long the warehouse was out, in seconds, how many messages waited for it then, and the seconds until
+            none did.
         read_back: Records that the checker read, their bytes, and the seconds that took.
         damages: What the offline check of the data directory found.
         history: What Spark made of the sealed segments.
@@ -58,6 +60,7 @@ class Outcome:
     away_s: float
     catching_up: tuple[int, float]
     replayed: tuple[int, float]
+    outage: tuple[float, int, float]
     read_back: tuple[int, int, float]
     damages: Sequence[str]
     history: History
@@ -110,6 +113,7 @@ def outcome_of(
         away_s=course.away_s,
         catching_up=course.catching_up,
         replayed=course.replayed,
+        outage=(course.warehouse_s, course.queue_grew_to, course.drained_s),
         read_back=(
             sum(len(read.found) for read in stored.values()),
             sum(read.size_bytes for read in stored.values()),
@@ -141,7 +145,12 @@ def _check(
             found=stored.found if stored else [],
             gaps=stored.gaps if stored else [],
             seen={
-                name: Seen(received=ledger.topics[topic], shares=name == GROUP, from_store=name == REPLAY)
+                name: Seen(
+                    received=ledger.topics[topic],
+                    shares=name == GROUP,
+                    from_store=name == REPLAY,
+                    from_queue=name == WAREHOUSE,
+                )
                 for name, ledger in crowd.ledgers.items()
                 if is_kept or name == WATCHER
             },

@@ -90,6 +90,7 @@ def summary(outcome: Outcome) -> list[str]:
     """The figures of the run, a line each."""
     published, seconds = sum(topic.published for topic in outcome.topics), max(outcome.publishing_s, 1e-9)
     records, size_bytes, read_s = outcome.read_back
+    outage_s, grew_to, drained_s = outcome.outage
     pace = f"{published / seconds:,.0f} messages/s, {outcome.published_bytes / seconds / 1e6:.2f} MB/s"
     by_qos = (
         f"{qos} after {each.p50_ms:.1f} ms (p50), {each.p99_ms:,.1f} ms (p99)"
@@ -112,6 +113,10 @@ def summary(outcome: Outcome) -> list[str]:
             f"at another broker in {outcome.catching_up[1]:.2f} s"
         ),
         "replayed": f"{outcome.replayed[0]:,} messages from the beginning in {outcome.replayed[1]:.2f} s",
+        "bridged": (
+            f"the warehouse was out for {outage_s:.1f} s, its queue grew to {grew_to:,} messages and had drained "
+            f"{drained_s:.1f} s after it was back"
+        ),
         "read back": f"{records:,} records, {size_bytes / 1e6:.1f} MB in {read_s:.2f} s",
         "sealed": (
             f"{outcome.history.sealed_files} Parquet files, {outcome.history.sealed_bytes / 1e3:,.0f} kB, in "
@@ -129,8 +134,9 @@ def verdict(outcome: Outcome) -> Text:
     acknowledged = sum(topic.acknowledged for topic in outcome.topics if topic.qos)
     lost = sum(topic.lost_from_memory for topic in outcome.topics)
     return Text(
-        f"HELD: all {acknowledged:,} acknowledged messages reached every subscriber in order, those of QoS 2 once, but "
-        f"for {lost:,} that were in memory when the server was killed; Spark finds the same in the sealed segments",
+        f"HELD: all {acknowledged:,} acknowledged messages reached the warehouse and every subscriber in order, those "
+        f"of QoS 2 once; subscribers lack {lost:,} that were in memory when the server was killed; Spark finds the "
+        "same in the sealed segments",
         "bold green",
     )
 

@@ -17,6 +17,7 @@ from shards.errors import (
 from shards.model import AckLevel, Mode, ShardConfig
 from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Opening
+from tests.adapter_contract.reading import PATIENCE_S
 
 MEMORY = ShardConfig(mode=Mode.MEMORY)
 
@@ -148,6 +149,17 @@ async def test_records_and_deletes_alone_are_commits_too(adapter: StorageAdapter
     assert (await adapter.commit(Changes(appends("a", "a")))).values == ()
     await adapter.commit(Changes(deletes=(StateDelete(b"never there"),)))
     assert await values_in(adapter, "a") == [b"v", b"v"]
+
+
+async def test_memory_appends_alone_are_commits_too(adapter: StorageAdapter) -> None:
+    """There is nothing to write: it is done before anybody waits for it, which was waited for for ever."""
+    await adapter.create_shard("m", MEMORY)
+    with trio.fail_after(PATIENCE_S):
+        for number in range(3):
+            done = await adapter.commit(Changes(appends("m", "m")))
+            assert [one.base_offset for one in done.appended] == [2 * number, 2 * number + 1]
+            assert {one.level for one in done.appended} == {AckLevel.MEMORY}
+    assert await values_in(adapter, "m") == [b"v"] * 6
 
 
 async def test_what_expires_does(adapter: StorageAdapter) -> None:

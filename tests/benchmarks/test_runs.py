@@ -28,6 +28,10 @@ TIMING = Timing(warm_up_s=0.0, measured_s=0.0)
 figures = st.lists(st.floats(min_value=0.001, max_value=1e9), min_size=1, max_size=9)
 
 
+def all_rows() -> list[Row]:
+    return rows(shards=10, many=4, history=100, connections=10, queued=10, waiting=10)
+
+
 class RefusedError(Exception):
     """Stands for a server that refuses under load."""
 
@@ -171,23 +175,17 @@ def test_a_row_without_figures_says_why() -> None:
 
 
 def test_selecting_rows_brings_all_that_they_are_compared_to() -> None:
-    found = {
-        row.key
-        for row in select(rows(shards=10, many=4, history=100, connections=10, queued=10), "singles.many.encoded")
-    }
+    found = {row.key for row in select(all_rows(), "singles.many.encoded")}
     assert found == {"singles.many.encoded", "singles.one.encoded", "jetstream.file", "limit.sync-1m"}
 
 
 def test_several_patterns_select_together() -> None:
-    found = [
-        row.key
-        for row in select(rows(shards=10, many=4, history=100, connections=10, queued=10), "redis.plain,limit.c*")
-    ]
+    found = [row.key for row in select(all_rows(), "redis.plain,limit.c*")]
     assert found == ["limit.copy", "redis.plain"]
 
 
 def test_every_row_is_named_once_and_compared_to_rows_that_exist() -> None:
-    table = rows(shards=10, many=4, history=100, connections=10, queued=10)
+    table = all_rows()
     keys = [row.key for row in table]
     assert len(set(keys)) == len(keys)
     for row in table:

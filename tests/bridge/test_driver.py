@@ -102,6 +102,21 @@ async def test_what_an_outage_left_in_doubt_comes_again_at_most_a_window_of_it(
     assert shelf.largest_under_way <= max_in_flight
 
 
+@pytest.mark.parametrize("max_in_flight", [1, 4])
+async def test_what_the_sink_had_taken_before_an_outage_does_not_come_again(
+    store: StorageAdapter, autojump_clock: MockClock, max_in_flight: int
+) -> None:
+    """The outage of one batch once cancelled the confirmation of those before it."""
+    shelf = Shelf(takes_before_failing=3, max_in_flight=max_in_flight, write_s=0.01)
+    await put(store, 0, 200)
+    async with driven(store, spec_for(shelf, window=4)):
+        while not shelf.is_out:
+            await trio.sleep(0.01)
+        shelf.is_out = False
+        await until_empty(store)
+    assert shelf.values == numbers(0, 200)
+
+
 async def test_a_sink_that_keeps_a_position_gets_nothing_twice(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.cache_queue import names
+from broker_adapter.cache_queue import names, stored
 from broker_adapter.cache_queue.dead_letters import as_letter, from_stored
 from broker_adapter.cache_queue.queue import settings_of
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
-from broker_adapter.cache_queue.stored import Counts, Definition, Lease, LettersDone, Status, WriterCounts
+from broker_adapter.cache_queue.stored import Counts, Definition, Lease, LettersDone, Request, Status, WriterCounts
 from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError
 from shards.record import Record, StoredRecord
@@ -48,6 +48,7 @@ SAMPLES: dict[str, msgspec.Struct] = {
     "definition_new": Definition("0123456789abcdef", 0, {}),
     "lease": Lease("broker-1", "0123456789abcdef", 7, 1234),
     "lease_free": Lease("", "0123456789abcdef", 7, 1234),
+    "request": Request("spark drain", "0123456789abcdef", 3),
     "status": Status(
         holder="broker-1",
         state="open",
@@ -72,8 +73,11 @@ def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
     assert decode(type(SAMPLES[name]), b"key", golden) == SAMPLES[name]
 
 
-def test_every_golden_file_is_looked_at() -> None:
+def test_every_form_has_a_golden_file_that_is_looked_at() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == set(SAMPLES)
+    forms = {value for value in vars(stored).values() if isinstance(value, type) and issubclass(value, msgspec.Struct)}
+    # Counts lie in a status.
+    assert {type(sample) for sample in SAMPLES.values()} | {Counts, msgspec.Struct} >= forms
 
 
 def test_settings_are_what_was_written() -> None:
@@ -94,6 +98,7 @@ def test_names_are_where_they_have_always_been() -> None:
         "cursor": names.CURSOR,
         "definition": names.definition_key("q"),
         "lease": names.lease_key("q"),
+        "request": names.request_key("q"),
         "status": names.status_key("q"),
         "writer": names.writer_key("q", "broker/é"),
         "letters done": names.letters_done_key("q"),
@@ -103,6 +108,7 @@ def test_names_are_where_they_have_always_been() -> None:
         "cursor": "drained",
         "definition": b"queue/q",
         "lease": b"queue-lease/q",
+        "request": b"queue-request/q",
         "status": b"queue-status/q",
         "writer": b"queue-writer/q/broker/\xc3\xa9",
         "letters done": b"queue-letters-done/q",

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from command_line.output import progress, waiting, write_json, write_lines, write_table
+from command_line.boundary import UsageError
+from command_line.output import (
+    Table,
+    confirmed,
+    progress,
+    redrawing,
+    waiting,
+    write_json,
+    write_lines,
+    write_table,
+)
 
 
 def test_lines_are_written_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -27,3 +37,16 @@ def test_progress_is_silent_when_nobody_watches(capsys: pytest.CaptureFixture[st
     with progress("records") as tick, waiting("something"):
         tick(5)
     assert capsys.readouterr() == ("", "")
+
+
+def test_tables_that_are_redrawn_come_one_after_the_other_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with redrawing() as redraw:
+        redraw([Table(("a",), [("first",)])])
+        redraw([Table(("a",), [("second",)]), Table(("b",), [("third",)])])
+    told = capsys.readouterr().out
+    assert told.index("first") < told.index("second") < told.index("third")
+
+
+def test_nobody_is_asked_where_there_is_no_terminal() -> None:
+    with pytest.raises(UsageError, match="Delete it? There is no terminal to ask on: add --yes".replace("?", r"\?")):
+        confirmed("Delete it?")

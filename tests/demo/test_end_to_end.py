@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SUBSCRIBERS = {"watcher", "away", "group", "replay"}
+SUBSCRIBERS = {"watcher", "away", "group", "replay", "warehouse"}
 
 
 @pytest.mark.timeout(120)
@@ -36,6 +36,7 @@ def test_a_short_run_holds_every_promise(tmp_path: Path) -> None:
             assert all(seen["received"] >= topic["stored"] > 0 for seen in topic["seen"].values())
     (modes,) = [modes for modes in told["modes"].values() if len(modes) > 1]
     assert [mode for mode, _ in modes] == ["memory", "file", "memory"]
-    assert done.stderr.count("SIGKILL") == 2
+    assert done.stderr.count("SIGKILL") == 3
+    assert told["outage"][1] > 0
     assert told["catching_up"][0] > 0
     assert not list(tmp_path.iterdir())

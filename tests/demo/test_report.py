@@ -43,6 +43,7 @@ def outcome(*, holds: bool = True) -> Outcome:
         away_s=9.0,
         catching_up=(1234, 0.5),
         replayed=(4321, 0.25),
+        outage=(6.5, 1234, 0.75),
         read_back=(4, 1_000_000, 0.5),
         damages=[],
         history=history(),

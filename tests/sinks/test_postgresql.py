@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,10 +14,20 @@ import pytest
 import trio
 from psycopg import Connection, sql
 
-from broker_adapter.sinks import Batch, BatchRefusedError, Row, Sink, SinkUnavailableError, StaleEpochError, find_kind
+from broker_adapter.sinks import (
+    Batch,
+    BatchRefusedError,
+    Row,
+    Sink,
+    SinkContext,
+    SinkUnavailableError,
+    StaleEpochError,
+    find_kind,
+)
 from broker_adapter.sinks.postgresql import address
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
 from broker_adapter.sinks.postgresql.table import Table, refused_index
+from journal.settings import ConfigurationError
 from tests.mqtt.cluster.processes import free_port
 from tests.sinks.postgresql_server import PASSWORD, USER
 from tests.sinks.stage import batch_of, batches_of, bring, numbers, open_sink, row
@@ -342,8 +353,8 @@ async def test_what_the_table_lacks_is_told_with_the_way_out(stage: PostgresqlSt
 
 
 async def test_a_user_who_may_not_make_the_table_of_positions_is_told_how_to(stage: PostgresqlStage) -> None:
-    await stage.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", "postgres")
     await stage.execute("ALTER SCHEMA public OWNER TO postgres", "postgres")
+    await stage.execute(f"GRANT USAGE ON SCHEMA public TO {USER}", "postgres")
     async with open_sink(stage) as sink:
         with pytest.raises(SinkUnavailableError) as told:
             await sink.check()
@@ -450,3 +461,12 @@ async def test_a_batch_with_gaps_moves_the_position_to_its_end(stage: Postgresql
         await sink.write(Batch(0, 100, [7, 90], [row(7), row(90)], 100))
         await sink.write(Batch(100, 120, [100], [row(100)], 100))
         assert await sink.position() == 120
+
+
+async def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "broker_adapter.sinks.postgresql.sink", raising=False)
+    settings = PostgresqlSettings(url="host=127.0.0.1", table="rows")
+    with pytest.raises(ConfigurationError, match=r"psycopg .*journal-engine\[sinks\]"):
+        async with find_kind("postgresql").open(settings, SinkContext("b", "queue-1", ("n",), 1)):
+            pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -287,5 +288,14 @@ def test_addresses_are_shown_whole(url: str, shown: str) -> None:
 async def test_a_file_of_authorities_that_is_none_is_a_mistake_in_the_settings(tmp_path: Path) -> None:
     settings = RedisSettings("rediss://host", "rows", ca_file=str(tmp_path / "absent"))
     with pytest.raises(ConfigurationError, match=r"ca_file = .*absent.* cannot be used"):
+        async with find_kind("redis").open(settings, SinkContext("b", "queue-1", ("n",), 1)):
+            pass
+
+
+async def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "coredis.connection", None)
+    monkeypatch.delitem(sys.modules, "broker_adapter.sinks.redis.sink", raising=False)
+    settings = RedisSettings("redis://127.0.0.1", "rows")
+    with pytest.raises(ConfigurationError, match=r"needs coredis .*journal-engine\[sinks\]"):
         async with find_kind("redis").open(settings, SinkContext("b", "queue-1", ("n",), 1)):
             pass

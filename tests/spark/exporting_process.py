@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 
 
-def kill_export_at(step: str, options: Mapping[str, Any], *, jars: str = "", queue: str = "") -> None:
+def kill_export_at(
+    step: str, options: Mapping[str, Any], *, jars: str = "", queue: str = "", later_s: float = 0.0
+) -> None:
     """Run an export up to a step and kill it there with SIGKILL, its Java too.
 
     Args:
         step: One of those of `ExportProgress`; ``wrote`` is ``writing`` with at least one task done.
         queue: Drain this cache queue instead.
+        later_s: Let it go on for so long before it is killed, wherever it is then.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, __file__, step, json.dumps(options), jars, queue]
@@ -28,8 +32,17 @@ def kill_export_at(step: str, options: Mapping[str, Any], *, jars: str = "", que
     ) as process:
         assert process.stdout is not None
         try:
-            told = [line.strip() for line in iter(process.stdout.readline, "stopped\n")]
-            assert process.poll() is None, f"the export ended before {step}: {told}"
+            told: list[str] = []
+            for line in process.stdout:
+                told.append(line.strip())
+                if told[-1] == "stopped":
+                    break
+            assert told[-1:] == ["stopped"], f"the export ended before {step}: {told}"
+            if later_s:
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                time.sleep(later_s)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             # Its Java writes there too: the end comes when both are gone.
@@ -46,8 +59,8 @@ def _main() -> None:
     def stop(progress: ExportProgress) -> None:
         if progress.step == step or (step == "wrote" and progress.step == "writing" and progress.done):
             print("stopped", flush=True)
-            # Until the end of the process: nothing is ever written there.
-            sys.stdin.read()
+            # Until the end of the process, or until it is to go on.
+            sys.stdin.readline()
 
     settings = {"spark.jars": jars} if jars else {}
     session = make_session("export", cores=1, memory="512m", extra=settings)

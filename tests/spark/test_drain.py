@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -295,7 +296,7 @@ def test_the_jobs_of_who_lost_the_queue_end(spark: SparkSession, tmp_path: Path)
 def test_a_killed_drain_is_made_good_by_the_next(
     spark: SparkSession, server: str, queue: str, tmp_path: Path, step: str, is_complete: bool
 ) -> None:
-    given = {"server": server, "target": str(tmp_path / "out"), "partition_by": []}
+    given = {"server": server, "target": str(tmp_path / "out"), "partition_by": ["topic"]}
     fill(server, queue, numbered(400))
     assert run_drain(spark, queue, ExportOptions(**given)).records == 400
     fill(server, queue, numbered(300, first=400))
@@ -309,6 +310,43 @@ def test_a_killed_drain_is_made_good_by_the_next(
     assert offsets(spark, tmp_path / "out") == list(range(710))
     assert cursor_of(server, queue) == 710
     assert not list((tmp_path / "out").glob("_writing*"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_drain_that_is_killed_at_any_moment_is_made_good_by_the_next(
+    spark: SparkSession, server: str, queue: str, tmp_path: Path
+) -> None:
+    given = {"server": server, "target": str(tmp_path / "out"), "partition_by": ["topic"]}
+    fill(server, queue, numbered(10))
+    assert run_drain(spark, queue, ExportOptions(**given)).records == 10
+    total = 10
+    for _ in range(4):
+        fill(server, queue, numbered(5_000, first=total))
+        later_s = random.uniform(0.01, 8.0)
+        kill_export_at("planning", given, queue=queue, later_s=later_s)
+        found = offsets(spark, tmp_path / "out")
+        assert found in (list(range(total)), list(range(total + 5_000))), later_s
+        total += 5_000
+        run_drain(spark, queue, ExportOptions(**given), lease=QUICK)
+        assert offsets(spark, tmp_path / "out") == list(range(total)), later_s
+        assert cursor_of(server, queue) == total
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_killed_drain_to_a_table_is_made_good_by_the_next(
+    spark: SparkSession, server: str, queue: str, url: str
+) -> None:
+    fill(server, queue, numbered(400))
+    kill_export_at("published", {"server": server, "target": url, "format": "jdbc", "table": "records"}, queue=queue)
+    assert cursor_of(server, queue) == 0
+    options = ExportOptions(server=server, target=url, format="jdbc", table="records")
+    result = run_drain(spark, queue, options, lease=QUICK)
+    assert (result.run, result.records, result.recovered) == (None, 0, 400)
+    rows = spark.read.format("jdbc").options(url=url, dbtable="records").load().select("offset").collect()
+    assert sorted(row.offset for row in rows) == list(range(400))
+    assert cursor_of(server, queue) == 400
 
 
 def test_a_queue_that_was_made_anew_begins_anew(spark: SparkSession, server: str, queue: str, tmp_path: Path) -> None:

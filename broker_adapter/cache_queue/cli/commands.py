@@ -25,6 +25,10 @@ COMMANDS: Final = AddedCommands(
             f"{_HERE}.dead_letters:dead_letters_command",
             "List the records that a queue's sink refused; put them back, or throw them away.",
         ),
+        "metrics": (
+            f"{_HERE}.metrics:metrics_command",
+            "Print the metrics of all queues in the format of Prometheus, or serve them.",
+        ),
         "delete": (
             f"{_HERE}.delete:delete_command",
             "Remove a queue that nobody drives, with all that waits in it and its dead letters.",

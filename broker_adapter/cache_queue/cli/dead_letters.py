@@ -114,25 +114,27 @@ async def _write_json(adapter: StorageAdapter, name: str, count: int | None) -> 
 
 
 async def _replay(server: str, name: str) -> None:
+    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.dead_letters import replay_dead_letters
     from broker_adapter.cache_queue.queue import definition_of, settings_of
 
     async with connect(server) as adapter:
         settings = settings_of(await definition_of(adapter, name))
         count = await replay_dead_letters(adapter, name, settings)
-        await _tell(adapter, name, f"{count:,} dead letters put back at the end of the queue")
+        await _tell(adapter, name, f"{counted(count, 'dead letter')} put back at the end of the queue")
 
 
 async def _purge(server: str, name: str, yes: bool) -> None:
+    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.dead_letters import count_dead_letters, purge_dead_letters
     from broker_adapter.cache_queue.queue import definition_of
 
     async with connect(server) as adapter:
         await definition_of(adapter, name)
         waiting = await count_dead_letters(adapter, name)
-        await require_yes(f"Throw away {waiting:,} dead letters of the queue {name} for ever?", yes)
+        await require_yes(f"Throw away {counted(waiting, 'dead letter')} of the queue {name} for ever?", yes)
         count = await purge_dead_letters(adapter, name)
-        await _tell(adapter, name, f"{count:,} dead letters thrown away")
+        await _tell(adapter, name, f"{counted(count, 'dead letter')} thrown away")
 
 
 async def _tell(adapter: StorageAdapter, name: str, done: str) -> None:

@@ -41,6 +41,13 @@ async def view_all(adapter: StorageAdapter, names: Sequence[str]) -> list[QueueV
     ]
 
 
+async def view_at_once(adapter: StorageAdapter, names: Sequence[str]) -> list[QueueView]:
+    """See several queues in one look, with rates only where a driver tells them."""
+    states = await _look_at(adapter, names)
+    seen_us = now_us()
+    return [QueueView(state, seen_us, told_rates(state, seen_us)) for state in states.values()]
+
+
 async def view_one(adapter: StorageAdapter, name: str) -> QueueView:
     """See one queue.
 

@@ -31,12 +31,13 @@ def purge_command(name: str, /, *, yes: YesOption = False, server: StoreOption =
 
 
 async def _purge(server: str, name: str, yes: bool) -> None:
+    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.queue import purge_queue
 
     async with connect(server) as adapter:
         await require_yes(await _question(adapter, name), yes)
         count = await purge_queue(adapter, name)
-    write_text(f"{name}: {count:,} records thrown away")
+    write_text(f"{name}: {counted(count, 'record')} thrown away")
 
 
 async def require_yes(question: str, yes: bool) -> None:
@@ -54,7 +55,9 @@ async def require_yes(question: str, yes: bool) -> None:
 
 
 async def _question(adapter: StorageAdapter, name: str) -> str:
+    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.queue import look
 
     depth = (await look(adapter, name)).depth
-    return f"Throw away {depth.record_count:,} records ({format_size(depth.size_bytes)}) of the queue {name} for ever?"
+    waits = counted(depth.record_count, "record")
+    return f"Throw away {waits} ({format_size(depth.size_bytes)}) of the queue {name} for ever?"

@@ -82,7 +82,7 @@ def tables(view: QueueView) -> list[Table]:
         numeric=("rejected", "dropped_newest"),
     )
     return [
-        Table(("queue", state.name), [*_situation(view), *bounds(state), ("number", state.definition.queue_id)]),
+        Table(("queue", state.name), [*_situation(view), *bounds(state), ("id", state.definition.queue_id)]),
         Table(
             ("what became of records", "count"),
             [(reason, f"{count:,}") for reason, count in outcomes(state).items()],
@@ -101,10 +101,10 @@ def tables(view: QueueView) -> list[Table]:
 
 
 def _situation(view: QueueView) -> Iterator[tuple[str, str]]:
-    from broker_adapter.cache_queue.cli.view import rate, time_to_drain
+    from broker_adapter.cache_queue.cli.view import counted, rate, time_to_drain
 
     state, status, depth = view.state, view.state.status, view.state.depth
-    waits = f"{depth.record_count:,} records, {format_size(depth.size_bytes)}"
+    waits = f"{counted(depth.record_count, 'record')}, {format_size(depth.size_bytes)}"
     yield "waits", f"{waits}, the oldest for {format_duration(view.oldest_age_s)}" if depth.record_count else "nothing"
     if view.rates is not None:
         how = f" (measured over {view.rates.seconds:.0f}s)" if view.rates.seconds else ""

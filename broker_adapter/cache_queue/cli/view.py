@@ -8,7 +8,8 @@ import attrs
 
 from broker_adapter.cache_queue.queue import QueueState, settings_of
 from broker_adapter.cache_queue.stored import Counts
-from command_line.quantities import format_duration, format_size
+from command_line.quantities import format_duration
+from journal.settings import format_size
 
 _MICROSECONDS = 1_000_000
 _SILENT_AFTER_S = 25
@@ -143,6 +144,11 @@ def bounds(state: QueueState) -> Iterator[tuple[str, str]]:
     yield "holds at most", " and ".join(most) or "anything"
     yield "gives up after", format_duration(settings.max_age_s) if settings.max_age_s else "never"
     yield "when full", settings.overflow.value
+
+
+def counted(count: int, what: str) -> str:
+    """So many of something: `1 record`, `2 records`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def rate(value: float) -> str:

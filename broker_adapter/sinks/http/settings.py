@@ -35,11 +35,11 @@ OWN_HEADERS: Final = frozenset(
 
 def _parse_url(value: object) -> str:
     url = parse_text(value)
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError("has no valid port") from error
+        raise ValueError("is no URL of a web service") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError("is no URL of a web service")
     if parts.username is not None or parts.password is not None:

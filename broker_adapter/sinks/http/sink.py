@@ -106,12 +106,16 @@ class HttpSink(Sink):
         left_out = {refusal.index for refusal in unwritable}
         sent = [index for index in range(len(batch.rows)) if index not in left_out]
         body = _JOIN[self._settings.format](encoded)
+        first_offset, next_offset = batch.first_offset, batch.next_offset
+        if first_offset == next_offset:
+            # A row that was refused, tried again by itself: two of them must not look like one.
+            first_offset, next_offset = batch.offsets[0], batch.offsets[-1] + 1
         headers = {
             **self._headers,
             **self._authorization,
-            "Journal-First-Offset": str(batch.first_offset),
-            "Journal-Next-Offset": str(batch.next_offset),
-            "Idempotency-Key": f"{self._queue_id}-{batch.first_offset}-{batch.next_offset}",
+            "Journal-First-Offset": str(first_offset),
+            "Journal-Next-Offset": str(next_offset),
+            "Idempotency-Key": f"{self._queue_id}-{first_offset}-{next_offset}",
         }
         body = await _compressed(body, self._settings.compression)
         reply = await self._exchange(self._settings.method.value, self._settings.url, self._address, headers, body)

@@ -90,7 +90,9 @@ def find_table(database: Database, name: str, columns: Sequence[str], timeout_s:
     ).fetchone()
     if found is None:
         wanted = ", ".join(f'"{column}" {_USUAL_TYPES.get(column, "text")}' for column in columns)
-        raise UnfitError(f"there is no table {name}; make it, perhaps so: CREATE TABLE {quoted} ({wanted})")
+        raise UnfitError(
+            f"there is no table {name} that this user may see; make it, perhaps so: CREATE TABLE {quoted} ({wanted})"
+        )
     oid, schema, relation, may_insert, user, read_only, synchronous_commit = found
     if read_only == "on":
         raise UnfitError(

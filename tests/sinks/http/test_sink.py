@@ -103,6 +103,17 @@ async def test_a_request_says_which_part_of_which_queue_it_is(service: Service) 
     }
 
 
+async def test_rows_that_are_tried_again_are_told_apart(service: Service) -> None:
+    async with sink_of(url=url_of(service)) as sink:
+        for offset in (45, 59):
+            await sink.write(Batch(60, 60, [offset], [{"n": 1}], 10))
+    names = ("idempotency-key", "journal-first-offset", "journal-next-offset")
+    assert [[headers[name] for name in names] for _, _, headers, _ in service.requests] == [
+        ["q-1-45-46", "45", "46"],
+        ["q-1-59-60", "59", "60"],
+    ]
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
 @pytest.mark.parametrize("size", [1, 300_000])
 async def test_lines_and_compression(service: Service, compression: str, size: int) -> None:
@@ -213,6 +224,23 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], told: str) -
     (problem,) = check(HttpSettings("http://service/", **settings))
     assert told in problem
     assert "s3cret" not in problem
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "http://bridge:s3cret@service/"},
+        {"url": "s3cret"},
+        {"headers": {"X-Key": "s3cret", "X-Number": 1}},
+        {"token": ["s3cret"]},
+        {"pasword": "s3cret"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_told_without_secrets(settings: dict[str, Any]) -> None:
+    values = {f"sink.{name}": value for name, value in ({"url": "http://service/"} | settings).items()}
+    with pytest.raises(ConfigurationError, match=next(iter(settings))) as told:
+        Schema(attrs.make_class("Config", {"sink": attrs.field(type=HttpSettings)})).load(None, values)
+    assert "s3cret" not in str(told.value)
 
 
 @pytest.mark.parametrize(

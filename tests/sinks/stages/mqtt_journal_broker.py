@@ -64,7 +64,7 @@ class JournalBrokerStage:
 
     def misconfigured(self) -> dict[str, Misconfiguration]:
         return {
-            "a client that it knows a user of": Misconfiguration({"client_id": "\x00"}, "client_id"),
+            "a name that no client can have": Misconfiguration({"client_id": "\x00"}, "client_id"),
             "TLS": Misconfiguration({"tls": True, "timeout_s": 1}, "timeout_s|broke|closed"),
         }
 

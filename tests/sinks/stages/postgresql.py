@@ -1,4 +1,4 @@
-"""A database in the PostgreSQL cluster that all tests share."""
+"""The database in the PostgreSQL cluster that all tests share."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ class PostgresqlStage:
 @asynccontextmanager
 async def open_stage(directory: Path) -> AsyncIterator[PostgresqlStage]:
     server = shared_server()
-    database = await trio.to_thread.run_sync(server.make_database)
-    async with open_proxy(server.port) as proxy:
-        stage = PostgresqlStage(server, database, proxy, directory)
-        await stage.start()
-        try:
+    database = server.clear_database()
+    try:
+        async with open_proxy(server.port) as proxy:
+            stage = PostgresqlStage(server, database, proxy, directory)
+            await stage.start()
             yield stage
-        finally:
-            server.ensure_running()
+    finally:
+        server.ensure_running()

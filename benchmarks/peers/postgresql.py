@@ -1,0 +1,89 @@
+"""PostgreSQL as it comes: fsync on, 128 MB of shared buffers; no sockets in the file system, everybody gets in."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import processes
+
+USER: Final = "postgres"
+DEBIAN: Final = Path("/usr/lib/postgresql")
+
+
+class Postgresql:
+    """A running server with a cluster of its own.
+
+    Args:
+        directory: Fresh directory for its data and log.
+
+    Raises:
+        processes.NotInstalledError: No PostgreSQL on this machine, or none that could run here.
+        processes.ProcessError: It did not start.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        initdb, program = _program("initdb"), _program("postgres")
+        identity = _identity()
+        directory.mkdir(parents=True)
+        if identity:
+            account = pwd.getpwnam(USER)
+            os.chown(directory, account.pw_uid, account.pw_gid)
+            # Made for us alone; the server has to pass through.
+            directory.parent.chmod(0o711)
+        data = directory.resolve() / "data"
+        options = ("--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C")
+        made = subprocess.run(
+            [*identity, initdb, f"--pgdata={data}", *options],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=directory,
+        )
+        if made.returncode:
+            raise processes.ProcessError(f"initdb: {' '.join(made.stderr.split())[:200]}")
+        port = processes.free_port()
+        argv = [*identity, program, "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", ""]
+        self.server = processes.start_listening(argv, port, directory / "log")
+
+    @property
+    def url(self) -> str:
+        """Where it is, for libpq."""
+        host, port = self.server.address
+        return f"postgresql://{USER}@{host}:{port}/postgres"
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement; its rows, if it has any."""
+        try:
+            import psycopg
+        except ImportError as error:
+            raise processes.NotInstalledError("needs psycopg: pip install 'journal-engine[sinks]'") from error
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=20) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        self.server.stop()
+
+
+def _program(name: str) -> str:
+    """A program of the newest version; Debian keeps them off the path."""
+    places = sorted(DEBIAN.glob("*/bin"), key=lambda path: path.parent.name.zfill(4), reverse=True)
+    found = shutil.which(name, path=os.pathsep.join(map(str, places)))
+    return found or processes.installed(name)
+
+
+def _identity() -> list[str]:
+    """What goes before a command line so that it does not run as root, which PostgreSQL refuses."""
+    if os.geteuid() != 0:
+        return []
+    try:
+        account = pwd.getpwnam(USER)
+    except KeyError:
+        raise processes.NotInstalledError(f"does not run as root, and there is no user {USER}") from None
+    ids = (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups")
+    return [processes.installed("setpriv"), *ids, "--"]

@@ -1,0 +1,110 @@
+"""Putting records into a queue as a broker does: through a `QueueWriter`, as many at a time as one receive brings."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from benchmarks.load import RateClock, Timing
+from benchmarks.queues.rows import CHUNK_RECORDS, VALUE_BYTES
+from broker_adapter.adapter import PendingAppend, StorageAdapter
+from broker_adapter.cache_queue import QueueSettings, QueueWriter
+from broker_adapter.mqtt.message import Message, record_of
+from broker_adapter.opening import open_adapter
+from shards.errors import OverloadedError
+from shards.record import Record
+
+TOPIC: Final = "bench/queued"
+SETTINGS: Final = QueueSettings(max_bytes=64 << 30)
+_CHUNKS: Final = 50
+_ROOM_BYTES: Final = CHUNK_RECORDS * (VALUE_BYTES + 128)
+
+
+def chunks() -> list[list[Record]]:
+    """Records as a broker makes them of publishes, JSON of one size."""
+    found = []
+    for number in range(_CHUNKS):
+        messages = [
+            Message(TOPIC, payload(number * CHUNK_RECORDS + each), 1, publisher=f"press-{number:02}")
+            for each in range(CHUNK_RECORDS)
+        ]
+        for message in messages:
+            message.timestamp_us = time.time_ns() // 1000
+        found.append([record_of(message) for message in messages])
+    return found
+
+
+def payload(number: int) -> bytes:
+    """What a machine might say, padded to the size."""
+    told = {
+        "number": number,
+        "machine": f"line-{number % 7}/press-{number % 31:02}",
+        "temperature": 60 + number % 400 / 10,
+        "pressure": 1013.25 - number % 900 / 100,
+        "state": "running" if number % 5 else "waiting for material",
+        "note": "",
+    }
+    told["note"] = "." * (VALUE_BYTES - len(json.dumps(told)))
+    return json.dumps(told).encode()
+
+
+@asynccontextmanager
+async def open_writer(address: tuple[str, int], queue: str) -> AsyncIterator[tuple[StorageAdapter, QueueWriter]]:
+    """A writer that looks after its queue, as in a broker."""
+    host, port = address
+    async with open_adapter(f"journal://{host}:{port}") as adapter, trio.open_nursery() as nursery:
+        writer = QueueWriter(adapter, queue, SETTINGS, writer="bench")
+        await nursery.start(writer.run)
+        yield adapter, writer
+        nursery.cancel_scope.cancel()
+
+
+async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[[int, int], bool]) -> int:
+    """Keep the client's window full.
+
+    Args:
+        may_go_on: Asked before each chunk, with the records that are put in and those of them that are acknowledged.
+
+    Returns:
+        Records put in, all of them acknowledged.
+    """
+    ready = chunks()
+    waiting: deque[PendingAppend] = deque()
+    count = acknowledged = 0
+    while may_go_on(count, acknowledged):
+        try:
+            pending = writer.put_nowait(ready[count // CHUNK_RECORDS % len(ready)])
+        except OverloadedError:
+            await adapter.wait_for_room(_ROOM_BYTES)
+        else:
+            assert pending is not None, "the queue has no bound that could be reached"
+            waiting.append(pending)
+            count += CHUNK_RECORDS
+            await trio.lowlevel.checkpoint()
+        while waiting and waiting[0].is_done:
+            waiting.popleft().result_nowait()
+            acknowledged += CHUNK_RECORDS
+    while waiting:
+        await waiting.popleft().wait()
+    return count
+
+
+async def fill(address: tuple[str, int], queue: str, count: int) -> None:
+    """Make a queue in which so many records wait, a multiple of a chunk."""
+    async with open_writer(address, queue) as (adapter, writer):
+        await put(adapter, writer, lambda put_in, _acknowledged: put_in < count)
+
+
+async def put_rate(address: tuple[str, int], queue: str, timing: Timing) -> tuple[float, float]:
+    """Acknowledged records per second, and processor time of this process a record, in microseconds."""
+    async with open_writer(address, queue) as (adapter, writer):
+        clock = RateClock(timing)
+        begun_s = time.process_time()
+        count = await put(adapter, writer, lambda _count, acknowledged: not clock.ended(acknowledged))
+        return clock.rate(), (time.process_time() - begun_s) / count * 1e6

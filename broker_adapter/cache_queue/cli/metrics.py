@@ -1,0 +1,94 @@
+"""`journal queue metrics`: what the other commands show, for Prometheus; once, or as a page to be scraped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, ask
+from command_line.boundary import UsageError
+from command_line.output import write_text
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable
+
+    from broker_adapter.adapter import StorageAdapter
+
+
+def metrics_command(
+    *,
+    listen: Annotated[str, Parameter(help="Serve them at http://HOST:PORT/metrics until Ctrl-C.")] = "",
+    server: StoreOption = DEFAULT_SERVER,
+) -> None:
+    """Print the metrics of all queues in the format of Prometheus, or serve them.
+
+    All queues of the store are told of, whichever brokers write and drive them: one exporter is enough.
+    """
+    if not listen:
+        sys.stdout.buffer.write(ask(server, _page))
+        return
+    from journal.listening import bind
+    from journal.settings import parse_address
+
+    try:
+        parse_address(listen)
+    except ValueError as error:
+        raise UsageError(f"--listen {listen!r} is no address; write it like 127.0.0.1:7423") from error
+    sockets = bind({"metrics": listen}, main="metrics")
+    try:
+        ask(server, lambda adapter: _serve(adapter, sockets["metrics"]))
+    finally:
+        for sock in sockets.values():
+            sock.close()
+
+
+async def _page(adapter: StorageAdapter) -> bytes:
+    from broker_adapter.cache_queue.cli.looking import view_at_once
+    from broker_adapter.cache_queue.cli.prometheus import page
+    from broker_adapter.cache_queue.queue import list_queues
+
+    return page(await view_at_once(adapter, await list_queues(adapter)))
+
+
+async def _serve(adapter: StorageAdapter, sock: socket.socket) -> None:
+    import signal
+
+    import trio
+    from hypercorn.config import Config
+    from hypercorn.trio import serve
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import Route
+
+    from broker_adapter.cache_queue.cli.prometheus import CONTENT_TYPE
+    from journal.listening import listens_at
+    from shards.errors import StorageError
+
+    async def metrics(_request: Request) -> Response:
+        try:
+            return Response(await _page(adapter), media_type=CONTENT_TYPE)
+        except StorageError as error:
+            return PlainTextResponse(f"the store does not answer: {error}\n", status_code=503)
+
+    config = Config()
+    # Hypercorn closes what it listens on, so it gets a descriptor of its own.
+    config.bind = [f"fd://{os.dup(sock.fileno())}"]
+    config.graceful_timeout = 0.5
+    config.accesslog = None
+    config.errorlog = logging.getLogger("journal.http")
+    app = Starlette(routes=[Route("/metrics", metrics)])
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        write_text(f"ready metrics={listens_at(sock)}")
+
+        async def told() -> None:
+            async for _ in signals:
+                return
+
+        stop: Callable[..., Awaitable[None]] = told
+        await serve(app, config, shutdown_trigger=stop, mode="asgi")  # type: ignore[arg-type]

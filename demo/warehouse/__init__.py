@@ -1,0 +1,1 @@
+"""The place outside that a bridge brings messages to: a small web service with a database of its own."""

@@ -1,0 +1,159 @@
+"""Messages that a bridge takes: they are in its queue before their publisher has an acknowledgement."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.bridge.bridges import Bridges
+from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.cache_queue import Overflow, QueueSettings, look, names
+from broker_adapter.mqtt.codec import Puback, Publish, ReasonCode, Version, Will
+from broker_adapter.mqtt.storage_rules import Storage, StorageRule, StorageRules
+from broker_adapter.sinks import Sink, SinkContext
+from shards.errors import ShardNotFoundError
+from shards.record import StoredRecord
+from tests.mqtt.serving import Serving, serving
+
+SHARD = names.shard_of("warehouse")
+
+
+@asynccontextmanager
+async def no_sink(_context: SinkContext) -> AsyncIterator[Sink]:
+    raise AssertionError("nobody drives this bridge")
+    yield
+
+
+def bridge(settings: QueueSettings, *topics: str, name: str = "warehouse") -> BridgeSpec:
+    return BridgeSpec(name=name, topics=topics or ("plant/#",), open_sink=no_sink, queue=settings, drive=False)
+
+
+@asynccontextmanager
+async def bridged(*specs: BridgeSpec, rules: StorageRules | None = None) -> AsyncIterator[Serving]:
+    async with open_adapter("memory:") as adapter, trio.open_nursery() as nursery:
+        bridges = Bridges(adapter, specs or (bridge(QueueSettings()),), "one")
+        await nursery.start(bridges.run)
+        async with serving(adapter, intake=bridges.intake, rules=rules) as served:
+            yield served
+        nursery.cancel_scope.cancel()
+
+
+async def stored(adapter: StorageAdapter, shard: str = SHARD) -> list[tuple[str, bytes]]:
+    """Topic and value of all records of a shard."""
+    try:
+        found = await adapter.read(shard, 0)
+    except ShardNotFoundError:
+        return []
+    return [(record.topic, record.value) for record in found.records if isinstance(record, StoredRecord)]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_message_is_in_the_queue_and_in_its_shard_when_it_is_acknowledged(qos: int) -> None:
+    async with bridged() as served:
+        client = await served.client()
+        assert await client.publish("plant/a", b"1", qos) < ReasonCode.UNSPECIFIED_ERROR
+        await client.silent()
+        assert await stored(served.adapter) == [("plant/a", b"1")]
+        if qos:
+            assert await stored(served.adapter, "plant/a") == [("", b"1")]
+
+
+async def test_only_the_topics_of_the_bridge_go_into_its_queue_and_several_may_take_the_same() -> None:
+    both = bridge(QueueSettings()), bridge(QueueSettings(), "+/b", "plant/c", name="other")
+    async with bridged(*both) as served:
+        client = await served.client()
+        for topic in ("plant/a", "plant/b", "office/b", "plant/c", "office/x"):
+            await client.publish(topic, b"x", 1)
+        assert [topic for topic, _ in await stored(served.adapter)] == ["plant/a", "plant/b", "plant/c"]
+        others = await stored(served.adapter, names.shard_of("other"))
+        assert [topic for topic, _ in others] == ["plant/b", "office/b", "plant/c"]
+
+
+async def test_many_messages_at_once_keep_their_order_over_all_topics() -> None:
+    async with bridged() as served:
+        client = await served.client()
+        messages = [Publish(f"plant/{number % 7}", b"%d" % number, 1, packet_id=number + 1) for number in range(500)]
+        await client.send(*messages)
+        for number in range(500):
+            assert (await client.expect(Puback)).packet_id == number + 1
+        assert [value for _, value in await stored(served.adapter)] == [b"%d" % number for number in range(500)]
+
+
+async def test_what_nobody_stores_goes_into_the_queue_all_the_same() -> None:
+    rules = StorageRules([StorageRule("plant/#", Storage.NONE, (0, 1, 2))])
+    async with bridged(rules=rules) as served:
+        client = await served.client()
+        await client.publish("plant/a", b"1", 1)
+        assert await stored(served.adapter) == [("plant/a", b"1")]
+        assert await stored(served.adapter, "plant/a") == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+async def test_a_publisher_is_told_of_a_full_queue_and_nothing_of_the_message_is_stored(qos: int, retain: bool) -> None:
+    async with bridged(bridge(QueueSettings(max_records=2))) as served:
+        client = await served.client()
+        codes = [await client.publish("plant/a", b"%d" % number, qos, retain=retain) for number in range(3)]
+        assert [code < ReasonCode.UNSPECIFIED_ERROR for code in codes] == [True, True, False]
+        assert codes[2] == ReasonCode.QUOTA_EXCEEDED
+        assert await client.publish("office/a", b"others are taken", qos) < ReasonCode.UNSPECIFIED_ERROR
+        assert [value for _, value in await stored(served.adapter)] == [b"0", b"1"]
+        assert [value for _, value in await stored(served.adapter, "plant/a")] == [b"0", b"1"]
+
+
+async def test_an_older_client_gets_no_acknowledgement_for_what_a_full_queue_does_not_take() -> None:
+    async with bridged(bridge(QueueSettings(max_records=1))) as served:
+        client = await served.client(version=Version.V311)
+        assert await client.publish("plant/a", b"0", 1) == ReasonCode.SUCCESS
+        await client.send(Publish("plant/a", b"1", 1, packet_id=9))
+        await client.closed()
+        assert [value for _, value in await stored(served.adapter)] == [b"0"]
+
+
+async def test_a_queue_that_drops_what_is_newest_tells_nobody_and_counts_it() -> None:
+    settings = QueueSettings(max_records=2, overflow=Overflow.DROP_NEWEST)
+    async with bridged(bridge(settings)) as served:
+        client = await served.client()
+        for number in range(4):
+            assert await client.publish("plant/a", b"%d" % number, 1) < ReasonCode.UNSPECIFIED_ERROR
+        assert [value for _, value in await stored(served.adapter)] == [b"0", b"1"]
+        assert len(await stored(served.adapter, "plant/a")) == 4
+        with trio.fail_after(5):
+            while not (state := await look(served.adapter, "warehouse")).writers:
+                await trio.sleep(0.05)
+        assert state.writers["one"].dropped_newest == 2
+
+
+async def test_a_queue_that_drops_what_is_oldest_holds_the_newest() -> None:
+    settings = QueueSettings(max_records=3, overflow=Overflow.DROP_OLDEST)
+    async with bridged(bridge(settings)) as served:
+        client = await served.client()
+        for number in range(10):
+            assert await client.publish("plant/a", b"%d" % number, 1) < ReasonCode.UNSPECIFIED_ERROR
+        with trio.fail_after(5):
+            while (state := await look(served.adapter, "warehouse")).depth.record_count > 3:
+                await trio.sleep(0.05)
+        assert state.depth.first_offset == 7
+
+
+async def test_a_will_and_a_delayed_message_are_bridged_when_they_are_published() -> None:
+    async with bridged() as served:
+        client = await served.client(will=Will("plant/will", b"gone", 1, False))
+        await client.publish("$delayed/1/plant/later", b"later", 1)
+        assert await stored(served.adapter) == []
+        await client.stream.aclose()
+        with trio.fail_after(8):
+            while len(await stored(served.adapter)) < 2:
+                await trio.sleep(0.05)
+        assert sorted(await stored(served.adapter)) == [("plant/later", b"later"), ("plant/will", b"gone")]
+
+
+async def test_clients_can_neither_publish_nor_subscribe_where_queues_lie() -> None:
+    async with bridged() as served:
+        client = await served.client()
+        assert await client.publish("$queue/warehouse", b"x", 1) == ReasonCode.NOT_AUTHORIZED
+        assert await client.subscribe("$queue/#") == (ReasonCode.NOT_AUTHORIZED,)
