@@ -12,6 +12,9 @@ from tests.bridge.outages.disk import SETTINGS, small_disk
 from tests.bridge.outages.havoc import Havoc
 from tests.bridge.outages.world import open_world
 
+POISON_SHARE = 0.004
+"""Few: for each one mosquitto 2.0.11 ends some connections, and each time its sink counts as out for a moment."""
+
 
 async def run_havoc(directory: Path, sink: str, seed: int, seconds: float) -> tuple[int, Havoc]:
     """One run; how many messages were acknowledged, and what happened."""
@@ -21,7 +24,7 @@ async def run_havoc(directory: Path, sink: str, seed: int, seconds: float) -> tu
             directory, sink, brokers=2, data=disk / "data", settings=SETTINGS, seed=rng.randrange(1 << 30)
         ) as world:
             await world.wait_driven()
-            world.publish_poison()
+            world.publish_poison(POISON_SHARE)
             havoc = Havoc(world, rng, disk)
             try:
                 await havoc.wreak(seconds)
