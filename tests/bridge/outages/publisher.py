@@ -32,10 +32,12 @@ class Poison:
     Attributes:
         topic: Empty if any topic will do.
         body: Of its payload.
+        share: Of all messages.
     """
 
     topic: str
     body: str
+    share: float
 
 
 def payload_of(message: Message, body: str) -> bytes:
@@ -120,8 +122,8 @@ class Publisher:
             await trio.sleep(self._rng.uniform(0, 2 * self._interval_s))
 
     async def _publish(self) -> None:
-        poison = self.poison if self._rng.random() < 0.02 else None
-        if poison is None:
+        poison = self.poison
+        if poison is None or self._rng.random() >= poison.share:
             message = self._ledger.send(f"plant/{self._name}/{self._rng.randrange(2)}")
             outgoing = _Outgoing(message, payload_of(message, "x" * PAYLOAD_BYTES))
         else:

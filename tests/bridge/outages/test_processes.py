@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
+from tests.bridge.outages.disk import RESERVE_BYTES, SETTINGS, filled, small_disk
 from tests.bridge.outages.world import World, open_world
 
 MESSAGES = 60
-RESERVE_BYTES = 6 << 20
-DISK_SETTINGS = (f"storage.disk_reserve_bytes={RESERVE_BYTES}", "storage.flush_interval_ms=20")
 
 
 async def kill_driver(world: World) -> None:
@@ -74,27 +70,9 @@ async def test_all_are_killed_while_the_sink_is_out(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 40 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = shutil.which("mount")
-    if mount is None or os.geteuid() != 0:
-        pytest.skip("needs root and the mount program for a small file system")
-    done = subprocess.run([mount, "-t", "tmpfs", "-o", "size=40m", "none", str(place)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def fill(place: Path, left_bytes: int) -> Path:
-    """A file of somebody else's, that leaves so much."""
-    ballast = place / "ballast"
-    free = os.statvfs(place)
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - left_bytes)
-    return ballast
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", size_mib=40) as place:
+        yield place
 
 
 async def nothing_is_acknowledged(world: World) -> None:
@@ -107,40 +85,34 @@ async def nothing_is_acknowledged(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_sink_out", [False, True], ids=["while the sink is there", "while the sink is out"])
-async def test_a_full_disk_takes_no_publishes_and_loses_nothing(
-    is_sink_out: bool, tmp_path: Path, small_disk: Path
-) -> None:
-    async with open_world(tmp_path, "postgresql", data=small_disk / "data", settings=DISK_SETTINGS) as world:
+async def test_a_full_disk_takes_no_publishes_and_loses_nothing(is_sink_out: bool, tmp_path: Path, disk: Path) -> None:
+    async with open_world(tmp_path, "postgresql", data=disk / "data", settings=SETTINGS) as world:
         await world.wait_driven()
         if is_sink_out:
             world.proxy.refuse()
             await world.wait_out()
             await world.publish(MESSAGES)
-        ballast = fill(small_disk, RESERVE_BYTES // 4)
         with trio.fail_after(20):
-            await nothing_is_acknowledged(world)
-            ballast.unlink()
+            with filled(disk, RESERVE_BYTES // 4):
+                await nothing_is_acknowledged(world)
             await world.publish(MESSAGES)
         if is_sink_out:
             await world.proxy.listen()
         await world.check()
 
 
-async def test_what_waits_is_brought_away_also_while_the_disk_is_full(tmp_path: Path, small_disk: Path) -> None:
+async def test_what_waits_is_brought_away_also_while_the_disk_is_full(tmp_path: Path, disk: Path) -> None:
     """Else nobody but its operator could make room on a disk that a queue has filled."""
-    async with open_world(tmp_path, "postgresql", data=small_disk / "data", settings=DISK_SETTINGS) as world:
+    async with open_world(tmp_path, "postgresql", data=disk / "data", settings=SETTINGS) as world:
         await world.wait_driven()
         world.proxy.refuse()
         await world.wait_out()
         await world.publish(MESSAGES)
-        ballast = fill(small_disk, RESERVE_BYTES * 3 // 4)
         with trio.fail_after(20):
-            await nothing_is_acknowledged(world)
-            waiting_count = (await world.look()).depth.record_count
-            assert waiting_count >= 2 * MESSAGES
-            await world.proxy.listen()
-            await world.wait_queue(lambda state: not state.depth.record_count)
-            assert small_disk.joinpath("ballast").exists()
-            ballast.unlink()
+            with filled(disk, RESERVE_BYTES * 3 // 4):
+                await nothing_is_acknowledged(world)
+                assert (await world.look()).depth.record_count >= 2 * MESSAGES
+                await world.proxy.listen()
+                await world.wait_queue(lambda state: not state.depth.record_count)
             await world.publish(MESSAGES)
         await world.check()

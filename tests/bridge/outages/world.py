@@ -119,7 +119,7 @@ class World:
             for publisher in self.publishers:
                 nursery.start_soon(publisher.wait_acknowledged, count)
 
-    def publish_poison(self) -> None:
+    def publish_poison(self, share: float) -> None:
         """Publish messages among the others, from now on, that the sink refuses."""
         row = self.stage.refused()
         assert row is not None
@@ -127,7 +127,7 @@ class World:
         assert isinstance(body, str)
         topic = "" if str(row["topic"]).startswith("plant/") else str(row["topic"])
         for publisher in self.publishers:
-            publisher.poison = Poison(topic, body)
+            publisher.poison = Poison(topic, body, share)
 
     async def settle(self) -> None:
         """Publish no more, and wait until all that waits has left the queue."""
