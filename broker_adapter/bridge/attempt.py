@@ -67,7 +67,7 @@ class Attempt:
         self._limit = limit
         self._slow_start = slow_start
         self._on_taken = on_taken
-        self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s)
+        self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
         self._flights: deque[_Flight] = deque()
         self._window = trio.Semaphore(spec.window)
         self._sink_room = trio.Semaphore(sink.max_in_flight)
@@ -149,6 +149,8 @@ class Attempt:
         task_status.started()
 
         async def settle() -> None:
+            for letter in flight.prepared.letters:
+                await self._give_up(letter)
             flight.refused = await self._settler.settle(flight.prepared)
             self._sink_room.release()
             if flight.prepared.records:
@@ -158,6 +160,11 @@ class Attempt:
             self._changed.unpark_all()
 
         await self._guarded(settle, scope)
+
+    async def _give_up(self, letter: Letter) -> None:
+        """Set a record aside before the sink's position passes it, if it keeps one: then nobody comes back for it."""
+        if self._sink.keeps_position:
+            await self._drain.set_aside(letter.record, letter.reason)
 
     async def _confirm_all(self) -> None:
         while True:

@@ -167,7 +167,9 @@ class _Driving:
                 f"ends at {info.next_offset}: the store was put back to an older state; make the queue anew (`journal "
                 "queue delete`), or set the sink's position back"
             )
-        await self._drain.confirm(position, Counts(confirmed=position - self._drain.offset), 0)
+        set_aside_count = self._drain.set_aside_count(position)
+        confirmed_count = position - self._drain.offset - set_aside_count
+        await self._drain.confirm(position, Counts(confirmed=confirmed_count, dead_lettered=set_aside_count), 0)
 
     async def _attempt(self) -> None:
         attempt = Attempt(

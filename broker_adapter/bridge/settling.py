@@ -6,7 +6,7 @@ may refuse what it takes a moment later, and then given up. An outage refuses no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -23,12 +23,16 @@ class Settler:
     Args:
         max_refusals: How often a row may be refused.
         pause_s: Before a row is tried again; it doubles each time.
+        give_up: Told of each record that is refused for good, before anything behind it is tried.
     """
 
-    def __init__(self, sink: Sink, max_refusals: int, pause_s: float) -> None:
+    def __init__(
+        self, sink: Sink, max_refusals: int, pause_s: float, give_up: Callable[[Letter], Awaitable[None]]
+    ) -> None:
         self._sink = sink
         self._max_refusals = max_refusals
         self._pause_s = pause_s
+        self._give_up = give_up
 
     async def settle(self, prepared: Prepared) -> list[Letter]:
         """Write a batch; return the records that the sink refuses, in order.
@@ -36,6 +40,7 @@ class Settler:
         Raises:
             SinkUnavailableError: An outage. What was taken is not known.
             StaleEpochError: The queue has another driver.
+            StorageError: Of ``give_up``.
         """
         if not prepared.records:
             return []
@@ -71,7 +76,9 @@ class Settler:
                 reason = error.refusals[0].reason if isinstance(error, RowsRefusedError) else str(error)
             else:
                 return []
-        return [Letter(record, " ".join(reason.split())[:_ONE_LINE])]
+        letter = Letter(record, " ".join(reason.split())[:_ONE_LINE])
+        await self._give_up(letter)
+        return [letter]
 
 
 def _parts(count: int, culprit: int | None) -> list[tuple[int, int]]:

@@ -42,7 +42,7 @@ class Shelf:
         epoch: The highest that was seen.
         is_out: Nothing is taken.
         takes_before_failing: So many more batches are taken; then it is out.
-        half_taken: When it goes out, the batch under way is taken all the same, and nobody is told.
+        half_taken: When it goes out, the batch under way is taken all the same if it may be, and nobody is told.
         refuses: Tells a payload that is refused.
         names_rows: A refusal tells which row it was, and the others are taken.
         write_s: How long a write takes.
@@ -118,14 +118,14 @@ class ShelfSink(Sink):
         shelf = self._shelf
         if shelf.is_out:
             raise SinkUnavailableError("the shelf is out")
+        refused = [index for index, row in enumerate(batch.rows) if shelf.refuses(_payload(row["payload"]))]
         if shelf.takes_before_failing is not None:
             shelf.takes_before_failing -= 1
             if shelf.takes_before_failing < 0:
                 shelf.is_out, shelf.takes_before_failing = True, None
-                if shelf.half_taken:
+                if shelf.half_taken and not refused:
                     self._take(batch, range(len(batch.rows)))
                 raise SinkUnavailableError("the shelf went out")
-        refused = [index for index, row in enumerate(batch.rows) if shelf.refuses(_payload(row["payload"]))]
         if refused and not shelf.names_rows:
             raise BatchRefusedError("the shelf does not want that")
         self._take(batch, [index for index in range(len(batch.rows)) if index not in refused])

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.bridge.driver import BridgeDriver
+from broker_adapter.bridge.projection import Projection
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueSettings, QueueState, ensure_queue, look, names
 from broker_adapter.cache_queue.dead_letters import DEAD_LETTER_OFFSET, DEAD_LETTER_REASON
@@ -145,6 +146,38 @@ async def test_what_a_sink_refuses_is_set_aside_with_the_reason_and_all_else_arr
     headers = dict(letters[0].headers) if isinstance(letters[0], StoredRecord) else {}
     assert headers[DEAD_LETTER_OFFSET] == b"13"
     assert b"want" in headers[DEAD_LETTER_REASON]
+
+
+@pytest.mark.parametrize("write_count", range(1, 16))
+async def test_what_is_refused_is_set_aside_before_the_sinks_position_passes_it(
+    store: StorageAdapter, autojump_clock: MockClock, write_count: int
+) -> None:
+    """However far the sink came when it went out without a word: nobody would look behind its position again."""
+    poison = (b"3", b"8", b"15")
+    shelf = Shelf(
+        takes_before_failing=write_count,
+        half_taken=True,
+        keeps_position=True,
+        refuses=lambda value: value in poison or value == b"no JSON",
+    )
+    await put(store, 0, 12)
+    await store.append(names.shard_of(QUEUE), [Record(b"no JSON", topic="t")])
+    await put(store, 13, 40)
+    projection = Projection({"payload": "payload", "json": "json"})
+    async with driven(store, spec_for(shelf, max_refusals=1, projection=projection)):
+        while not shelf.is_out:
+            await trio.sleep(0.01)
+        shelf.is_out = False
+        await until_empty(store)
+        await trio.sleep(2)  # until it has told
+        state = await look(store, QUEUE)
+    letters = (await store.read(names.dead_letters_of(QUEUE), 0)).records
+    set_aside = [letter.value for letter in letters if isinstance(letter, StoredRecord)]
+    assert sorted(set_aside) == sorted((*poison, b"no JSON"))
+    assert shelf.values == [value for value in numbers(0, 40) if value not in (*poison, b"12")]
+    assert state.dead_letter_count == 4
+    assert state.status is not None
+    assert (state.status.counts.confirmed, state.status.counts.dead_lettered) == (36, 4)
 
 
 async def test_an_outage_refuses_nothing(store: StorageAdapter, autojump_clock: MockClock) -> None:
