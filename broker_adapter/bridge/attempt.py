@@ -21,7 +21,7 @@ from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
 from broker_adapter.cache_queue.drain import added
 from broker_adapter.cache_queue.stored import Counts
-from broker_adapter.sinks import Sink, SinkError
+from broker_adapter.sinks import BatchRefusedError, Sink, SinkError
 from shards.errors import StorageError
 
 _PREPARED_AHEAD: Final = 2
@@ -32,10 +32,12 @@ class _Flight:
     """A batch that is not confirmed.
 
     Attributes:
+        is_alone: None behind it is begun before it is settled.
         refused: What the sink refuses of it, once that `is_settled`.
     """
 
     prepared: Prepared
+    is_alone: bool
     is_settled: bool = False
     refused: list[Letter] = attrs.field(factory=list)
 
@@ -49,6 +51,11 @@ class Attempt:
         limit: How many records a second.
         slow_start: How large batches may be at first.
         on_taken: Told of each batch that the sink took.
+        alone_to_offset: Of the attempt before.
+
+    Attributes:
+        alone_to_offset: Batches that begin below it are written one at a time: one of them was refused as a whole, and
+            has to be parted.
     """
 
     def __init__(
@@ -60,7 +67,9 @@ class Attempt:
         limit: RateLimit,
         slow_start: SlowStart,
         on_taken: Callable[[], None],
+        alone_to_offset: int = 0,
     ) -> None:
+        self.alone_to_offset = alone_to_offset
         self._spec = spec
         self._sink = sink
         self._drain = drain
@@ -81,7 +90,7 @@ class Attempt:
         self._is_stopping = True
 
     async def run(self) -> None:
-        """Bring records until told to stop.
+        """Bring records until told to stop, or until a batch has to be written alone: that is up to the next attempt.
 
         Raises:
             SinkUnavailableError: The sink is out.
@@ -121,13 +130,14 @@ class Attempt:
     async def _write_all(self, receive: trio.MemoryReceiveChannel[Prepared], nursery: trio.Nursery) -> None:
         async with receive:
             while (prepared := await self._next(receive)) is not None:
-                if not self._slow_start.is_over:
+                is_alone = not self._slow_start.is_over or prepared.batch.first_offset < self.alone_to_offset
+                if is_alone or (self._flights and self._flights[-1].is_alone):
                     await self._until_confirmed()
                 wait_s = self._limit.take(len(prepared.records), trio.current_time())
                 if wait_s:
                     await trio.sleep(wait_s)
                 await self._window.acquire()
-                flight = _Flight(prepared)
+                flight = _Flight(prepared, is_alone or self._sink.max_in_flight == 1)
                 self._flights.append(flight)
                 self._changed.unpark_all()
                 await self._sink_room.acquire()
@@ -151,7 +161,12 @@ class Attempt:
         async def settle() -> None:
             for letter in flight.prepared.letters:
                 await self._give_up(letter)
-            flight.refused = await self._settler.settle(flight.prepared)
+            try:
+                flight.refused = await self._settler.settle(flight.prepared, is_alone=flight.is_alone)
+            except BatchRefusedError:
+                self.alone_to_offset = max(self.alone_to_offset, flight.prepared.batch.next_offset)
+                scope.cancel()
+                return
             self._sink_room.release()
             if flight.prepared.records:
                 self._slow_start.succeeded()

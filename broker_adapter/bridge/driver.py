@@ -116,6 +116,7 @@ class _Driving:
         self._breaker = Breaker(spec.breaker)
         self._slow_start = SlowStart(spec.batch_records)
         self._limit = RateLimit(spec.max_rate, trio.current_time())
+        self._alone_to_offset = 0
         self._failure: Exception | None = None
 
     async def run(self) -> None:
@@ -179,6 +180,7 @@ class _Driving:
             limit=self._limit,
             slow_start=self._slow_start,
             on_taken=self._taken,
+            alone_to_offset=self._alone_to_offset,
         )
 
         async def stop_when_paused() -> None:
@@ -193,7 +195,10 @@ class _Driving:
         async with background_tasks() as tasks:
             tasks.start_soon(stop_when_paused)
             tasks.start_soon(stop_when_asked)
-            await attempt.run()
+            try:
+                await attempt.run()
+            finally:
+                self._alone_to_offset = attempt.alone_to_offset
 
     def _taken(self) -> None:
         self._breaker.succeeded()

@@ -45,6 +45,8 @@ class Shelf:
         half_taken: When it goes out, the batch under way is taken all the same if it may be, and nobody is told.
         refuses: Tells a payload that is refused.
         names_rows: A refusal tells which row it was, and the others are taken.
+        names_culprit: A refusal of a batch as a whole tells which row is to blame.
+        refusal_count: Batches that were refused as a whole; what was under way behind them is not taken.
         write_s: How long a write takes.
         largest: Records of the largest batch.
         largest_under_way: Most writes at once.
@@ -61,6 +63,8 @@ class Shelf:
     half_taken: bool = False
     refuses: Callable[[bytes], bool] = lambda _value: False
     names_rows: bool = False
+    names_culprit: bool = False
+    refusal_count: int = 0
     write_s: float = 0.0
     largest: int = 0
     under_way: int = 0
@@ -106,9 +110,12 @@ class ShelfSink(Sink):
         shelf.largest_under_way = max(shelf.largest_under_way, shelf.under_way)
         before, shelf.last_write = shelf.last_write, trio.Event()
         mine = shelf.last_write
+        refusal_count = shelf.refusal_count
         try:
             await trio.sleep(shelf.write_s)
             await before.wait()
+            if shelf.refusal_count > refusal_count:
+                raise SinkUnavailableError("the shelf ended the connection over a batch before this one")
             self._write(batch)
         finally:
             shelf.under_way -= 1
@@ -127,7 +134,8 @@ class ShelfSink(Sink):
                     self._take(batch, range(len(batch.rows)))
                 raise SinkUnavailableError("the shelf went out")
         if refused and not shelf.names_rows:
-            raise BatchRefusedError("the shelf does not want that")
+            shelf.refusal_count += 1
+            raise BatchRefusedError("the shelf does not want that", index=refused[0] if shelf.names_culprit else None)
         self._take(batch, [index for index in range(len(batch.rows)) if index not in refused])
         if refused:
             raise RowsRefusedError(

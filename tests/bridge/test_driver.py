@@ -180,6 +180,34 @@ async def test_what_is_refused_is_set_aside_before_the_sinks_position_passes_it(
     assert (state.status.counts.confirmed, state.status.counts.dead_lettered) == (36, 4)
 
 
+async def test_no_batch_overtakes_one_that_is_parted(store: StorageAdapter, autojump_clock: MockClock) -> None:
+    poison = (b"103", b"107")
+    shelf = Shelf(refuses=lambda value: value in poison, names_culprit=True, max_in_flight=4, write_s=0.01)
+    await put(store, 0, 100)
+    async with driven(store, spec_for(shelf, window=8)):
+        await shelf.wait_for(100)
+        await put(store, 100, 110)
+        while not shelf.refusal_count:
+            await trio.sleep(0.001)
+        # While the batch is written again in parts, the sink would take others.
+        await put(store, 110, 150)
+        state = await until_empty(store)
+    assert list(dict.fromkeys(shelf.values)) == [value for value in numbers(0, 150) if value not in poison]
+    assert state.dead_letter_count == 2
+    assert shelf.largest_under_way > 1
+
+
+async def test_batches_behind_a_refused_one_are_written_again(store: StorageAdapter, autojump_clock: MockClock) -> None:
+    poison = (b"13", b"14", b"57", b"99")
+    shelf = Shelf(refuses=lambda value: value in poison, max_in_flight=4, write_s=0.01)
+    await put(store, 0, 200)
+    async with driven(store, spec_for(shelf, window=8)):
+        state = await until_empty(store)
+    assert shelf.values == [value for value in numbers(0, 200) if value not in poison]
+    assert state.dead_letter_count == 4
+    assert shelf.largest_under_way > 1
+
+
 async def test_an_outage_refuses_nothing(store: StorageAdapter, autojump_clock: MockClock) -> None:
     shelf = Shelf(is_out=True)
     await put(store, 0, 10)
