@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import signal
-import sys
 from collections.abc import Collection
-from typing import Final
 
 import attrs
 import structlog
@@ -18,11 +15,9 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.assembly import bridges_of, broker_id_of
 from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.interpreter import prepare_interpreter
 from journal.log import configure_log
 from journal.settings import ConfigurationError
-
-_SWITCH_INTERVAL_S: Final = 0.001
-_YOUNG_OBJECTS: Final = 50_000
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -45,10 +40,7 @@ async def run_bridges(
         StorageError: The store refuses this program.
     """
     configure_log(config.log, ("journal", "broker_adapter"))
-    # Sinks that wait in threads get the interpreter sooner than after the default 5 ms.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # Records and rows come by the thousand, make no cycles and go soon: looking through them at every 700 is in vain.
-    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    prepare_interpreter()
     specs = chosen(bridges_of(config), names)
     stopping, reached = trio.Event(), trio.Event()
     async with background_tasks() as tasks:
