@@ -18,7 +18,12 @@ class ServerStatistics:
     pushed_bytes: int = 0
     fetched_bytes: int = 0
     errors: dict[str, int] = attrs.Factory(dict)
+    connections_closed: dict[str, int] = attrs.Factory(dict)
 
     def count_error(self, error: StorageError) -> None:
         """Count a refusal by its code."""
         self.errors[error.code] = self.errors.get(error.code, 0) + 1
+
+    def count_closed(self, reason: str) -> None:
+        """Count a connection that the server turned away or ended, by a reason out of a few."""
+        self.connections_closed[reason] = self.connections_closed.get(reason, 0) + 1
