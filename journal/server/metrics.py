@@ -6,7 +6,7 @@ counted comes from the last census, and no label has a value for each shard, cli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -20,12 +20,17 @@ from journal.engine import Engine
 from journal.histogram import Histogram
 from journal.observing.census import Census, CensusTaker
 from journal.observing.pulse import Pulse
-from journal.server.statistics import ServerStatistics
+from journal.protocol.errors import ERROR_NUMBERS
+from journal.server.statistics import CLOSING_REASONS, ServerStatistics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Gauge = GaugeMetricFamily
 Counter = CounterMetricFamily
+
+# A series that begins with its first event hides it: a rate needs a value before.
+_NEVER_REFUSED: Final = dict.fromkeys((error.code for error in ERROR_NUMBERS), 0)
+_NEVER_CLOSED: Final = dict.fromkeys(CLOSING_REASONS, 0)
 
 
 class ServerCollector(Collector):
@@ -68,10 +73,11 @@ class ServerCollector(Collector):
         )
         yield _by_label(
             Counter("journal_connections_closed", "Connections that the server refused or ended.", labels=["reason"]),
-            statistics.connections_closed.items(),
+            {**_NEVER_CLOSED, **statistics.connections_closed},
         )
         yield _by_label(
-            Counter("journal_refusals", "Refused requests by error code.", labels=["code"]), statistics.errors.items()
+            Counter("journal_refusals", "Refused requests by error code.", labels=["code"]),
+            {**_NEVER_REFUSED, **statistics.errors},
         )
         yield Gauge("journal_subscriptions", "Open subscriptions.", engine.subscriptions.count)
 
@@ -96,9 +102,9 @@ class ServerCollector(Collector):
         yield Gauge("journal_tail_bytes", "Memory of committed batches not in files yet.", table.tail_pool.held_bytes)
         yield Gauge("journal_tail_budget_bytes", "Bytes that tails may hold.", storage.tail_budget_bytes)
         yield Gauge("journal_memory_bytes", "Memory of memory segments.", table.memory_pool.held_bytes)
-        yield Gauge("journal_memory_budget_bytes", "Bytes they may hold.", storage.memory_budget_bytes)
+        yield Gauge("journal_memory_budget_bytes", "Bytes that memory segments may hold.", storage.memory_budget_bytes)
         yield Gauge("journal_used_bytes", "Bytes of journal files in use.", engine.writer.used_bytes)
-        yield Gauge("journal_budget_bytes", "Bytes the journal may use.", storage.journal_budget_bytes)
+        yield Gauge("journal_budget_bytes", "Bytes that journal files may use.", storage.journal_budget_bytes)
         yield Counter("journal_checkpoints", "Checkpoints made.", maintenance.checkpoints)
         yield _histogram("journal_checkpoint_seconds", "Time that each checkpoint took.", maintenance.checkpoint_s)
         yield Gauge(
@@ -134,7 +140,7 @@ class ServerCollector(Collector):
         yield Gauge("journal_held_back_seconds", "For how long appends have waited for room.", pulse.held_back_s)
         yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
         yield Counter("journal_loop_stalls", "Times that the loop came over 0.1 s late.", pulse.stalls)
-        yield Counter("journal_loop_stalled_seconds", "How late it was then, in all.", pulse.stalled_s)
+        yield Counter("journal_loop_stalled_seconds", "How late the loop came then, in all.", pulse.stalled_s)
 
 
 def _counted(census: Census | None, now_us: int) -> Iterator[Metric]:
@@ -144,11 +150,11 @@ def _counted(census: Census | None, now_us: int) -> Iterator[Metric]:
     damaged = Gauge("journal_damaged_shards", "Shards stopped because stored data is damaged.")
     cursors = Gauge("journal_cursors", "Cursors of all shards.")
     lag = Gauge("journal_group_lag_records", "Records behind a group's positions, in all.", labels=["group"])
-    most = Gauge("journal_group_lag_max_records", "The same, of its shard furthest behind.", labels=["group"])
+    most = Gauge("journal_group_lag_max_records", "Records behind, in the group's worst shard.", labels=["group"])
     depth = Gauge("journal_cache_queue_records", "Records that wait in a cache queue.", labels=["queue"])
-    age = Gauge("journal_cache_queue_oldest_seconds", "How long the oldest has waited.", labels=["queue"])
-    counted = Gauge("journal_census_age_seconds", "How old these counted figures are.")
-    took = Gauge("journal_census_seconds", "How long it took to count, pauses and all.")
+    age = Gauge("journal_cache_queue_oldest_seconds", "Age of the oldest waiting record.", labels=["queue"])
+    counted = Gauge("journal_census_age_seconds", "How old the figures are that have to be counted.")
+    took = Gauge("journal_census_seconds", "How long it took to count them, pauses and all.")
     if census is not None:
         for state, amount in census.segments.items():
             segments.add_metric([state], amount.count)
@@ -167,9 +173,9 @@ def _counted(census: Census | None, now_us: int) -> Iterator[Metric]:
     return iter((segments, segment_bytes, damaged, cursors, lag, most, depth, age, counted, took))
 
 
-def _by_label(family: Metric, values: Iterable[tuple[str, int]]) -> Metric:
-    for label, value in sorted(values):
-        family.add_metric([label], value)  # type: ignore[attr-defined]
+def _by_label(family: Counter, values: Mapping[str, int]) -> Metric:
+    for label, value in sorted(values.items()):
+        family.add_metric([label], value)
     return family
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from shards.errors import StorageError
+
+CLOSING_REASONS: Final = ("max_connections", "protocol", "stalled")
+"""Why the server turns a connection away or ends it."""
 
 
 @attrs.define(slots=True)
