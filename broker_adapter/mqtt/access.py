@@ -15,9 +15,9 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.filter_overlap import covers, overlap
-from broker_adapter.mqtt.authentication import Authentication
 from broker_adapter.mqtt.permissions import Principal
+from journal.access.authentication import Authentication
+from shards.filter_overlap import covers, overlap
 from shards.topic_filters import matches
 
 _PLACEHOLDER: Final = re.compile("%[uc]")

@@ -10,14 +10,14 @@ from typing import Final
 from broker_adapter.bridge.config import bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
-from broker_adapter.mqtt.authentication import Authentication
-from broker_adapter.mqtt.certificates import server_context
 from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection, Permission
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.listeners import ListenerLimits
 from broker_adapter.mqtt.storage_rules import BrokerTopicMapping, StorageRule, StorageRules
-from broker_adapter.mqtt.users import Users, read_users
 from broker_adapter.topic_mapping import MappingRule
+from journal.access.authentication import Authentication
+from journal.access.certificates import server_context
+from journal.access.users import Users, read_users
 
 _HOST_CHARACTERS: Final = 40
 _MESSAGE_ROOM: Final = 2

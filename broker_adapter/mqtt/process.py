@@ -35,7 +35,7 @@ from broker_adapter.mqtt.assembly import (
 from broker_adapter.mqtt.broker import Broker
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.listeners import Listeners, Peer
-from broker_adapter.mqtt.users import Users
+from journal.access.users import Users
 from journal.listening import bind, listens_at
 from journal.log import configure_log
 from journal.settings import ConfigurationError

@@ -21,7 +21,7 @@ def passwd(file: str, user: str, /, *, remove: Annotated[bool, Parameter(negativ
         user: User name.
         remove: Remove the user.
     """
-    from broker_adapter.mqtt.users import PasswordHash, check_name, write_user
+    from journal.access.users import PasswordHash, check_name, write_user
 
     try:
         check_name(user)

@@ -12,8 +12,8 @@ import trio
 import trustme
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
-from broker_adapter.mqtt.certificates import server_context
 from broker_adapter.mqtt.listeners import Handler, ListenerLimits, Listeners, Peer
+from journal.access.certificates import server_context
 
 AUTHORITY = trustme.CA()
 

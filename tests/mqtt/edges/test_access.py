@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
-from broker_adapter.mqtt.authentication import Authentication
 from broker_adapter.mqtt.permissions import Access, Principal
-from broker_adapter.mqtt.users import Cost, PasswordHash, Users
+from journal.access.authentication import Authentication
+from journal.access.users import Cost, PasswordHash, Users
 from shards.topic_filters import matches
 
 ANNA = Principal("sensor-1", "anna")

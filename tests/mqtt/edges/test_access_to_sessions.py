@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
-from broker_adapter.mqtt.authentication import Authentication
 from broker_adapter.mqtt.codec import Properties, ReasonCode
-from broker_adapter.mqtt.users import Cost, PasswordHash, Users
+from journal.access.authentication import Authentication
+from journal.access.users import Cost, PasswordHash, Users
 from tests.mqtt.serving import Client, Serving, serving
 
 LASTING = Properties(session_expiry_interval=3600)

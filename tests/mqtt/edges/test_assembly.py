@@ -20,7 +20,7 @@ from broker_adapter.mqtt.config import BrokerConfig, BrokerSection, LimitsSectio
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.permissions import Principal
 from broker_adapter.mqtt.storage_rules import Storage
-from broker_adapter.mqtt.users import Cost, PasswordHash, write_user
+from journal.access.users import Cost, PasswordHash, write_user
 
 
 def load(tmp_path: Path, text: str) -> BrokerConfig:

@@ -15,8 +15,8 @@ import pytest
 
 from broker_adapter.mqtt.cli.main import COMMANDS, explain, run
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
-from broker_adapter.mqtt.users import read_users
 from command_line.boundary import describe
+from journal.access.users import read_users
 from tests.mqtt.edges.listening import write_certificate
 
 CONFIG = """
