@@ -8,13 +8,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Annotated
 
 import attrs
 from attrs import field
 
-from journal.settings import GIB, KIB, MIB, TIB, Address, LogConfig, Size, bytes_within, within
+from journal.origins import ANY_ORIGIN, parse_origin
+from journal.settings import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    Address,
+    Kind,
+    LogConfig,
+    Size,
+    bytes_within,
+    parse_text,
+    within,
+)
 from journal.settings_file import Relation, Schema
 from shards.model import Mode
+
+
+def _parse_origins(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    try:
+        return tuple(each if each == ANY_ORIGIN else parse_origin(parse_text(each)) for each in values)
+    except ValueError as error:
+        raise ValueError("names what is no origin") from error
+
+
+OriginList = Annotated[
+    tuple[str, ...],
+    Kind(_parse_origins, 'a list of origins such as "https://console.example.com", or "*" for all'),
+]
 
 
 @attrs.frozen
@@ -24,6 +52,11 @@ class ListenConfig:
     tcp: Address = "127.0.0.1:7420"
     websocket: Address = "127.0.0.1:7421"
     http: Address = "127.0.0.1:7422"
+    websocket_origins: OriginList = ()
+
+    def addresses(self) -> dict[str, str]:
+        """The addresses by name of their setting."""
+        return {"tcp": self.tcp, "websocket": self.websocket, "http": self.http}
 
 
 @attrs.frozen

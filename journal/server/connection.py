@@ -19,7 +19,7 @@ from journal.protocol.errors import (
 )
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
 from journal.server.output import Output
-from journal.server.pushing import Pushing
+from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
 from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError, StorageFailedError
@@ -75,7 +75,7 @@ class Connection:
         self.output = output
         self.nursery = nursery
         self.statistics = statistics
-        self.pushing = Pushing(output, engine.config.limits.max_frame_bytes)
+        self.pushing = Pushing(output, FramedPushes(output, engine.config.limits.max_frame_bytes))
         self.handles: list[Shard | None] = []
         self.handle_of: dict[int, int] = {}
         self.places: dict[int, Place] = {}

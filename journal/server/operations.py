@@ -42,7 +42,8 @@ Handler = Callable[["ServerOperations", Connection, int, bytes], Awaitable[None]
 _LARGEST_PAGE = 10_000
 
 
-def _server_name() -> str:
+def server_name() -> str:
+    """What the server calls itself."""
     try:
         return f"journal-engine {version('journal-engine')}"
     except PackageNotFoundError:
@@ -56,7 +57,7 @@ class ServerOperations:
         self.engine = engine
         self.statistics = statistics
         self._describe = describe
-        self._server_name = _server_name()
+        self._server_name = server_name()
 
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
         """Carry out a request.
@@ -297,7 +298,7 @@ class ServerOperations:
             start = Start.lsn(lsn + 1)
         else:
             start = Start(request.start, request.value)
-        state = pushing.add(request.subscription, request.credit_bytes)
+        state = pushing.add(request.subscription, request.credit_bytes, request.shard or request.filter or "")
         try:
             subscription = await self.engine.subscriptions.subscribe(
                 shard=request.shard,

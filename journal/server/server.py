@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-import attrs
 import structlog
 import trio
 
@@ -19,12 +18,19 @@ from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
 from journal.listening import accept, bind, linger, listens_at, prepare, reached_at
 from journal.log import configure_log
+from journal.origins import Origins
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.connection import Connection
+from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import make_app, serve_http
-from journal.server.operations import ServerOperations
+from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
+from journal.server.json_protocol.connection import JsonCarrier
+from journal.server.open_access import AllowAll
+from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
+from journal.server.operations import ServerOperations, server_name
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.receive_buffers import BufferPool
+from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
 from journal.server.tcp import receive
 from journal.server.websocket import WebSocketCarrier, receive_messages
@@ -32,6 +38,8 @@ from journal.websocket_opening import open_websocket
 
 _GOODBYE_S = 2.0
 _SWITCH_INTERVAL_S = 0.001
+
+_Served = TypeVar("_Served", bound=Served)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -52,8 +60,12 @@ class Server:
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
         self._operations = ServerOperations(engine, self.statistics, self.describe)
+        self._json_operations = JsonOperations(
+            engine, ShardOperations(engine), AllowAll(), self.statistics, server_name()
+        )
+        self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
-        self._connections: set[Connection] = set()
+        self._connections = OpenConnections()
         self._gone = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
 
@@ -135,8 +147,17 @@ class Server:
     async def _serve_tcp(self, sock: socket.socket, peer: str) -> None:
         prepare(sock)
         timeout = self.engine.config.limits.hello_timeout_s
-        await self._serve(TcpCarrier(sock), peer, lambda connection: receive(connection, sock, self._pool, timeout))
+        await self._serve(
+            "tcp",
+            TcpCarrier(sock),
+            peer,
+            self._connection,
+            lambda connection: receive(connection, sock, self._pool, timeout),
+        )
         await linger(sock)
+
+    def _connection(self, number: int, output: Output, nursery: trio.Nursery) -> Connection:
+        return Connection(number, self.engine, self._operations, output, self.statistics, nursery, self._report)
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
@@ -144,24 +165,54 @@ class Server:
             trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
             max_message_bytes=limits.max_frame_bytes,
             handshake_timeout_s=limits.hello_timeout_s,
+            choices=(SUBPROTOCOL,),
+            allows_origin=self._origins.allows,
         ) as websocket:
-            await self._serve(
-                WebSocketCarrier(websocket),
-                peer,
-                lambda connection: receive_messages(connection, websocket, limits.hello_timeout_s),
-            )
+            heartbeat = Heartbeat(websocket)
+            if websocket.subprotocol == SUBPROTOCOL:
+                await self._serve(
+                    "json",
+                    JsonCarrier(websocket),
+                    peer,
+                    partial(self._json_connection, peer),
+                    lambda connection: connection.receive(heartbeat, limits.hello_timeout_s),
+                    heartbeat,
+                )
+            else:
+                await self._serve(
+                    "websocket",
+                    WebSocketCarrier(websocket),
+                    peer,
+                    self._connection,
+                    lambda connection: receive_messages(connection, heartbeat, limits.hello_timeout_s),
+                    heartbeat,
+                )
 
-    async def _serve(self, carrier: Carrier, peer: str, receive_from: Callable[[Connection], Awaitable[None]]) -> None:
+    def _json_connection(self, peer: str, number: int, output: Output, nursery: trio.Nursery) -> JsonConnection:
+        return JsonConnection(
+            number, peer, self.engine, self._json_operations, output, self.statistics, nursery, self._report
+        )
+
+    async def _serve(
+        self,
+        transport: Transport,
+        carrier: Carrier,
+        peer: str,
+        make: Callable[[int, Output, trio.Nursery], _Served],
+        receive_from: Callable[[_Served], Awaitable[None]],
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
         statistics = self.statistics
         statistics.connections_total += 1
         output = Output(carrier, self.engine.config.limits.max_output_bytes_per_connection)
         async with trio.open_nursery() as nursery:
-            connection = Connection(
-                statistics.connections_total, self.engine, self._operations, output, statistics, nursery, self._report
-            )
+            connection = make(statistics.connections_total, output, nursery)
+            opened = OpenConnection(connection, transport, peer, self.engine.now_us())
             nursery.start_soon(self._write, output, nursery.cancel_scope, peer)
             nursery.start_soon(connection.pushing.run)
-            self._connections.add(connection)
+            if heartbeat is not None:
+                nursery.start_soon(self._watch, heartbeat, nursery.cancel_scope, peer)
+            self._connections.add(opened)
             try:
                 with connection.receiving:
                     await receive_from(connection)
@@ -175,7 +226,7 @@ class Server:
             except OSError:
                 output.abandon()
             finally:
-                self._connections.discard(connection)
+                self._connections.discard(opened)
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
                     await output.wait_drained()
                 connection.close()
@@ -188,6 +239,11 @@ class Server:
             log.warning("connection closed", peer=peer, reason=str(error))
         except OSError:
             pass
+        connection_scope.cancel()
+
+    async def _watch(self, heartbeat: Heartbeat, connection_scope: trio.CancelScope, peer: str) -> None:
+        await heartbeat.wait_silent()
+        log.warning("connection closed", peer=peer, reason=f"it was silent for {PATIENCE_S:.0f} s")
         connection_scope.cancel()
 
     def _report(self, error: Exception, connection: int) -> None:
@@ -207,7 +263,7 @@ async def run_server(
     configure_log(config.log)
     # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    sockets = bind(attrs.asdict(config.listen), main="tcp")
+    sockets = bind(config.listen.addresses(), main="tcp")
     stopping = trio.Event()
     try:
         async with trio.open_nursery() as nursery:

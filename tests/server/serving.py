@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from journal.config import LimitsConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.config import LimitsConfig, ListenConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol import Frame, FrameParser, Op, decode_error, decode_reply, encode, frames
 from journal.protocol.messages import HelloRequest, OpenShardRequest
@@ -84,6 +84,7 @@ def small_config(**changes: Any) -> ServerConfig:
             max_output_bytes_per_connection=2 * MIB,
         ),
         "shards": ShardsConfig(),
+        "listen": ListenConfig(),
     }
     for name, value in changes.items():
         section, _, key = name.partition("__")
