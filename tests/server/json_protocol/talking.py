@@ -97,7 +97,9 @@ class Talker:
 
 
 @asynccontextmanager
-async def talking(served: Served, *, greet: bool = True, origin: str | None = None) -> AsyncIterator[Talker]:
+async def talking(
+    served: Served, *, greet: bool = True, origin: str | None = None, client: str = "test"
+) -> AsyncIterator[Talker]:
     headers = [] if origin is None else [(b"origin", origin.encode())]
     # trio-websocket leaves the stream open when the server refuses, or is the first to close.
     async with await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream:
@@ -114,6 +116,6 @@ async def talking(served: Served, *, greet: bool = True, origin: str | None = No
             assert websocket.subprotocol == SUBPROTOCOL
             talker = Talker(websocket)
             if greet:
-                await talker.call("hello", client="test")
+                await talker.call("hello", client=client)
             yield talker
             nursery.cancel_scope.cancel()
