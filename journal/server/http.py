@@ -1,11 +1,11 @@
-"""Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`."""
+"""Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`; the API of `journal.server.admin` beside them."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 from hypercorn.config import Config
@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from journal.engine import Engine
 from journal.server.statistics import ServerStatistics
@@ -65,8 +65,10 @@ class EngineCollector:
         yield errors
 
 
-def make_app(engine: Engine, statistics: ServerStatistics, is_stopping: Callable[[], bool]) -> Starlette:
-    """The HTTP application of a server."""
+def make_app(
+    engine: Engine, statistics: ServerStatistics, is_stopping: Callable[[], bool], api: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """The HTTP application of a server; ``api`` are the routes of its administration."""
     registry = CollectorRegistry()
     registry.register(EngineCollector(engine, statistics))
 
@@ -88,7 +90,7 @@ def make_app(engine: Engine, statistics: ServerStatistics, is_stopping: Callable
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])
+    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *api])
 
 
 async def serve_http(app: Starlette, sock: socket.socket, stop: trio.Event) -> None:

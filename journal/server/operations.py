@@ -42,12 +42,17 @@ Handler = Callable[["ServerOperations", Connection, int, bytes], Awaitable[None]
 _LARGEST_PAGE = 10_000
 
 
+def server_version() -> str:
+    """The version of the program; empty if it is not installed."""
+    try:
+        return version("journal-engine")
+    except PackageNotFoundError:
+        return ""
+
+
 def server_name() -> str:
     """What the server calls itself."""
-    try:
-        return f"journal-engine {version('journal-engine')}"
-    except PackageNotFoundError:
-        return "journal-engine"
+    return f"journal-engine {server_version()}".rstrip()
 
 
 class ServerOperations:

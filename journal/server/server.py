@@ -20,6 +20,9 @@ from journal.listening import accept, bind, linger, listens_at, prepare, reached
 from journal.log import configure_log
 from journal.origins import Origins
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
+from journal.server.admin import Administration, admin_routes
+from journal.server.admin.endpoints import Administered
+from journal.server.admin.forms import NodeInfo
 from journal.server.connection import Connection
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import make_app, serve_http
@@ -27,7 +30,7 @@ from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperat
 from journal.server.json_protocol.connection import JsonCarrier
 from journal.server.open_access import AllowAll
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
-from journal.server.operations import ServerOperations, server_name
+from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.receive_buffers import BufferPool
 from journal.server.shard_operations import ShardOperations
@@ -60,9 +63,9 @@ class Server:
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
         self._operations = ServerOperations(engine, self.statistics, self.describe)
-        self._json_operations = JsonOperations(
-            engine, ShardOperations(engine), AllowAll(), self.statistics, server_name()
-        )
+        self._access = AllowAll()
+        self._shards = ShardOperations(engine)
+        self._json_operations = JsonOperations(engine, self._shards, self._access, self.statistics, server_name())
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
         self._connections = OpenConnections()
@@ -94,6 +97,25 @@ class Server:
             "failure": str(engine.failure or ""),
         }
 
+    def _administration(self) -> Administration:
+        return Administration(
+            on=Administered(self._shards, self._connections, self._describe_node),
+            access=self._access,
+            origins=self._origins,
+            statistics=self.statistics,
+            version=server_version(),
+            report=self._report,
+        )
+
+    def _describe_node(self) -> NodeInfo:
+        reasons = self.why_not_ready()
+        return NodeInfo(self.engine.node_id, server_name(), not reasons, reasons, self.addresses, self.describe())
+
+    def why_not_ready(self) -> list[str]:
+        """Why the server takes no appends; nothing if it does."""
+        reasons = ["the server is stopping"] if self.stopping.is_set() else []
+        return reasons + [str(each) for each in (self.engine.failure, self.engine.maintenance.disk_full) if each]
+
     async def run(self, sockets: dict[str, socket.socket], *, task_status: trio.TaskStatus[list[str]]) -> None:
         """Serve on bound sockets until told to stop; then let clients go in order.
 
@@ -105,7 +127,7 @@ class Server:
                 if name in sockets:
                     accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
             if "http" in sockets:
-                app = make_app(self.engine, self.statistics, self.stopping.is_set)
+                app = make_app(self.engine, self.statistics, self.stopping.is_set, admin_routes(self._administration()))
                 self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping)
             self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
             task_status.started(self.addresses)
