@@ -126,5 +126,5 @@ def network_of(host: str) -> str:
     except ValueError:
         return host
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
-        return str(ipaddress.ipnetwork_of((address, 64), strict=False))
+        return str(ipaddress.ip_network((address, 64), strict=False))
     return host

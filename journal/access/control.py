@@ -1,4 +1,4 @@
-"""Behind the door of `principal`: passwords, tokens and client certificates of a server, and the rules for who they are.
+"""Behind the door of `principal`: passwords, tokens and client certificates of a server, and rules for whose they are.
 
 Where connections come from, and what their operations need, is the server's business.
 """
@@ -21,7 +21,7 @@ from journal.access.tokens import TokenHash, Tokens
 from journal.access.users import PasswordHash, Users
 from journal.protocol.errors import AuthenticationError
 
-_TOKEN: Final = "token"
+_TOKEN: Final = "token"  # noqa: S105 the name of a field
 _USER: Final = "user"
 _PASSWORD: Final = "password"  # noqa: S105 the name of a field
 

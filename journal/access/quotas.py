@@ -77,7 +77,7 @@ class Account:
         return bool(self.filters and (self.quota.stored_bytes or self.quota.shards))
 
     def __str__(self) -> str:
-        if self.name == ALL_TOGETHER:
+        if self.quota.principal == ALL_TOGETHER:
             return "all principals together"
         return f"principal {self.name!a}" if self.name else "principals without a name"
 
@@ -161,27 +161,31 @@ class Quotas:
         self._by_name = {quota.principal: quota for quota in quotas}
         self._clock = clock
         self._accounts: dict[str, Account] = {}
+        everybody = self._by_name.pop(ALL_TOGETHER, None)
+        self._all = None if everybody is None else Account(ALL_TOGETHER, everybody, clock())
 
     @property
     def accounts(self) -> Iterable[Account]:
-        """Those of everybody who has connected so far."""
-        return self._accounts.values()
+        """Those of everybody who has connected so far, and that of all together."""
+        return (*self._accounts.values(), *(() if self._all is None else (self._all,)))
 
     @property
     def measure(self) -> bool:
         """Whether any quota is about what is stored."""
-        return any(quota.stored_bytes or quota.shards for quota in self._by_name.values())
+        return any(
+            quota.stored_bytes or quota.shards
+            for quota in (*self._by_name.values(), *(() if self._all is None else (self._all.quota,)))
+        )
 
     def meter_of(self, name: str) -> Meter | None:
         """What the connections of a principal count on; None if nothing bounds it."""
-        accounts = []
-        own = self._by_name.get(name) if name != ALL_TOGETHER else None
-        for holder, quota in ((name, own or self._by_name.get("")), (ALL_TOGETHER, self._by_name.get(ALL_TOGETHER))):
-            if quota is not None:
-                account = self._accounts.get(holder)
-                if account is None:
-                    account = self._accounts[holder] = Account(holder, quota, self._clock())
-                accounts.append(account)
+        accounts = [] if self._all is None else [self._all]
+        quota = self._by_name.get(name) or self._by_name.get("")
+        if quota is not None:
+            account = self._accounts.get(name)
+            if account is None:
+                account = self._accounts[name] = Account(name, quota, self._clock())
+            accounts.insert(0, account)
         return Meter(tuple(accounts), self._clock) if accounts else None
 
     def connect(self, name: str) -> Meter | None:

@@ -1,4 +1,4 @@
-"""How much a second: buckets that fill at a rate, and what those who spend more have to wait. Pure: the clock is given."""
+"""So much a second: buckets that fill at a rate, and the wait of those who spend more. Pure: the clock is given."""
 
 from __future__ import annotations
 
