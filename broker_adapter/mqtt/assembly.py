@@ -10,7 +10,7 @@ from typing import Final
 from broker_adapter.bridge.config import bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.access import AccessControl
-from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection, Permission
+from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.listeners import ListenerLimits
 from broker_adapter.mqtt.storage_rules import BrokerTopicMapping, StorageRule, StorageRules
@@ -20,6 +20,7 @@ from journal.access.authentication import Authentication
 from journal.access.certificates import server_context
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Users, read_users
+from journal.settings import Permission
 
 _HOST_CHARACTERS: Final = 40
 _MESSAGE_ROOM: Final = 2

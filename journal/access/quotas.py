@@ -16,6 +16,8 @@ import trio
 from journal.access.rates import Bucket
 from journal.access.rules import AccessRule, User
 from journal.protocol.errors import QuotaExceededError
+from journal.settings import format_size
+from shards.topic_filters import matches
 
 ALL_TOGETHER: Final = "*"
 _LONGEST_WAIT_S: Final = 5.0
@@ -59,6 +61,7 @@ class Account:
         filters: Which shards count for it.
         shards: How many there are, as far as it was measured.
         stored_bytes: How much they hold, as far as it was measured.
+        was_measured: Whether it ever was.
     """
 
     def __init__(self, name: str, quota: Quota, now: float) -> None:
@@ -68,8 +71,22 @@ class Account:
         self.filters = quota.filters_for(name)
         self.shards = 0
         self.stored_bytes = 0
+        self.was_measured = False
         self._requests = Bucket(quota.requests_per_s, now) if quota.requests_per_s else None
         self._bytes = Bucket(quota.bytes_per_s, now) if quota.bytes_per_s else None
+
+    def counts(self, shard: str) -> bool:
+        """Whether a shard counts for it."""
+        return any(matches(each, shard) for each in self.filters)
+
+    def counts_earlier(self, shard: str, before: int) -> bool:
+        """Whether one of its first filters has a shard, which must not be counted twice."""
+        return any(matches(each, shard) for each in self.filters[:before])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its shards hold all that they may."""
+        return 0 < self.quota.stored_bytes <= self.stored_bytes
 
     @property
     def measures(self) -> bool:
@@ -122,31 +139,43 @@ class Meter:
         now = self._clock()
         await trio.sleep(min(_LONGEST_WAIT_S, max(account.wait_s(now) for account in self.accounts)))
 
-    def check_new_shard(self, name: str, is_counted: Callable[[Account, str], bool]) -> None:
+    def check_new_shard(self, name: str) -> None:
         """Make sure that there may be a shard more.
-
-        Args:
-            name: Its name.
-            is_counted: Whether a shard of that name counts for an account.
 
         Raises:
             QuotaExceededError: There may be none.
         """
         for account in self.accounts:
             limit = account.quota.shards
-            if limit and account.shards >= limit and is_counted(account, name):
+            if limit and account.shards >= limit and account.counts(name):
                 raise QuotaExceededError(
                     f"{account} have {account.shards} shards in {', '.join(account.filters)}, and quotas.shards allows "
                     f"{limit}; delete some, or have the quota raised"
                 )
 
-    def full_account(self, name: str, is_counted: Callable[[Account, str], bool]) -> Account | None:
-        """The account that keeps a shard from taking more bytes, if one does."""
+    def count_shard(self, name: str, change: int) -> None:
+        """There is a shard more, or one less, until it is measured again."""
         for account in self.accounts:
-            limit = account.quota.stored_bytes
-            if limit and account.stored_bytes >= limit and is_counted(account, name):
-                return account
-        return None
+            if account.counts(name):
+                account.shards += change
+
+    def check_room(self, shard: str) -> None:
+        """Make sure that a shard may take more bytes.
+
+        Raises:
+            QuotaExceededError: It may not.
+        """
+        for account in self.accounts:
+            if account.is_full and account.counts(shard):
+                raise QuotaExceededError(
+                    f"{account} have {format_size(account.stored_bytes)} in {', '.join(account.filters)}, and "
+                    f"quotas.stored_bytes allows {format_size(account.quota.stored_bytes)}; trim or delete shards, "
+                    "or have the quota raised"
+                )
+
+    def has_room(self, shard: str) -> bool:
+        """Whether a shard may take more bytes."""
+        return not any(account.is_full and account.counts(shard) for account in self.accounts)
 
 
 class Quotas:

@@ -153,6 +153,11 @@ class AccessRules:
         )
         self._by_subject: dict[Subject, Permissions] = {}
 
+    @property
+    def allow_everything(self) -> bool:
+        """Whether nobody is denied anything."""
+        return self._default and not self._rules
+
     def permissions_of(self, subject: Subject) -> Permissions:
         """What somebody may do."""
         if self._same_for_all is not None:

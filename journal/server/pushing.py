@@ -7,6 +7,7 @@ from collections import deque
 import attrs
 import trio
 
+from journal.access.quotas import Meter
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
 from journal.protocol.messages import ShardEvent, encode
@@ -31,7 +32,12 @@ class PushState:
 
 
 class Pushing:
-    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow."""
+    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow.
+
+    Attributes:
+        pushed_bytes: Bytes of batches that were pushed.
+        meter: What they are counted on; None if nothing bounds them.
+    """
 
     def __init__(self, output: Output, max_frame_bytes: int) -> None:
         self._output = output
@@ -40,6 +46,7 @@ class Pushing:
         self._ready: deque[PushState] = deque()
         self._wake = trio.Event()
         self.pushed_bytes = 0
+        self.meter: Meter | None = None
 
     def __len__(self) -> int:
         return len(self._states)
@@ -123,6 +130,10 @@ class Pushing:
                 continue
             if not self._output.has_room:
                 await self._output.wait_for_room()
+            if self.meter is not None:
+                await self.meter.wait()
+                if not self._ready:
+                    continue
             state = self._ready.popleft()
             state.queued = False
             await self._push_one(state)
@@ -139,6 +150,8 @@ class Pushing:
             head = build_push_head(state.number, item.reference, item.first_offset, item.next_offset, item.size_bytes)
             state.credit_bytes -= item.size_bytes
             self.pushed_bytes += item.size_bytes
+            if self.meter is not None:
+                self.meter.spend(0, item.size_bytes)
             self._output.send([head, *item.buffers], len(head) + item.size_bytes)
         elif isinstance(item, Notice):
             frame = build(Op.SHARD_EVENT, 0, encode(_event(state.number, item)))
