@@ -1,18 +1,20 @@
 """The server's settings: their defaults, units and bounds. How a file is read into them is `journal.settings_file`.
 
 ``conf/journal.toml`` shows every setting with its default; a test keeps the two the same. A setting is added here and
-there alone, and there are at most forty. What the settings do is the business of those who read them.
+there alone, and there are at most forty besides those of TLS and access, which are in `journal.access_settings`. What
+the settings do is the business of those who read them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import attrs
 from attrs import field
 
+from journal.access_settings import AccessSection, QuotaTable, TlsSection, access_problems
 from journal.origins import ANY_ORIGIN, parse_origin
 from journal.settings import (
     GIB,
@@ -122,7 +124,15 @@ class ServerConfig:
     shards: ShardsConfig = ShardsConfig()
     sealing: SealingConfig = SealingConfig()
     limits: LimitsConfig = LimitsConfig()
+    tls: TlsSection = field(factory=TlsSection)
+    access: AccessSection = field(factory=AccessSection)
+    quotas: tuple[QuotaTable, ...] = ()
     log: LogConfig = field(factory=LogConfig)
+
+
+def _check(config: ServerConfig) -> Iterable[str]:
+    listen = {"tcp": config.listen.tcp, "websocket": config.listen.websocket, "http": config.listen.http}
+    yield from access_problems(listen, config.tls, config.access, config.quotas)
 
 
 _SCHEMA = Schema(
@@ -145,10 +155,14 @@ _SCHEMA = Schema(
         ),
         Relation("limits.max_output_bytes_per_connection", 1, 0, "limits.max_frame_bytes", "a frame is sent whole"),
     ),
+    _check,
 )
 
 SECTIONS = _SCHEMA.sections
 """All settings by section and name. ``metadata`` holds ``unit`` and ``bounds`` of those that have them."""
+
+TABLES = _SCHEMA.tables
+"""The settings of each list of tables, by its dotted name."""
 
 
 def load_config(path: str | os.PathLike[str] | None, overrides: Mapping[str, object] = {}) -> ServerConfig:

@@ -68,7 +68,7 @@ class Authentication:
         if users is None:
             await trio.lowlevel.checkpoint()
             return False
-        network = _network(host)
+        network = network_of(host)
         if self._must_wait(name, network):
             await trio.lowlevel.checkpoint()
             return False
@@ -119,8 +119,8 @@ class Authentication:
                 self._proofs.popitem(last=False)
 
 
-def _network(host: str) -> str:
-    """Whoever has one address of IPv6 has a whole network of them."""
+def network_of(host: str) -> str:
+    """Whose failures count together with those of a host: whoever has one address of IPv6 has a network of them."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

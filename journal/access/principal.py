@@ -9,6 +9,8 @@ import enum
 from collections.abc import Mapping
 from typing import Protocol
 
+from journal.protocol.errors import NotAuthorizedError
+
 
 class Action(enum.StrEnum):
     """What a principal does with a shard, or with all shards that match a filter."""
@@ -67,3 +69,16 @@ class _Everybody:
 
 
 EVERYBODY: Principal = _Everybody()
+
+
+def require(principal: Principal, target: str, *actions: Action) -> None:
+    """Refuse what a principal may not do; any one of the actions is enough.
+
+    Raises:
+        NotAuthorizedError: It may do none of them.
+    """
+    if not any(principal.may(action, target) for action in actions):
+        who = f"principal {principal.name!a}" if principal.name else "a principal without a name"
+        raise NotAuthorizedError(
+            f"{who} may not {' or '.join(actions)} {target!a}; have it allowed in the server's access rules"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Sequence
 
 import trio
@@ -93,9 +94,23 @@ def make_app(
     return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *api])
 
 
-async def serve_http(app: Starlette, sock: socket.socket, stop: trio.Event) -> None:
+class _Config(Config):
+    """Hypercorn's settings, with certificates that were read already."""
+
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return self.tls is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        return self.tls
+
+
+async def serve_http(app: Starlette, sock: socket.socket, stop: trio.Event, tls: ssl.SSLContext | None = None) -> None:
     """Serve on a listening socket until told to stop."""
-    config = Config()
+    config = _Config()
+    config.tls = tls
     # Hypercorn closes what it listens on, so it gets a descriptor of its own.
     config.bind = [f"fd://{os.dup(sock.fileno())}"]
     config.graceful_timeout = 0.5

@@ -8,6 +8,8 @@ from typing import Literal, Protocol, TypeAlias
 import attrs
 import trio
 
+from journal.access.principal import Principal
+from journal.access.quotas import Meter
 from journal.server.output import Output
 from journal.server.pushing import Pushing
 from shards.errors import StorageError
@@ -20,19 +22,45 @@ class Served(Protocol):
 
     Attributes:
         number: Its number on this server.
+        peer: ``HOST:PORT`` at the other end.
+        certificate_name: Common name of the certificate that the client showed; empty for none.
         client: Name that the client gave itself.
+        greeted: The client was let in.
+        principal: As whom.
+        meter: What its traffic is counted on; None if nothing bounds it.
+        refusal: Why it was not let in, or may not stay.
         output: What goes out.
         pushing: Its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
         receiving: Ends the receiving when it is cancelled.
+        nursery: Of its tasks.
     """
 
     number: int
+    peer: str
+    certificate_name: str
     client: str
+    greeted: bool
+    principal: Principal
+    meter: Meter | None
+    refusal: StorageError | None
     output: Output
     pushing: Pushing
     inflight_bytes: int
     receiving: trio.CancelScope
+    nursery: trio.Nursery
+
+    def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
+        """The client was let in."""
+
+    def renew(self, principal: Principal) -> None:
+        """Go on as the same principal with other rights."""
+
+    def revoke(self, error: StorageError) -> None:
+        """The client may stay no longer: tell it why, and end the connection."""
+
+    def grant_again(self) -> None:
+        """What is left of the client's quotas has changed."""
 
     async def settle(self) -> None:
         """Nothing more is received: return when every request is answered."""
@@ -70,6 +98,7 @@ class ConnectionInfo:
         transport: How its bytes come: ``tcp``, ``websocket`` (both the native protocol), ``json``.
         peer: ``HOST:PORT`` at the other end.
         client: Name that the client gave itself.
+        principal: Who it is.
         opened_us: Since when.
         subscriptions: How many it has.
         inflight_bytes: Appended bytes that wait for their commit.
@@ -81,6 +110,7 @@ class ConnectionInfo:
     transport: Transport
     peer: str
     client: str
+    principal: str
     opened_us: int
     subscriptions: int
     inflight_bytes: int
@@ -90,11 +120,10 @@ class ConnectionInfo:
 
 @attrs.frozen(slots=True, eq=False)
 class OpenConnection:
-    """A connection and where it comes from."""
+    """A connection and how it came."""
 
     served: Served
     transport: Transport
-    peer: str
     opened_us: int
 
 
@@ -136,8 +165,9 @@ def _info(connection: OpenConnection) -> ConnectionInfo:
     return ConnectionInfo(
         number=served.number,
         transport=connection.transport,
-        peer=connection.peer,
+        peer=served.peer,
         client=served.client,
+        principal=served.principal.name,
         opened_us=connection.opened_us,
         subscriptions=len(served.pushing),
         inflight_bytes=served.inflight_bytes,

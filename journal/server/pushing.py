@@ -11,6 +11,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from journal.access.quotas import Meter
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
 from journal.protocol.messages import ShardEvent, encode
@@ -66,7 +67,12 @@ class FramedPushes:
 
 
 class Pushing:
-    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow."""
+    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow.
+
+    Attributes:
+        pushed_bytes: Bytes that were pushed, as credit counts them.
+        meter: What they are counted on; None if nothing bounds them.
+    """
 
     def __init__(self, output: Output, form: PushForm) -> None:
         self._output = output
@@ -75,6 +81,7 @@ class Pushing:
         self._ready: deque[PushState] = deque()
         self._wake = trio.Event()
         self.pushed_bytes = 0
+        self.meter: Meter | None = None
 
     def __len__(self) -> int:
         return len(self._states)
@@ -167,6 +174,10 @@ class Pushing:
                 continue
             if not self._output.has_room:
                 await self._output.wait_for_room()
+            if self.meter is not None:
+                await self.meter.wait()
+                if not self._ready:
+                    continue
             state = self._ready.popleft()
             state.queued = False
             await self._push_one(state)
@@ -183,6 +194,8 @@ class Pushing:
             taken = await self._form.send(state, item)
             state.credit_bytes -= taken
             self.pushed_bytes += taken
+            if self.meter is not None:
+                self.meter.spend(0, taken)
         if item is not None and subscription.has_more:
             self.ready(state)
 

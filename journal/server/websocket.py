@@ -48,7 +48,7 @@ async def receive_messages(connection: Connection, heartbeat: Heartbeat, hello_t
             except ConnectionClosed:
                 return
             await _take(connection, message)
-            if connection.greeted:
+            if connection.greeted or connection.is_greeting:
                 greeting.deadline = float("inf")
     raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")
 

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import attrs
 import msgspec
-import structlog
 import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from journal.access.principal import Access, Principal
+from journal.access.principal import Principal
+from journal.access.quotas import Meter
 from journal.origins import Origins
 from journal.protocol.errors import AuthenticationError
 from journal.server.admin import forms
@@ -35,13 +35,13 @@ from journal.server.admin.problems import (
     OriginRefusedError,
     problem_response,
 )
+from journal.server.admission import Admission
+from journal.server.shard_operations import Asker
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError, StorageError
 
 LARGEST_BODY_BYTES: Final = 64 * 1024
 BODY_TIMEOUT_S: Final = 10.0
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ class Administration:
 
     Attributes:
         on: What the endpoints work on.
-        access: Who may come in.
+        admission: Who may come in, and who did what.
         origins: Which pages may ask.
         statistics: Counts refusals.
         version: Of the program.
@@ -58,18 +58,26 @@ class Administration:
     """
 
     on: Administered
-    access: Access
+    admission: Admission
     origins: Origins
     statistics: ServerStatistics
     version: str
     report: Callable[[Exception, int], None]
 
 
+@attrs.frozen(slots=True)
+class HttpAsker:
+    """Who sent one request."""
+
+    principal: Principal
+    meter: Meter | None
+
+
 def admin_routes(administration: Administration) -> list[BaseRoute]:
     """The routes of the API; whatever else is asked for below its prefix is answered with a problem."""
     document = msgspec.Raw(msgspec.json.encode(openapi_document(administration.version)))
 
-    async def openapi(_on: Administered, _who: Principal, _query: forms.NoQuery, _: None) -> msgspec.Raw:
+    async def openapi(_on: Administered, _who: Asker, _query: forms.NoQuery, _: None) -> msgspec.Raw:
         return document
 
     paths: dict[str, dict[str, Endpoint]] = {}
@@ -120,15 +128,31 @@ class _Resource:
         return endpoint
 
     async def _carry_out(self, endpoint: Endpoint, request: Request) -> Response:
-        principal = await self._administration.access.authenticate(_credentials(request), _peer(request))
+        admission, peer = self._administration.admission, _peer(request)
+        asker = HttpAsker(*await admission.identify(_credentials(request), peer))
+        if asker.meter is not None:
+            await asker.meter.wait()
+            asker.meter.spend(1, 0)
         query = _query(endpoint.query, request)
         body = None if endpoint.body is None else _decode(endpoint.body, await _body(request))
-        result = await endpoint.handle(self._administration.on, principal, query, body)
-        if endpoint.changes:
-            log.info("administered", act=endpoint.name, principal=principal.name, **_shown(query, body))
-        content = b"" if endpoint.result is None else msgspec.json.encode(result)
+        outcome = "internal_error"
+        try:
+            result = await endpoint.handle(self._administration.on, asker, query, body)
+            outcome = "ok"
+        except StorageError as error:
+            outcome = error.code
+            raise
+        except trio.Cancelled:
+            outcome = "unknown"
+            raise
+        finally:
+            if endpoint.changes:
+                target = _target(query, body)
+                admission.record(
+                    principal=asker.principal.name, peer=peer, act=endpoint.name, target=target, outcome=outcome
+                )
         return Response(
-            content,
+            b"" if endpoint.result is None else msgspec.json.encode(result),
             status_code=endpoint.status,
             media_type=None if endpoint.result is None else "application/json",
             headers={"Cache-Control": "no-store"},
@@ -207,9 +231,10 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _shown(query: forms.Form, body: forms.Form | None) -> dict[str, object]:
-    """What was asked for, for the log; no form holds a secret."""
-    shown: dict[str, object] = msgspec.to_builtins(query)
-    if body is not None:
-        shown |= msgspec.to_builtins(body)
-    return shown
+def _target(query: forms.Form, body: forms.Form | None) -> str:
+    """The shard that a request is about."""
+    for form, field in ((query, "shard"), (query, "name"), (body, "name")):
+        name = getattr(form, field, None)
+        if isinstance(name, str):
+            return name
+    return ""

@@ -11,10 +11,11 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from journal.access.principal import Action, Principal
+from journal.access.principal import Action, require
 from journal.server.admin import forms
 from journal.server.open_connections import OpenConnections
-from journal.server.shard_operations import CursorPage, ShardOperations, ShardPage, require
+from journal.server.shard_operations import Asker, CursorPage, ShardOperations, ShardPage
+from shards.errors import InvalidRequestError
 from shards.model import ShardInfo
 
 PREFIX: Final = "/api/v1"
@@ -35,7 +36,7 @@ class Administered:
     describe_node: Callable[[], forms.NodeInfo]
 
 
-Handler: TypeAlias = Callable[[Administered, Principal, Any, Any], Awaitable[object]]
+Handler: TypeAlias = Callable[[Administered, Asker, Any, Any], Awaitable[object]]
 
 
 @attrs.frozen
@@ -71,65 +72,67 @@ class Endpoint:
     finds: bool = False
 
 
-async def _list_shards(on: Administered, who: Principal, query: forms.PageQuery, _: None) -> ShardPage:
+async def _list_shards(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> ShardPage:
     return on.shards.list_shards(who, query.filter, query.after, query.limit)
 
 
-async def _create_shard(on: Administered, who: Principal, _: forms.NoQuery, body: forms.CreateShardForm) -> ShardInfo:
+async def _create_shard(on: Administered, who: Asker, _: forms.NoQuery, body: forms.CreateShardForm) -> ShardInfo:
     return await on.shards.create(who, body.name, body.config(), exist_ok=body.exist_ok)
 
 
-async def _describe_shard(on: Administered, who: Principal, query: forms.ShardQuery, _: None) -> ShardInfo:
+async def _describe_shard(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> ShardInfo:
     return on.shards.describe(who, query.name)
 
 
 async def _configure_shard(
-    on: Administered, who: Principal, query: forms.ShardQuery, body: forms.ConfigureShardForm
+    on: Administered, who: Asker, query: forms.ShardQuery, body: forms.ConfigureShardForm
 ) -> ShardInfo:
+    if body.retention is None and body.segment_bytes is None:
+        raise InvalidRequestError(f"nothing of shard {query.name!r} is to change; give retention or segment_bytes")
     retention = None if body.retention is None else body.retention.retention()
     return await on.shards.configure(who, query.name, retention=retention, segment_bytes=body.segment_bytes)
 
 
-async def _delete_shard(on: Administered, who: Principal, query: forms.ShardQuery, _: None) -> None:
+async def _delete_shard(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> None:
     await on.shards.delete(who, query.name)
 
 
-async def _set_mode(on: Administered, who: Principal, query: forms.ShardQuery, body: forms.ModeForm) -> ShardInfo:
+async def _set_mode(on: Administered, who: Asker, query: forms.ShardQuery, body: forms.ModeForm) -> ShardInfo:
     return await on.shards.set_mode(who, query.name, body.mode)
 
 
-async def _seal(on: Administered, who: Principal, query: forms.ShardQuery, _: None) -> ShardInfo:
+async def _seal(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> ShardInfo:
     return await on.shards.seal(who, query.name)
 
 
-async def _trim(on: Administered, who: Principal, query: forms.ShardQuery, body: forms.TrimForm) -> ShardInfo:
+async def _trim(on: Administered, who: Asker, query: forms.ShardQuery, body: forms.TrimForm) -> ShardInfo:
     return await on.shards.trim(who, query.name, body.before_offset)
 
 
-async def _list_cursors(on: Administered, who: Principal, query: forms.PageQuery, _: None) -> CursorPage:
+async def _list_cursors(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> CursorPage:
     return on.shards.cursors(who, query.filter, query.after, query.limit)
 
 
-async def _delete_cursor(on: Administered, who: Principal, query: forms.CursorQuery, _: None) -> None:
+async def _delete_cursor(on: Administered, who: Asker, query: forms.CursorQuery, _: None) -> None:
     await on.shards.delete_cursor(who, query.shard, query.name, query.version)
 
 
 async def _list_connections(
-    on: Administered, who: Principal, query: forms.ConnectionsQuery, _: None
+    on: Administered, who: Asker, query: forms.ConnectionsQuery, _: None
 ) -> forms.ConnectionPage:
-    require(who, "#", Action.ADMINISTER)
+    require(who.principal, "#", Action.ADMINISTER)
     return forms.ConnectionPage(*on.connections.page(query.after, query.limit))
 
 
 async def _list_subscriptions(
-    on: Administered, who: Principal, query: forms.ConnectionsQuery, _: None
+    on: Administered, who: Asker, query: forms.ConnectionsQuery, _: None
 ) -> forms.SubscriptionPage:
-    require(who, "#", Action.ADMINISTER)
+    require(who.principal, "#", Action.ADMINISTER)
     return forms.SubscriptionPage(*on.connections.subscriptions(query.after, query.limit))
 
 
-async def _describe_node(on: Administered, who: Principal, _query: forms.NoQuery, _: None) -> forms.NodeInfo:
-    require(who, "#", Action.ADMINISTER)
+async def _describe_node(on: Administered, who: Asker, _query: forms.NoQuery, _: None) -> forms.NodeInfo:
+    require(who.principal, "#", Action.ADMINISTER)
     return on.describe_node()
 
 
@@ -201,7 +204,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/shard/seal",
-        "seal_shard",
+        "seal",
         "Close the active segment of a shard; it becomes a Parquet file in the background",
         forms.ShardQuery,
         ShardInfo,
@@ -213,7 +216,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/shard/trim",
-        "trim_shard",
+        "trim",
         "Drop the records of a shard below an offset",
         forms.ShardQuery,
         ShardInfo,
@@ -235,7 +238,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "DELETE",
         "/cursor",
-        "delete_cursor",
+        "cursor_delete",
         "Remove a cursor; one that is not there is no error unless a version was expected",
         forms.CursorQuery,
         None,

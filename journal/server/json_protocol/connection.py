@@ -12,6 +12,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from journal.access.principal import EVERYBODY, Principal
+from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.protocol.errors import RemoteProtocolError
 from journal.server.heartbeat import Heartbeat
@@ -85,29 +86,37 @@ class JsonConnection:
         number: Its number on this server.
         peer: ``HOST:PORT`` at the other end.
         client: Name that the client gave itself.
-        principal: Who it is; nobody may do anything before the first message said it.
+        certificate_name: Common name of the certificate that it showed; empty for none.
+        principal: Who it is; nothing is carried out before the first message said it.
         greeted: That was accepted.
+        refusal: Why it was not, or why it holds no longer.
+        meter: What its traffic is counted on; None if nothing bounds it.
         output: What goes out.
         pushing: Its tails.
         pushes: The form of what they give.
         inflight_bytes: Appended bytes that wait for their commit.
         receiving: Ends the receiving when it is cancelled.
+        nursery: Of its tasks.
         polls: Waits that end when the server stops.
     """
 
     def __init__(
         self,
         number: int,
-        peer: str,
         engine: Engine,
         operations: Operations,
         output: Output,
         statistics: ServerStatistics,
         nursery: trio.Nursery,
         report: Callable[[Exception, int], None],
+        *,
+        peer: str,
+        certificate_name: str = "",
     ) -> None:
         self.number = number
         self.peer = peer
+        self.certificate_name = certificate_name
+        self.nursery = nursery
         self.engine = engine
         self.output = output
         self.statistics = statistics
@@ -115,22 +124,37 @@ class JsonConnection:
         self.pushing = Pushing(output, self.pushes)
         self.client = ""
         self.principal: Principal = EVERYBODY
+        self.meter: Meter | None = None
+        self.refusal: StorageError | None = None
         self.greeted = False
         self.inflight_bytes = 0
         self.polls: set[trio.CancelScope] = set()
         self.receiving = trio.CancelScope()
         self._operations = operations
-        self._nursery = nursery
         self._report = report
         self._requests = 0
         self._progress = trio.lowlevel.ParkingLot()
         self._was_refused = False
 
-    def greet(self, client: str, principal: Principal) -> None:
+    def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
         """The first message was accepted."""
         self.greeted = True
         self.client = client
         self.principal = principal
+        self.meter = self.pushing.meter = meter
+
+    def renew(self, principal: Principal) -> None:
+        """Go on as the same principal with other rights."""
+        self.principal = principal
+
+    def revoke(self, error: StorageError) -> None:
+        """The client may stay no longer: tell it why, and end the connection."""
+        self.refusal = error
+        self.tell(error)
+        self.receiving.cancel()
+
+    def grant_again(self) -> None:
+        """Rights and quotas are asked at every request; nothing of them is kept here."""
 
     # Receiving
 
@@ -147,12 +171,14 @@ class JsonConnection:
                     message = await heartbeat.get_message()
                 except ConnectionClosed:
                     return
+                # It came; how long it takes to look at it is not the client's fault.
+                greeting.deadline = float("inf")
                 await self._take(message)
-                if self.greeted:
-                    greeting.deadline = float("inf")
         raise RemoteProtocolError(f"no hello within {hello_timeout_s:.0f} s")
 
     async def _take(self, message: str | bytes) -> None:
+        if self.meter is not None:
+            self.meter.spend(1, len(message))
         request_id: RequestId | None = None
         try:
             request = await self._decode(message)
@@ -160,17 +186,18 @@ class JsonConnection:
             self._check_greeted(request)
             # In order and one by one, up to where a request has to wait: what is appended keeps its order.
             result = await self._operations.handle(self, request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 it ends this request, no other
             if isinstance(error, BadRequestError):
                 request_id = error.id
             self._refuse(request_id, error)
             if not self.greeted:
                 self._was_refused = True
-                raise RemoteProtocolError(f"hello was refused: {error}") from error
+                self.refusal = error if isinstance(error, StorageError) else None
+                self.receiving.cancel()
             return
         if isinstance(result, Later):
             self._requests += 1
-            self._nursery.start_soon(self._finish, request_id, result.result)
+            self.nursery.start_soon(self._finish, request_id, result.result)
         elif request_id is not None:
             self.send(encode_result(request_id, result))
 
@@ -217,6 +244,8 @@ class JsonConnection:
         limit = self.engine.config.limits.max_inflight_bytes_per_connection
         await self.engine.maintenance.wait_for_room()
         await self.output.wait_for_room()
+        if self.meter is not None:
+            await self.meter.wait()
         while self.inflight_bytes > limit or self._requests >= _REQUESTS_AT_ONCE:
             await self._progress.park()
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import trio
 
-from journal.access.principal import Access, Action
+from journal.access.principal import Action, require
 from journal.ack_waiter import AckWaiter
 from journal.engine import Engine
+from journal.server.admission import Admission
 from journal.server.heartbeat import INTERVAL_S
 from journal.server.json_protocol import messages
 from journal.server.json_protocol.connection import JsonConnection, Later
 from journal.server.json_protocol.pushes import Opener, page_fields
 from journal.server.json_protocol.records import encode_batch
 from journal.server.pushing import PushState
-from journal.server.shard_operations import ShardOperations, require
+from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError, LimitExceededError
 from shards.model import AckLevel, ShardConfig
@@ -44,14 +45,14 @@ class JsonOperations:
         self,
         engine: Engine,
         shards: ShardOperations,
-        access: Access,
+        admission: Admission,
         statistics: ServerStatistics,
         server_name: str,
     ) -> None:
         self.opener = Opener(engine)
         self._engine = engine
         self._shards = shards
-        self._access = access
+        self._admission = admission
         self._statistics = statistics
         self._server_name = server_name
 
@@ -64,15 +65,18 @@ class JsonOperations:
     async def hello(self, connection: JsonConnection, request: messages.Hello) -> object:
         if connection.greeted:
             raise InvalidRequestError("hello was said already on this connection")
-        principal = await self._access.authenticate(request.credentials, connection.peer)
-        connection.greet(request.client, principal)
+        everybody = self._admission.everybody
+        if everybody is not None:
+            connection.greet(request.client, everybody)
+        else:
+            await self._admission.admit(connection, request.client, request.credentials)
         limits = self._engine.config.limits
         return {
             "version": _VERSION,
             "server": self._server_name,
             "node_id": self._engine.node_id,
             "connection_id": connection.number,
-            "principal": principal.name,
+            "principal": connection.principal.name,
             "max_message_bytes": limits.max_frame_bytes,
             "max_batch_bytes": limits.max_batch_bytes,
             "heartbeat_s": INTERVAL_S,
@@ -84,10 +88,10 @@ class JsonOperations:
     # Shards
 
     async def list(self, connection: JsonConnection, request: messages.List) -> object:
-        return self._shards.list_shards(connection.principal, request.filter, request.after, request.limit)
+        return self._shards.list_shards(connection, request.filter, request.after, request.limit)
 
     async def describe(self, connection: JsonConnection, request: messages.Describe) -> object:
-        return self._shards.describe(connection.principal, request.shard)
+        return self._shards.describe(connection, request.shard)
 
     # Records
 
@@ -96,8 +100,10 @@ class JsonOperations:
         require(connection.principal, request.shard, Action.APPEND)
         if request.create is not None and engine.table.catalogue.id_of(request.shard) is None:
             config = ShardConfig() if request.create.mode is None else ShardConfig(mode=request.create.mode)
-            await self._shards.create_for_append(connection.principal, request.shard, config)
+            await self._shards.create_in_passing(connection, request.shard, config)
         shard = engine.table.by_name(request.shard)
+        if connection.meter is not None:
+            connection.meter.check_room(shard.name)
         if len(request.records) > _ON_THE_LOOP_RECORDS:
             batch = await trio.to_thread.run_sync(encode_batch, request, engine.now_us())
         else:
@@ -146,6 +152,8 @@ class JsonOperations:
             extent = await reader.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
             push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)
             page = await self.opener.open(shard.name, push, max_bytes).next()
+            if connection.meter is not None and page is not None:
+                connection.meter.spend(0, page.size_bytes)
         finally:
             output.unreserve(max_bytes)
         bounds = {"start_offset": shard.start_offset, "end_offset": shard.published_offset}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
+from broker_adapter.mqtt.access import AccessControl
 from broker_adapter.mqtt.codec import Properties, ReasonCode
 from journal.access.authentication import Authentication
+from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users
 from tests.mqtt.serving import Client, Serving, serving
 
