@@ -19,8 +19,9 @@ CHROMIUM = shutil.which("chromium")
 PATIENCE_S = 40
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>test</title><script type="module">
-const told = [];
-const tell = (line) => told.push(fetch("/line", {{method: "POST", body: line}}));
+let told = Promise.resolve();
+// One after another: requests that are sent at the same time arrive in any order.
+const tell = (line) => {{ told = told.then(() => fetch("/line", {{method: "POST", body: line}})); }};
 console.log = (...words) => tell(words.join(" "));
 window.onerror = (message) => tell(`error: ${{message}}`);
 window.onunhandledrejection = (event) => tell(`error: ${{event.reason}}`);
