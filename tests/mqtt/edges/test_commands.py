@@ -220,7 +220,7 @@ def test_a_configuration_that_a_broker_can_start_with(
     ("settings", "expected"),
     [
         (["broker.store=redis:"], "override broker.store: [broker] store = 'redis:' is no store; allowed: a URL"),
-        (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal-broker passwd /none"),
+        (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal passwd /none"),
         (
             ["tls.certificate_file=/none", "tls.key_file=/none"],
             "tls.certificate_file = '/none' and tls.key_file = '/none': /none cannot be read: No such file",
