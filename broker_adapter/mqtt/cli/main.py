@@ -25,7 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "rules": (
         "broker_adapter.mqtt.cli.rules:rules",
-        "Say what becomes of messages to a topic: where they are stored, and who may publish and subscribe.",
+        "Say what becomes of messages to a topic: where they are stored, who may have them, which bridges take them.",
     ),
     "check": (
         "broker_adapter.mqtt.cli.check:check",
