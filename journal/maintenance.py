@@ -37,6 +37,9 @@ CHECKPOINT_KEY = b"checkpoint_lsn"
 LSNS_RESERVED_KEY = b"lsns_reserved"
 LSN = struct.Struct(">Q")
 
+_SHARE_OF_APPENDS = 2
+"""Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
+
 _SAVED_AT_ONCE = 500
 _UNINDEXED_AT_ONCE = 2000
 
@@ -203,13 +206,16 @@ class Maintenance:
         reserve = self._storage.disk_reserve_bytes
         if free >= reserve:
             self._refuse_for(None)
-        else:
-            self._refuse_for(
-                DiskFullError(
-                    f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
-                    f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
-                )
+            return
+        self._refuse_for(
+            DiskFullError(
+                f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
+                f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
             )
+        )
+        if free * _SHARE_OF_APPENDS >= reserve:
+            # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
+            self._control.refuse = None
 
     def _refuse_for(self, full: DiskFullError | None) -> None:
         self.disk_full = full

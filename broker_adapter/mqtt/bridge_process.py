@@ -15,6 +15,7 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.assembly import bridges_of, broker_id_of
 from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.interpreter import prepare_interpreter
 from journal.log import configure_log
 from journal.settings import ConfigurationError
 
@@ -39,6 +40,7 @@ async def run_bridges(
         StorageError: The store refuses this program.
     """
     configure_log(config.log, ("journal", "broker_adapter"))
+    prepare_interpreter()
     specs = chosen(bridges_of(config), names)
     stopping, reached = trio.Event(), trio.Event()
     async with background_tasks() as tasks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import ssl
-import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -34,6 +33,7 @@ from broker_adapter.mqtt.assembly import (
 )
 from broker_adapter.mqtt.broker import Broker
 from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.interpreter import prepare_interpreter
 from broker_adapter.mqtt.listeners import Listeners, Peer
 from journal.access.rules import AccessRules
 from journal.access.users import Users
@@ -44,7 +44,6 @@ from journal.settings import ConfigurationError
 _GOODBYE_S: Final = 5.0
 _PATIENCE_S: Final = 2.0
 _TOLD_EVERY_S: Final = 10.0
-_SWITCH_INTERVAL_S: Final = 0.001
 _OWN_DESCRIPTORS: Final = 100
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
@@ -73,8 +72,7 @@ async def run_broker(
         OSError: An address cannot be listened on.
     """
     configure_log(config.log, ("journal", "broker_adapter"))
-    # A thread that checked a password or waited for the disk gets the interpreter sooner than after the default 5 ms.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    prepare_interpreter()
     process = _Process(config, read_again, lease)
     if missing := process.nobody_can_connect:
         log.warning(missing)

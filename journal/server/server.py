@@ -131,18 +131,21 @@ class Server:
         Everything received is committed and acknowledged as far as its client still listens, within two seconds; then
         each client is told that the server stops, and its connection is closed.
         """
-        async with trio.open_nursery() as self._nursery, trio.open_nursery() as accepting:
-            for name, serve in (("tcp", self._serve_tcp), ("websocket", self._serve_websocket)):
-                if name in sockets:
-                    accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
-            if "http" in sockets:
-                app = make_app(self.engine, self.statistics, self.stopping.is_set, admin_routes(self._administration()))
-                self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, self.guard.tls)
-            self._nursery.start_soon(self._stored.run, self._quotas_changed)
-            self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
-            task_status.started(self.addresses)
-            await self.stopping.wait()
-            accepting.cancel_scope.cancel()
+        async with trio.open_nursery() as self._nursery:
+            async with trio.open_nursery() as accepting:
+                for name, serve in (("tcp", self._serve_tcp), ("websocket", self._serve_websocket)):
+                    if name in sockets:
+                        accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
+                if "http" in sockets:
+                    app = make_app(
+                        self.engine, self.statistics, self.stopping.is_set, admin_routes(self._administration())
+                    )
+                    self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, self.guard.tls)
+                self._nursery.start_soon(self._stored.run, self._quotas_changed)
+                self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
+                task_status.started(self.addresses)
+                await self.stopping.wait()
+                accepting.cancel_scope.cancel()
             for connection in self._connections:
                 connection.receiving.cancel()
             with trio.move_on_after(_GOODBYE_S):

@@ -53,7 +53,7 @@ async def die_in_the_middle_of_a_batch(world: World) -> None:
 
 
 async def refuse_some_rows(world: World) -> None:
-    world.publish_poison()
+    world.publish_poison(0.02)
     await world.wait_queue(lambda state: state.dead_letter_count > 3)
 
 
