@@ -11,6 +11,7 @@ import posixpath
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from time import perf_counter
 
 import attrs
 import trio
@@ -215,6 +216,7 @@ class Engine:
             fail=self._fail,
             segment_files=self.segment_files,
             sealing=self.config.sealing,
+            checkpoint_lsn=checkpoint,
         )
         self.atomic = AtomicChanges(
             committer=self.committer,
@@ -342,6 +344,7 @@ class Engine:
         """Call before a run of `Appender.append` calls: sets their time and what is refused just now."""
         appender = self.appender
         appender.append_time_us = self.now_us()
+        self.committer.chunk_taken_at_s = perf_counter()
         failure: StorageError | None = self.committer.failure
         appender.refuse_files = failure or self.maintenance.disk_full
         if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:

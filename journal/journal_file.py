@@ -14,11 +14,13 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 
 import attrs
 from crc32c import crc32c
 
 from journal.entry import GROUP_HEADER_SIZE, encode_group_header
+from journal.histogram import DURATION_BOUNDS_S, Histogram
 from shards.chunks import Readable
 from shards.errors import CorruptionError, FormatVersionError
 from shards.file_system import File, FileSystem
@@ -120,6 +122,9 @@ class JournalWriter:
         directory: The journal's directory, which exists.
         file_bytes: Size of each file.
         new_salt: Gives 64 random bits for each life of a file.
+
+    Attributes:
+        sync_s: How long the fdatasync of each group took.
     """
 
     def __init__(
@@ -140,6 +145,7 @@ class JournalWriter:
         self._position = 0
         self._failure: OSError | None = None
         self._end = 0
+        self.sync_s = Histogram(DURATION_BOUNDS_S)
 
     def _is_whole(self, path: str) -> bool:
         """Whether a spare has the size that files have now; one that a crash left half made, or an old one, goes."""
@@ -218,7 +224,9 @@ class JournalWriter:
         used = self._used[-1]
         header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
         self._current.pwritev([header, *entries], self._position)
+        began_s = perf_counter()
         self._current.fdatasync()
+        self.sync_s.observe(perf_counter() - began_s)
         self._position += GROUP_HEADER_SIZE + size_bytes
         used.last_lsn = next_lsn - 1
 

@@ -19,6 +19,7 @@ from journal.config import SealingConfig, ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
+from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
@@ -52,6 +53,10 @@ class Maintenance:
         disk_full: The error that appends get while the disk is nearly full.
         retaining: Looks after what shards keep.
         checkpoints: Checkpoints made since the start.
+        checkpoint_lsn: Everything up to this lsn is safe without the journal.
+        checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
+        checkpoint_s: How long each checkpoint took.
+        free_bytes: What the disk had left when it was last looked at.
         on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
 
@@ -72,6 +77,7 @@ class Maintenance:
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
         sealing: SealingConfig,
+        checkpoint_lsn: int,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -103,6 +109,10 @@ class Maintenance:
         self.dirty: dict[int, Shard] = {}
         self.disk_full: DiskFullError | None = None
         self.checkpoints = 0
+        self.checkpoint_lsn = checkpoint_lsn
+        self.checkpointed_at = trio.current_time()
+        self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
+        self.free_bytes = 0
         self.on_flushed: Callable[[], None] = lambda: None
 
     # Back-pressure
@@ -202,7 +212,7 @@ class Maintenance:
 
     def look_at_disk(self) -> None:
         """Refuse appends before the disk is really full, and take them again when there is room."""
-        free = self._files.free_bytes(self._directory)
+        free = self.free_bytes = self._files.free_bytes(self._directory)
         reserve = self._storage.disk_reserve_bytes
         if free >= reserve:
             self._refuse_for(None)
@@ -255,6 +265,7 @@ class Maintenance:
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
         lsn = self._committer.journal_lsn
+        began = trio.current_time()
         if not (await self.flush() and await self._settle_files()):
             return
         await self._flusher.sync()
@@ -267,6 +278,9 @@ class Maintenance:
         await self._off_loop(self._views.store.flush)
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
+        self.checkpoint_lsn = lsn
+        self.checkpointed_at = trio.current_time()
+        self.checkpoint_s.observe(self.checkpointed_at - began)
 
     async def _save_records(self) -> bool:
         """Save what changed of the shards into the views; False when the disk is full."""

@@ -39,11 +39,12 @@ async def run_bridges(
         ConfigurationError: There is no such bridge, or its sink cannot be used.
         StorageError: The store refuses this program.
     """
-    configure_log(config.log, ("journal", "broker_adapter"))
+    log_limit = configure_log(config.log, ("journal", "broker_adapter"))
     prepare_interpreter()
     specs = chosen(bridges_of(config), names)
     stopping, reached = trio.Event(), trio.Event()
     async with background_tasks() as tasks:
+        tasks.start_soon(log_limit.keep_telling)
         with trio.CancelScope() as reaching:
             await tasks.start(_stop_at_signal, stopping, reached, reaching)
             async with open_adapter(config.broker.store) as adapter:
@@ -56,6 +57,7 @@ async def run_bridges(
         if not reached.is_set():
             task_status.started([])
     log.info("stopped")
+    log_limit.tell(also_unfinished=True)
 
 
 def chosen(specs: Collection[BridgeSpec], names: Collection[str]) -> list[BridgeSpec]:

@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.intake import Intake
 from broker_adapter.cache_queue import LeaseSettings
@@ -71,13 +72,18 @@ async def run_broker(
         StorageError: The store refuses this broker.
         OSError: An address cannot be listened on.
     """
-    configure_log(config.log, ("journal", "broker_adapter"))
+    log_limit = configure_log(config.log, ("journal", "broker_adapter"))
     prepare_interpreter()
     process = _Process(config, read_again, lease)
     if missing := process.nobody_can_connect:
         log.warning(missing)
     _allow_descriptors(config.limits.max_connections)
-    await process.run(task_status)
+    async with background_tasks() as telling:
+        telling.start_soon(log_limit.keep_telling)
+        try:
+            await process.run(task_status)
+        finally:
+            log_limit.tell(also_unfinished=True)
 
 
 @attrs.frozen
