@@ -96,6 +96,21 @@ class UsedFile:
     keep: bool = False
 
 
+@attrs.frozen(slots=True)
+class WrittenFile:
+    """How far a journal file is written.
+
+    Attributes:
+        end: Position behind its last durable group; for a file that is not the newest, its size.
+        last_lsn: Highest lsn in it.
+    """
+
+    path: str
+    size_bytes: int
+    end: int
+    last_lsn: int
+
+
 def journal_path(directory: str, number: int) -> str:
     """Name of the journal file of this number."""
     return f"{directory}/journal-{number:016}.jnl"
@@ -177,6 +192,22 @@ class JournalWriter:
     def used_count(self) -> int:
         """Files in use."""
         return len(self._used)
+
+    def written(self) -> list[WrittenFile]:
+        """How far each file in use is written, oldest first. What lies before these ends does not change any more.
+
+        Call it where `write_group` is called: between two groups.
+        """
+        newest = len(self._used) - 1
+        return [
+            WrittenFile(
+                file.path,
+                file.header.size_bytes,
+                self._position if at == newest else file.header.size_bytes,
+                file.last_lsn,
+            )
+            for at, file in enumerate(self._used)
+        ]
 
     def resume(self, position: int, *, torn: bool) -> None:
         """Go on writing at this position of the newest used file.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import outcome
 import trio
@@ -20,14 +20,14 @@ from journal.control import Control
 from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
-from journal.journal_file import JournalWriter
+from journal.journal_file import JournalWriter, WrittenFile
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards import shard_records
 from shards.clock import Clock
-from shards.errors import DiskFullError
+from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
 from shards.segment import Segment
@@ -43,6 +43,19 @@ _SHARE_OF_APPENDS = 2
 
 _SAVED_AT_ONCE = 500
 _UNINDEXED_AT_ONCE = 2000
+
+
+class _Asked:
+    """Work that somebody waits for."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.work = work
+        self.done = trio.Event()
+        self.error: Exception | None = None
+
+    def finish(self, error: Exception | None) -> None:
+        self.error = error
+        self.done.set()
 
 
 class Maintenance:
@@ -106,6 +119,8 @@ class Maintenance:
         )
         self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
+        self._asked: list[_Asked] = []
+        self._has_ended = False
         self.dirty: dict[int, Shard] = {}
         self.disk_full: DiskFullError | None = None
         self.checkpoints = 0
@@ -168,7 +183,9 @@ class Maintenance:
                     await self._wake.wait()
                 self._wake = trio.Event()
                 self.look_at_disk()
-                if self._checkpoint_due():
+                if self._asked:
+                    await self._carry_out()
+                elif self._checkpoint_due():
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
@@ -186,6 +203,10 @@ class Maintenance:
         except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
             self._fail(error)
         finally:
+            self._has_ended = True
+            asked, self._asked = self._asked, []
+            for each in asked:
+                each.finish(StorageFailedError("the server is stopping, or its storage has failed; nothing was done"))
             self._progress.unpark_all()
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
@@ -261,6 +282,48 @@ class Maintenance:
         except DiskFullError as error:
             self._refuse_for(error)
         self.on_flushed()
+
+    async def after_checkpoint(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Make a checkpoint and do some work right after it, before anything else goes on in the background.
+
+        Meanwhile no file of a segment is removed, no record of a shard saved and no journal file recycled. Cancelling
+        gives up waiting, not the work.
+
+        Raises:
+            DiskFullError: No checkpoint could be made.
+            StorageFailedError: The engine stops.
+            Exception: What the work raises; it is no failure of the engine.
+        """
+        if self._has_ended:
+            raise self._committer.failure or StorageFailedError(f"the storage in {self._directory} is closed")
+        asked = _Asked(work)
+        self._asked.append(asked)
+        self.wake()
+        await asked.done.wait()
+        if asked.error is not None:
+            raise asked.error
+
+    async def _carry_out(self) -> None:
+        made = self.checkpoints
+        await self.checkpoint()
+        while self._asked:
+            asked = self._asked[0]
+            error: Exception | None = None
+            if self.checkpoints == made:
+                error = self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+            else:
+                try:
+                    await asked.work()
+                except Exception as raised:  # noqa: BLE001 it is told to whoever asked
+                    error = raised
+            asked.finish(error)
+            self._asked.remove(asked)
+
+    async def written(self, writer: JournalWriter) -> list[WrittenFile]:
+        """How far the journal is written, asked for between two groups."""
+        found: list[WrittenFile] = []
+        await self._on_disk_thread(lambda: found.extend(writer.written()))
+        return found
 
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""

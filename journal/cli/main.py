@@ -57,9 +57,21 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "journal.cli.token:token",
         "Make a token and add what is kept of it to a file, or remove a user's tokens; the token is printed, once.",
     ),
+    "backup": (
+        "journal.cli.backup:backup",
+        "Copy a data directory into a backup directory, also while its server runs; what is there already stays there.",
+    ),
+    "restore": (
+        "journal.cli.backup:restore",
+        "Make a data directory of a backup, every file compared with its digest; `journal serve` takes it from there.",
+    ),
     "check": (
         "journal.cli.check:check",
-        "Read a whole data directory offline and say where it is damaged; exit status 1 if it is anywhere.",
+        "Read a whole data or backup directory offline and say where it is damaged; exit status 1 if it is anywhere.",
+    ),
+    "compact": (
+        "journal.cli.compact:compact",
+        "Remove what no record of a data directory needs any more, and rewrite its views without what is gone.",
     ),
     "dump": (
         "journal.cli.dump:dump",

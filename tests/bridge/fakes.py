@@ -1,7 +1,7 @@
 """A sink in memory that fails as it is told: the far end of a bridge whose driver is under test.
 
 It is a whole sink, with position and epochs if wanted; what it cannot show is a network. The real ones are in
-``tests/sinks``, and behind whole brokers in ``tests/bridge/test_outages.py``.
+``tests/sinks``, and behind whole brokers in ``tests/bridge/outages``.
 """
 
 from __future__ import annotations

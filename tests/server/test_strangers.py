@@ -33,6 +33,7 @@ PUSHED: Final = {Op.APPENDED, Op.PUSH, Op.SHARD_EVENT}
 BODIES: Final[dict[Op, bytes]] = {
     Op.PING: b"",
     Op.STATUS: b"",
+    Op.SNAPSHOT: b"",
     Op.CREATE_SHARD: encode(messages.CreateShardRequest("plant/new")),
     Op.OPEN_SHARD: encode(messages.OpenShardRequest(THERE)),
     Op.CLOSE_SHARD: encode(messages.HandleRequest(0)),

@@ -80,7 +80,7 @@ async def nothing_is_acknowledged(world: World) -> None:
     for publisher in world.publishers:
         await publisher.wait_stuck()
     before = [publisher.acknowledged_count for publisher in world.publishers]
-    await trio.sleep(1)
+    await trio.sleep(1)  # what must not come has no condition to wait for
     assert [publisher.acknowledged_count for publisher in world.publishers] == before
 
 

@@ -251,5 +251,6 @@ def _name(number: int) -> str:
 def _found_in_row(row: Mapping[str, object]) -> Found:
     topic, offset = row["topic"], row["value"]
     assert isinstance(topic, str)
+    assert isinstance(offset, (int, str, bytes))
     payload = json.dumps({"n": row["n"]}).encode()
-    return Found(message_of(topic, payload), int(str(offset)))
+    return Found(message_of(topic, payload), int(offset))
