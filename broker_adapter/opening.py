@@ -17,11 +17,13 @@ ENGINES = {
     "rocksdb": "broker_adapter.engines.rocksdb:open_rocksdb",
     "embedded": "broker_adapter.engines.embedded:open_embedded",
     "journal": "broker_adapter.engines.journal:open_journal",
+    "journals": "broker_adapter.engines.journal:open_journal",
     "journal+ws": "broker_adapter.engines.journal:open_journal",
+    "journal+wss": "broker_adapter.engines.journal:open_journal",
 }
 """URL scheme -> module and function that opens it. The function takes the URL."""
 
-_EXTRAS = {"journal+ws": "websocket"}
+_EXTRAS = {"journal+ws": "websocket", "journal+wss": "websocket"}
 """URL scheme -> extra that installs what its engine needs, where it is called otherwise."""
 
 
@@ -30,7 +32,8 @@ async def open_adapter(url: str) -> AsyncIterator[StorageAdapter]:
     """Open a store for the time of an ``async with`` block; its background tasks live in that block.
 
     Args:
-        url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or ``journal+ws://host:port``.
+        url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or
+            ``journal+ws://host:port``; with TLS ``journals://`` and ``journal+wss://``.
 
     Raises:
         InvalidRequestError: No engine has that scheme, or what the engine needs is not installed.

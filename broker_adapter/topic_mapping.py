@@ -19,9 +19,9 @@ import trio
 
 from broker_adapter.adapter import DEFAULT_CONFIG, LATEST, Delivery, StorageAdapter, Subscription
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.filter_overlap import covers, overlap
 from shards.checksum import crc32c
 from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
+from shards.filter_overlap import covers, overlap
 from shards.model import AckLevel, Appended, ShardConfig
 from shards.names import validate_shard_name
 from shards.position import Start

@@ -1,20 +1,50 @@
 """The server's settings: their defaults, units and bounds. How a file is read into them is `journal.settings_file`.
 
 ``conf/journal.toml`` shows every setting with its default; a test keeps the two the same. A setting is added here and
-there alone, and there are at most forty. What the settings do is the business of those who read them.
+there alone, and there are at most forty besides those of TLS and access, which are in `journal.access_settings`. What
+the settings do is the business of those who read them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import attrs
 from attrs import field
 
-from journal.settings import GIB, KIB, MIB, TIB, Address, LogConfig, Size, bytes_within, within
+from journal.access_settings import AccessSection, QuotaTable, TlsSection, access_problems
+from journal.origins import ANY_ORIGIN, parse_origin
+from journal.settings import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    Address,
+    Kind,
+    LogConfig,
+    Size,
+    bytes_within,
+    parse_text,
+    within,
+)
 from journal.settings_file import Relation, Schema
 from shards.model import Mode
+
+
+def _parse_origins(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    try:
+        return tuple(each if each == ANY_ORIGIN else parse_origin(parse_text(each)) for each in values)
+    except ValueError as error:
+        raise ValueError("names what is no origin") from error
+
+
+OriginList = Annotated[
+    tuple[str, ...],
+    Kind(_parse_origins, 'a list of origins such as "https://console.example.com", or "*" for all'),
+]
 
 
 @attrs.frozen
@@ -24,6 +54,11 @@ class ListenConfig:
     tcp: Address = "127.0.0.1:7420"
     websocket: Address = "127.0.0.1:7421"
     http: Address = "127.0.0.1:7422"
+    websocket_origins: OriginList = ()
+
+    def addresses(self) -> dict[str, str]:
+        """The addresses by name of their setting."""
+        return {"tcp": self.tcp, "websocket": self.websocket, "http": self.http}
 
 
 @attrs.frozen
@@ -89,7 +124,15 @@ class ServerConfig:
     shards: ShardsConfig = ShardsConfig()
     sealing: SealingConfig = SealingConfig()
     limits: LimitsConfig = LimitsConfig()
+    tls: TlsSection = field(factory=TlsSection)
+    access: AccessSection = field(factory=AccessSection)
+    quotas: tuple[QuotaTable, ...] = ()
     log: LogConfig = field(factory=LogConfig)
+
+
+def _check(config: ServerConfig) -> Iterable[str]:
+    listen = {"tcp": config.listen.tcp, "websocket": config.listen.websocket, "http": config.listen.http}
+    yield from access_problems(listen, config.tls, config.access, config.quotas)
 
 
 _SCHEMA = Schema(
@@ -112,10 +155,14 @@ _SCHEMA = Schema(
         ),
         Relation("limits.max_output_bytes_per_connection", 1, 0, "limits.max_frame_bytes", "a frame is sent whole"),
     ),
+    _check,
 )
 
 SECTIONS = _SCHEMA.sections
 """All settings by section and name. ``metadata`` holds ``unit`` and ``bounds`` of those that have them."""
+
+TABLES = _SCHEMA.tables
+"""The settings of each list of tables, by its dotted name."""
 
 
 def load_config(path: str | os.PathLike[str] | None, overrides: Mapping[str, object] = {}) -> ServerConfig:

@@ -16,7 +16,8 @@ from typing import Annotated, Any, get_args
 
 import attrs
 
-from shards.errors import StorageError
+from shards.errors import InvalidNameError, StorageError
+from shards.topic_filters import validate_filter
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
@@ -95,6 +96,24 @@ def parse_text(value: object) -> str:
     return value
 
 
+def parse_filters(value: object) -> tuple[str, ...]:
+    """Return topic filters, in which ``%u`` and ``%c`` may stand for names.
+
+    Raises:
+        TypeError, ValueError: They are none.
+    """
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ValueError("names none")
+    for each in values:
+        try:
+            # What stands for a name is no part of the filter's grammar.
+            validate_filter(re.sub("%[uc]", "x", parse_text(each)))
+        except InvalidNameError as error:
+            raise ValueError("is no topic filter") from error
+    return tuple(values)
+
+
 def _parse_address(value: object) -> str:
     address = parse_text(value)
     try:
@@ -107,8 +126,19 @@ def _parse_address(value: object) -> str:
 Size = Annotated[int, Kind(parse_size, show=format_size)]
 """Bytes; in a file an integer or a text such as ``"256 MiB"``."""
 
+Text = Annotated[str, Kind(parse_text, "any text")]
+
+File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
+
 Address = Annotated[str, Kind(_parse_address, '"host:port", or "" for off')]
 """``host:port``, ``[ipv6]:port``, or empty for "do not listen"; port 0 takes any free one."""
+
+
+class Permission(enum.StrEnum):
+    """What a rule, or what no rule decides, comes to."""
+
+    ALLOW = "allow"
+    DENY = "deny"
 
 
 class LogLevel(enum.StrEnum):

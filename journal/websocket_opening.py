@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import trio
@@ -11,11 +11,18 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketReque
 _RECEIVE_BYTES = 64 * 1024
 _CLOSING_S = 0.5
 _BAD_REQUEST = 400
+_FORBIDDEN = 403
 
 
 @asynccontextmanager
 async def open_websocket(
-    stream: trio.abc.Stream, *, max_message_bytes: int, handshake_timeout_s: float, subprotocol: str | None = None
+    stream: trio.abc.Stream,
+    *,
+    max_message_bytes: int,
+    handshake_timeout_s: float,
+    subprotocol: str | None = None,
+    choices: Collection[str] = (),
+    allows_origin: Callable[[str | None], bool] = lambda _: True,
 ) -> AsyncIterator[WebSocketConnection]:
     """Open a WebSocket as the server, and close it in order at the end.
 
@@ -23,7 +30,9 @@ async def open_websocket(
         stream: What was accepted; it is closed, too.
         max_message_bytes: A longer message ends the connection.
         handshake_timeout_s: The peer must have asked for the WebSocket by then.
-        subprotocol: The one that the peer must offer; None takes any offer without choosing one.
+        subprotocol: The one that the peer must offer; None takes any offer.
+        choices: Those of which the first that the peer offers is chosen then; if it offers none, none is.
+        allows_origin: Whether the page of this origin may open it; None says that no page does.
 
     Raises:
         OSError: The peer went away, or asked for no such WebSocket in time.
@@ -35,7 +44,7 @@ async def open_websocket(
                 request = await wrap_server_stream(
                     nursery, stream, max_message_size=max_message_bytes, receive_buffer_size=_RECEIVE_BYTES
                 )
-                websocket = await _accept(request, subprotocol)
+                websocket = await _accept(request, subprotocol, choices, allows_origin)
             yield websocket
             with trio.move_on_after(_CLOSING_S):
                 await websocket.aclose()
@@ -48,8 +57,19 @@ async def open_websocket(
         raise failure
 
 
-async def _accept(request: WebSocketRequest, subprotocol: str | None) -> WebSocketConnection:
+async def _accept(
+    request: WebSocketRequest,
+    subprotocol: str | None,
+    choices: Collection[str],
+    allows_origin: Callable[[str | None], bool],
+) -> WebSocketConnection:
+    origin = next((value.decode("latin-1") for name, value in request.headers if name.lower() == b"origin"), None)
+    if not allows_origin(origin):
+        await request.reject(_FORBIDDEN, body=f"pages of {origin} may not connect\n".encode())
+        raise BrokenPipeError(f"the WebSocket was asked for by a page of {origin}")
     if subprotocol is not None and subprotocol not in request.proposed_subprotocols:
         await request.reject(_BAD_REQUEST, body=f"offer the sub-protocol {subprotocol}\n".encode())
         raise BrokenPipeError(f"the WebSocket was offered without the sub-protocol {subprotocol}")
+    if subprotocol is None:
+        subprotocol = next((offer for offer in request.proposed_subprotocols if offer in choices), None)
     return await request.accept(subprotocol=subprotocol)

@@ -24,7 +24,7 @@ _Value = TypeVar("_Value")
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SERVER_SCHEMES = ("journal://", "journal+ws://")
+_SERVER_SCHEMES = ("journal://", "journals://", "journal+ws://", "journal+wss://")
 
 # As users write them; Spark does not mind the case.
 _NAMES: Final = (
@@ -183,7 +183,8 @@ def _bad(name: str, value: str, allowed: str) -> OptionError:
 def _server(name: str, value: str) -> str:
     url = value if "://" in value else f"journal://{value}"
     scheme = next((one for one in _SERVER_SCHEMES if url.startswith(one)), None)
-    host, _, port = url.removeprefix(scheme or "").rstrip("/").rpartition(":")
+    # What comes behind names files with secrets and certificates, which is for the adapter to read.
+    host, _, port = url.removeprefix(scheme or "").partition("?")[0].rstrip("/").rpartition(":")
     if scheme is None or not host or not port.isdigit():
         raise _bad(name, value, "host:port, journal://host:port or journal+ws://host:port")
     return url

@@ -60,7 +60,9 @@ _SCAN_PAGE_VALUES = 1000
 
 @asynccontextmanager
 async def open_journal(url: str) -> AsyncIterator[StorageAdapter]:
-    """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket).
+    """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket), or either with TLS.
+
+    Who is asking may be in the URL as well; see `journal.client.address`.
 
     For other settings of the client open one with `journal.client.open_client` and put a `JournalAdapter` over it.
 

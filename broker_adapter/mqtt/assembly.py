@@ -9,18 +9,26 @@ from typing import Final
 
 from broker_adapter.bridge.config import bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
-from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
-from broker_adapter.mqtt.authentication import Authentication
-from broker_adapter.mqtt.certificates import server_context
-from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection, Permission
+from broker_adapter.mqtt.access import AccessControl
+from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.listeners import ListenerLimits
 from broker_adapter.mqtt.storage_rules import BrokerTopicMapping, StorageRule, StorageRules
-from broker_adapter.mqtt.users import Users, read_users
 from broker_adapter.topic_mapping import MappingRule
+from journal.access import principal
+from journal.access.authentication import Authentication
+from journal.access.certificates import server_context
+from journal.access.rules import AccessRule, AccessRules
+from journal.access.users import Users, read_users
+from journal.settings import Permission
 
 _HOST_CHARACTERS: Final = 40
 _MESSAGE_ROOM: Final = 2
+_ACTIONS: Final = {
+    Action.PUBLISH: frozenset({principal.Action.APPEND}),
+    Action.SUBSCRIBE: frozenset({principal.Action.SUBSCRIBE}),
+    Action.ALL: frozenset({principal.Action.APPEND, principal.Action.SUBSCRIBE}),
+}
 
 
 def broker_id_of(config: BrokerConfig) -> str:
@@ -107,8 +115,7 @@ def access_rules_of(config: BrokerConfig) -> AccessRules:
             AccessRule(
                 rule.permission is Permission.ALLOW,
                 rule.topics,
-                publish=rule.action is not Action.SUBSCRIBE,
-                subscribe=rule.action is not Action.PUBLISH,
+                _ACTIONS[rule.action],
                 user=rule.user,
                 client_id=rule.client,
             )

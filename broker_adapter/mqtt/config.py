@@ -21,7 +21,21 @@ from broker_adapter.mqtt.storage_rules import Storage
 from broker_adapter.mqtt.topics import OWN_PREFIX
 from broker_adapter.opening import ENGINES
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
-from journal.settings import KIB, MIB, Address, Kind, LogConfig, Size, bytes_within, parse_text, within
+from journal.settings import (
+    KIB,
+    MIB,
+    Address,
+    File,
+    Kind,
+    LogConfig,
+    Permission,
+    Size,
+    Text,
+    bytes_within,
+    parse_filters,
+    parse_text,
+    within,
+)
 from journal.settings_file import Schema
 from shards.errors import InvalidNameError
 from shards.names import validate_shard_name
@@ -56,16 +70,6 @@ def _parse_filter(value: object) -> str:
         raise ValueError("is no topic filter") from error
 
 
-def _parse_filters(value: object) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
-    if not values:
-        raise ValueError("names none")
-    for each in values:
-        # What stands for a name is no part of the filter's grammar.
-        _parse_filter(re.sub("%[uc]", "x", each) if isinstance(each, str) else each)
-    return tuple(values)
-
-
 def _parse_prefix(value: object) -> str:
     try:
         prefix = validate_shard_name(parse_text(value))
@@ -89,25 +93,16 @@ def _parse_hashed(value: object) -> str:
     return str(value)
 
 
-Text = Annotated[str, Kind(parse_text, "any text")]
-File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
 StoreUrl = Annotated[str, Kind(_parse_store, "a URL that begins with " + ", ".join(f"{name}:" for name in ENGINES))]
 BrokerId = Annotated[str, Kind(_parse_id, 'up to 64 letters, digits, ".", "_" and "-", or "" for one made up')]
 Filter = Annotated[str, Kind(_parse_filter, 'a topic filter such as "plant/+/alarm" or "plant/#"')]
 Filters = Annotated[
     tuple[str, ...],
-    Kind(_parse_filters, 'a list of topic filters, in which "%u" and "%c" stand for the client\'s names'),
+    Kind(parse_filters, 'a list of topic filters, in which "%u" and "%c" stand for the client\'s names'),
 ]
 Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{OWN_PREFIX}" or end with "/"')]
 QosList = Annotated[tuple[int, ...], Kind(_parse_qos, "a list of 0, 1 and 2")]
 Hashed = Annotated[Literal["topic", "publisher"], Kind(_parse_hashed, '"topic" or "publisher"')]
-
-
-class Permission(enum.StrEnum):
-    """What a rule, or what no rule decides, comes to."""
-
-    ALLOW = "allow"
-    DENY = "deny"
 
 
 class Action(enum.StrEnum):

@@ -18,7 +18,7 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.intake import Intake
 from broker_adapter.cache_queue import LeaseSettings
-from broker_adapter.mqtt.access import AccessControl, AccessRules
+from broker_adapter.mqtt.access import AccessControl
 from broker_adapter.mqtt.assembly import (
     access_control_of,
     access_rules_of,
@@ -36,7 +36,8 @@ from broker_adapter.mqtt.broker import Broker
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.interpreter import prepare_interpreter
 from broker_adapter.mqtt.listeners import Listeners, Peer
-from broker_adapter.mqtt.users import Users
+from journal.access.rules import AccessRules
+from journal.access.users import Users
 from journal.listening import bind, listens_at
 from journal.log import configure_log
 from journal.settings import ConfigurationError

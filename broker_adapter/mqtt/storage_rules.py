@@ -12,11 +12,11 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.filter_overlap import covers
 from broker_adapter.mqtt.topics import OWN_PREFIX
 from broker_adapter.topic_mapping import MappingRule, TopicMapping
 from shards.checksum import crc32c
 from shards.errors import InvalidNameError
+from shards.filter_overlap import covers
 from shards.model import Mode, Retention, ShardConfig
 from shards.names import validate_shard_name
 from shards.topic_filters import is_filter, matches, validate_filter

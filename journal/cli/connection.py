@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from journal.client.transport import Transport
 
 ServerOption: TypeAlias = Annotated[
-    str, Parameter(name="--server", env_var="JOURNAL_SERVER", help="Server to talk to, as HOST:PORT.")
+    str,
+    Parameter(
+        name="--server",
+        env_var="JOURNAL_SERVER",
+        help="Server to talk to, as HOST:PORT or journals://USER@HOST:PORT?password_file=PATH&ca_file=PATH "
+        "(docs/operations.md has all forms); JOURNAL_PASSWORD and JOURNAL_TOKEN may hold secrets.",
+    ),
 ]
 
 DEFAULT_SERVER: Final = "127.0.0.1:7420"
@@ -37,7 +43,8 @@ async def connect(server: str) -> AsyncIterator[Client]:
         CommandError: Nothing answers at that address.
     """
     from journal.client import open_client
-    from journal.client.transport import Address, open_transport
+    from journal.client.address import Address
+    from journal.client.transport import open_transport
     from journal.protocol.errors import ConnectionLostError
 
     address = Address.parse(server)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from journal.record_json import record_fields
 from shards.record import Gap, StoredRecord
 
 
@@ -25,7 +26,7 @@ def json_lines(shard: str, records: Iterable[StoredRecord | Gap]) -> Iterator[by
         if isinstance(record, Gap):
             yield msgspec.json.encode({"shard": shard, "gap": [record.first_offset, record.next_offset]})
         else:
-            yield msgspec.json.encode(_as_json(shard, record))
+            yield msgspec.json.encode({"shard": shard, **record_fields(record, shard)})
 
 
 def gap_note(shard: str, gap: Gap) -> str:
@@ -35,29 +36,3 @@ def gap_note(shard: str, gap: Gap) -> str:
         f"{shard}: offsets {gap.first_offset} to {gap.next_offset - 1} ({count} record{'s' if count > 1 else ''}) "
         "were in memory only and are lost"
     )
-
-
-def _as_json(shard: str, record: StoredRecord) -> dict[str, object]:
-    """All fields; byte fields as text when they are UTF-8, else base64 under the name with `_base64` behind it."""
-    fields: dict[str, object] = {
-        "shard": shard,
-        "offset": record.offset,
-        "lsn": record.lsn,
-        "append_time_us": record.append_time_us,
-        "timestamp_us": record.timestamp_us,
-        "topic": record.topic or shard,
-    }
-    fields.update(_bytes_field("key", record.key))
-    fields.update(_bytes_field("value", record.value))
-    fields["headers"] = [{"name": name, **_bytes_field("value", value)} for name, value in record.headers]
-    fields["tags"] = list(record.tags)
-    fields["expires_at_us"] = record.expires_at_us
-    return fields
-
-
-def _bytes_field(name: str, value: bytes) -> dict[str, object]:
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        # msgspec writes bytes as base64.
-        return {f"{name}_base64": value}

@@ -28,17 +28,21 @@ def serve(
     """
     import trio
 
-    from journal.config import load_config
+    from journal.config import ServerConfig, load_config
     from journal.server import run_server
 
     overrides = overrides_of(settings, listed_in="conf/journal.toml")
     if listen is not None:
         overrides["listen.tcp"] = listen
-    wanted = load_config(config, overrides)
+
+    def read() -> ServerConfig:
+        return load_config(config, overrides)
+
+    wanted = read()
 
     async def serving() -> None:
         async with trio.open_nursery() as nursery:
-            addresses = await nursery.start(run_server, wanted, data)
+            addresses = await nursery.start(run_server, wanted, data, read)
             write_text(" ".join(("ready", *addresses)))
 
     trio.run(serving)

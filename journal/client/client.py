@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import trio
 
+from journal.client.address import Address
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
 from journal.client.connection import Connection
@@ -24,7 +25,7 @@ from journal.client.pending import PendingAppend
 from journal.client.receiver import Receiver
 from journal.client.session_keeper import Backoff, keep_session
 from journal.client.subscription import Subscription
-from journal.client.transport import Address, Transport, open_transport
+from journal.client.transport import Transport, open_transport
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode, frames
 from journal.protocol.errors import ConnectionLostError, ShuttingDownError, UnknownHandleError, is_retriable
 from journal.protocol.messages import (
@@ -67,11 +68,11 @@ async def open_client(
     """Open a client for the length of the block; it stands connected when the block begins.
 
     Args:
-        address: ``host:port``, ``journal://host:port`` or ``journal+ws://host:port``.
+        address: ``host:port`` or a URL, which may say who is asking, too: see `journal.client.address`.
         name: For the server's logs and statistics.
         producer_name: Name under which appends are made exactly once; a unique one unless given. Giving a name fences
             whoever used it before.
-        credentials: What the server asks for.
+        credentials: What to show to the server, in place of what the address and the environment say.
         window_bytes: Bound on unacknowledged payload bytes of appends.
         join_appends: Let small appends to one shard share batches.
         max_batch_bytes: Bound on the payload of a joined batch.
@@ -119,7 +120,7 @@ async def open_client(
                 client,
                 connect or (lambda inner: open_transport(place, inner)),
                 name=identity,
-                credentials=credentials,
+                credentials=place.credentials if credentials is None else lambda: credentials,
                 backoff=backoff,
                 connect_timeout_s=connect_timeout_s,
                 give_up_after_s=give_up_after_s,

@@ -53,7 +53,7 @@ async def keep_session(
     connect: Callable[[trio.Nursery], Awaitable[Transport]],
     *,
     name: str,
-    credentials: dict[str, str] | None = None,
+    credentials: Callable[[], dict[str, str] | None] = lambda: None,
     backoff: Backoff,
     connect_timeout_s: float = 10.0,
     give_up_after_s: float | None = None,
@@ -65,7 +65,7 @@ async def keep_session(
         owner: Told of every session, and its listener.
         connect: Makes a transport; its background tasks run in the nursery it gets.
         name: For the server's logs.
-        credentials: For HELLO.
+        credentials: Gives them for HELLO, for every session anew.
         backoff: Delays between attempts.
         connect_timeout_s: Bound on connecting and HELLO together.
         give_up_after_s: Seconds without a session after which to stop trying; None never stops.
@@ -83,7 +83,7 @@ async def keep_session(
                 with trio.move_on_after(connect_timeout_s):
                     connection = Connection(await connect(nursery), owner)
                     nursery.start_soon(_run, connection, ping_interval_s, ended)
-                    hello = await connection.hello(name, credentials)
+                    hello = await connection.hello(name, credentials())
                     began = True
                 if began and connection is not None:
                     began_at = trio.current_time()

@@ -8,60 +8,18 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from typing import Final, Protocol
 
-import attrs
 import trio
 
+from journal.client.address import Address
 from journal.protocol import RemoteProtocolError
-from journal.protocol.errors import ConnectionLostError
-from shards.errors import InvalidRequestError
+from journal.protocol.errors import AuthenticationError, ConnectionLostError
+from journal.tls_sockets import TlsSocket
 
-DEFAULT_PORTS: Final = {"tcp": 7420, "ws": 7421, "wss": 7421}
-_SCHEMES: Final = {
-    "journal": "tcp",
-    "tcp": "tcp",
-    "journal+ws": "ws",
-    "ws": "ws",
-    "journal+wss": "wss",
-    "wss": "wss",
-}
 # The frame parser has the real limit, from HELLO; this only keeps one message from being endless.
 _MAX_MESSAGE_BYTES: Final = 256 << 20
-
-
-@attrs.frozen(slots=True)
-class Address:
-    """Where the server listens: ``kind`` is ``tcp``, ``ws`` or ``wss``; ``path`` is that of the WebSocket."""
-
-    kind: str
-    host: str
-    port: int
-    path: str = "/"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.kind}://{host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read ``host:port``, ``journal://host:port`` or ``journal+ws://host:port/path``; the port may be left out.
-
-        Raises:
-            InvalidRequestError: It is none of these.
-        """
-        scheme, separator, rest = text.rpartition("://")
-        kind = _SCHEMES.get(scheme if separator else "journal")
-        place, slash, path = rest.partition("/")
-        host, _, port = place.rpartition(":")
-        if ":" not in place or place.endswith("]"):
-            host, port = place, ""
-        host = host.strip("[]")
-        if kind is None or not host or not (port.isdigit() or not port) or int(port or 1) > 65535:
-            raise InvalidRequestError(
-                f"address {text!r} is none of host:port, journal://host:port and journal+ws://host:port"
-            )
-        return cls(kind, host, int(port) if port else DEFAULT_PORTS[kind], slash + path if slash else "/")
 
 
 class Transport(Protocol):
@@ -115,6 +73,65 @@ class TcpTransport:
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
+
+
+class TlsTransport:
+    """The frames over TLS."""
+
+    def __init__(self, secure: TlsSocket) -> None:
+        self._socket = secure
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        try:
+            # What is received may be decrypted already and wait where no one is told of it, so this tries first.
+            await trio.lowlevel.checkpoint()
+            while True:
+                try:
+                    return self._socket.recv_into(buffer)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(self._socket)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise _lost(error, "receiving") from error
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await trio.lowlevel.checkpoint()
+            view = memoryview(data)
+            while view:
+                try:
+                    view = view[self._socket.sendmsg([view]) :]
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self._socket)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise _lost(error, "sending") from error
+
+    def send_nowait(self, data: bytes) -> int:
+        try:
+            return self._socket.sendmsg([data])
+        except OSError:
+            return 0
+
+    async def aclose(self) -> None:
+        if self._socket.fileno() >= 0:
+            sock = self._socket.say_end()
+            trio.lowlevel.notify_closing(sock)
+            sock.close()
+        await trio.lowlevel.checkpoint()
+
+
+def _lost(error: Exception, doing: str) -> Exception:
+    """An error of TLS as ours. Who is refused for its certificate need not come again with it."""
+    reason = getattr(error, "reason", None) or ""
+    if isinstance(error, ssl.SSLError) and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return AuthenticationError(
+            f"the server refuses this client's certificate, or asks for one: {_worded(error)}; name one that it trusts "
+            "with certificate_file and key_file"
+        )
+    return ConnectionLostError(f"connection lost while {doing}: {error}")
+
+
+def _worded(error: ssl.SSLError) -> str:
+    return (getattr(error, "verify_message", "") or error.reason or str(error)).lower().replace("_", " ")
 
 
 class WebSocketTransport:
@@ -185,32 +202,66 @@ async def open_transport(address: Address, nursery: trio.Nursery) -> Transport:
     Raises:
         ConnectionLostError: Nobody answers there, or not as a WebSocket server.
     """
-    if address.kind == "tcp":
+    if address.kind in ("tcp", "tls"):
         try:
-            return TcpTransport(await trio.open_tcp_stream(address.host, address.port))
+            stream = await trio.open_tcp_stream(address.host, address.port)
         except OSError as error:
-            raise ConnectionLostError(
-                f"no server at {address}: {error}; is it running and is this its address?"
-            ) from error
+            raise _unanswered(address, error) from error
+        return TcpTransport(stream) if address.kind == "tcp" else await _open_tls(address, stream)
     from trio_websocket import wrap_client_stream
 
-    stream: trio.abc.Stream | None = None
+    below: trio.abc.Stream | None = None
     try:
+        below = await trio.open_tcp_stream(address.host, address.port)
         if address.kind == "wss":
-            stream = await trio.open_ssl_over_tcp_stream(address.host, address.port)
-        else:
-            stream = await trio.open_tcp_stream(address.host, address.port)
+            context = await trio.to_thread.run_sync(address.tls_context)
+            below = secure = trio.SSLStream(below, context, server_hostname=address.host, https_compatible=True)
+            await secure.do_handshake()
         websocket = await wrap_client_stream(
-            nursery, stream, f"{address.host}:{address.port}", address.path, max_message_size=_MAX_MESSAGE_BYTES
+            nursery, below, f"{address.host}:{address.port}", address.path, max_message_size=_MAX_MESSAGE_BYTES
         )
     except BaseException as error:
-        if stream is not None:
-            await trio.aclose_forcefully(stream)
-        if isinstance(error, OSError):
-            raise ConnectionLostError(
-                f"no server at {address}: {error}; is it running and is this its address?"
-            ) from error
+        if below is not None:
+            await trio.aclose_forcefully(below)
+        if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+            raise _distrusted(address, error.__cause__) from error
+        if isinstance(error, OSError | trio.BrokenResourceError):
+            raise _unanswered(address, error) from error
         if isinstance(error, Exception):
             raise _mapped(error) from error
         raise
-    return WebSocketTransport(websocket, stream)
+    return WebSocketTransport(websocket, below)
+
+
+async def _open_tls(address: Address, stream: trio.SocketStream) -> TlsTransport:
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock = socket.socket(fileno=os.dup(stream.socket.fileno()))
+    await trio.aclose_forcefully(stream)
+    try:
+        context = await trio.to_thread.run_sync(address.tls_context)
+        secure = TlsSocket(sock, context, address.host)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        await secure.handshake()
+    except BaseException as error:
+        secure.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise _distrusted(address, error) from error
+        if isinstance(error, OSError):
+            raise _unanswered(address, error) from error
+        raise
+    return TlsTransport(secure)
+
+
+def _unanswered(address: Address, error: Exception) -> ConnectionLostError:
+    reason = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
+    return ConnectionLostError(f"no server at {address}: {reason}; is it running and is this its address?")
+
+
+def _distrusted(address: Address, error: ssl.SSLCertVerificationError) -> AuthenticationError:
+    return AuthenticationError(
+        f"the certificate of {address} is not to be trusted: {_worded(error)}; name the authority that signed it with "
+        "ca_file, and the host as the certificate does"
+    )

@@ -61,6 +61,19 @@ class AuthenticationError(StorageError):
     code = "authentication_failed"
 
 
+class NotAuthorizedError(StorageError):
+    """The peer is known, and may not do this here."""
+
+    code = "not_authorized"
+
+
+class QuotaExceededError(StorageError):
+    """The peer, or all together, have as much as the server's quotas allow; the request was not carried out."""
+
+    code = "quota_exceeded"
+    retriable = True
+
+
 class ShuttingDownError(StorageError):
     """The server is stopping in good order; the request was not carried out. Connect again and repeat it."""
 
@@ -105,6 +118,8 @@ ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     errors.InvalidNameError: 10,
     errors.LimitExceededError: 11,
     errors.OverloadedError: 12,
+    NotAuthorizedError: 13,
+    QuotaExceededError: 14,
     errors.ShardNotFoundError: 20,
     errors.ShardExistsError: 21,
     errors.ShardDamagedError: 22,

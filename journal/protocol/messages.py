@@ -37,7 +37,7 @@ class HelloRequest:
 
     version: U32
     client: str
-    credentials: dict[str, str] | None = None
+    credentials: dict[str, str] | None = attrs.field(default=None, repr=False)
 
 
 @attrs.frozen(slots=True)

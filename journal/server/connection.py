@@ -12,6 +12,8 @@ from typing import Protocol
 import trio
 from structlog.contextvars import bound_contextvars
 
+from journal.access.principal import EVERYBODY, Action, Principal, require
+from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.protocol.errors import (
     RemoteProtocolError,
@@ -20,10 +22,10 @@ from journal.protocol.errors import (
 )
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
 from journal.server.output import Output
-from journal.server.pushing import Pushing
+from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
 from journal.server.statistics import ServerStatistics
-from shards.errors import StorageError, StorageFailedError
+from shards.errors import OverloadedError, StorageError, StorageFailedError
 from shards.extents import Place
 from shards.shard import Shard
 
@@ -48,9 +50,17 @@ class Connection:
 
     Attributes:
         number: Its number on this server.
+        peer: Where the client is, ``HOST:PORT``.
+        certificate_name: Common name of the certificate that it showed; empty for none.
+        is_greeting: HELLO is being looked at.
         greeted: HELLO was accepted.
+        refusal: Why it was not, if that was found out later.
         client: Name that the client gave itself.
-        handles: Shard of each handle; None where one was closed.
+        principal: Who the client is, once it is greeted.
+        meter: What its traffic is counted on; None if nothing bounds it.
+        shards: Shard of each handle; None where one was closed.
+        handles: The same without those to which the client may append nothing now.
+        readable: The same without those that the client may not read.
         handle_of: Handle of each open shard, by shard id.
         places: Where the last fetch of a shard ended, by shard id.
         output: What goes out.
@@ -70,18 +80,29 @@ class Connection:
         statistics: ServerStatistics,
         nursery: trio.Nursery,
         report: Callable[[Exception, int], None],
+        *,
+        peer: str = "",
+        certificate_name: str = "",
     ) -> None:
         self.number = number
+        self.peer = peer
+        self.certificate_name = certificate_name
         self.engine = engine
         self.output = output
         self.nursery = nursery
         self.statistics = statistics
-        self.pushing = Pushing(output, engine.config.limits.max_frame_bytes)
+        self.pushing = Pushing(output, FramedPushes(output, engine.config.limits.max_frame_bytes))
+        self.shards: list[Shard | None] = []
         self.handles: list[Shard | None] = []
+        self.readable: list[Shard | None] = []
         self.handle_of: dict[int, int] = {}
         self.places: dict[int, Place] = {}
+        self.is_greeting = False
         self.greeted = False
+        self.refusal: StorageError | None = None
         self.client = ""
+        self.principal: Principal = EVERYBODY
+        self.meter: Meter | None = None
         self.inflight_bytes = 0
         self.is_paused = False
         self.polls: set[trio.CancelScope] = set()
@@ -94,11 +115,77 @@ class Connection:
         self._progress = trio.lowlevel.ParkingLot()
         self._limit = engine.config.limits.max_inflight_bytes_per_connection
 
-    def greet(self, client: str) -> None:
+    def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
         """HELLO was accepted: the real limits hold from here on."""
+        self.is_greeting = False
         self.greeted = True
         self.client = client
+        self.principal = principal
+        self.meter = self.pushing.meter = meter
         self._max_frame_bytes = self.engine.config.limits.max_frame_bytes
+
+    def revoke(self, error: StorageError) -> None:
+        """The client may stay no longer: tell it why, and end the connection."""
+        self.refusal = error
+        self.tell(error)
+        self.receiving.cancel()
+
+    # Handles
+
+    def add_handle(self, shard: Shard) -> int:
+        """Give the shard the next handle."""
+        handle = self.handle_of[shard.shard_id] = len(self.shards)
+        self.shards.append(shard)
+        self.handles.append(None)
+        self.readable.append(None)
+        self._grant(handle)
+        return handle
+
+    def close_handle(self, handle: int) -> None:
+        """Take a handle back.
+
+        Raises:
+            UnknownHandleError: It was not given, or was closed.
+        """
+        shard = self.shards[handle] if handle < len(self.shards) else None
+        if shard is None:
+            raise unknown_handle(handle)
+        self.shards[handle] = self.handles[handle] = self.readable[handle] = None
+        del self.handle_of[shard.shard_id]
+        self.places.pop(shard.shard_id, None)
+
+    def _grant(self, handle: int) -> None:
+        """Find out once what may be done with a handle, and not for every batch."""
+        shard = self.shards[handle]
+        assert shard is not None  # closed ones are nobody's
+        may_append = self.principal.may(Action.APPEND, shard.name)
+        has_room = self.meter is None or self.meter.has_room(shard.name)
+        self.handles[handle] = shard if may_append and has_room else None
+        self.readable[handle] = shard if self.principal.may(Action.READ, shard.name) else None
+
+    def grant_again(self) -> None:
+        """What the client may do, or what is left of its quotas, has changed."""
+        for handle in self.handle_of.values():
+            self._grant(handle)
+
+    def renew(self, principal: Principal) -> None:
+        """Go on as the same principal with other rights."""
+        self.principal = principal
+        self.grant_again()
+
+    def refused_handle(self, handle: int, action: Action) -> StorageError:
+        """Why something cannot be done with a handle."""
+        shard = self.shards[handle] if handle < len(self.shards) else None
+        if shard is None or shard.deleted:
+            return unknown_handle(handle)
+        try:
+            require(self.principal, shard.name, action)
+            if self.meter is not None and action is Action.APPEND:
+                self.meter.check_room(shard.name)
+        except StorageError as error:
+            return error
+        # There is room again, which the handles will be told of in a moment.
+        return OverloadedError(f"shard {shard.name!r} may be appended to again in a moment")
 
     # Acknowledgements (the connection is an AckSink)
 
@@ -106,6 +193,8 @@ class Connection:
         """Send one combined acknowledgement."""
         size = APPENDED_HEAD.size + len(acks)
         self.statistics.appends += len(acks) >> 4
+        if self.meter is not None:
+            self.meter.spend(len(acks) >> 4, 0)
         self.output.send((APPENDED_HEAD.pack(size, Op.APPENDED, 0, 0) + acks,), size)
 
     def fail(self, error: StorageFailedError) -> None:
@@ -137,6 +226,7 @@ class Connection:
         unpack = APPEND_HEAD.unpack_from
         handles = self.handles
         appended = 0
+        first = start
         # Plain appends are taken many at a time; where they stop, one frame is looked at by itself.
         may_run = self.greeted
         self.is_paused = False
@@ -164,7 +254,7 @@ class Connection:
                     try:
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
-                            raise unknown_handle(handle)
+                            raise self.refused_handle(handle, Action.APPEND)
                         # In memory mode every batch is looked at by itself.
                         may_run = not shard.in_memory_mode
                         appender.append(view, start, stop, handles, self)
@@ -174,9 +264,7 @@ class Connection:
                             op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error
                         )
                 else:
-                    if op != _HELLO and not self.greeted:
-                        raise RemoteProtocolError(f"the first frame must be HELLO, not operation {op}")
-                    if self._requests >= _REQUESTS_AT_ONCE or not self.output.has_room:
+                    if not self._may_request(op):
                         self.is_paused = True
                         break
                     self._request(op, correlation, bytes(view[start + HEADER.size : stop]))
@@ -186,6 +274,8 @@ class Connection:
             if appended:
                 self._hold(buffer, appended)
             appender.finish()
+            if self.meter is not None:
+                self.meter.spend(0, start - first)
         return start
 
     def _hold(self, buffer: ReceiveBuffer, size_bytes: int) -> None:
@@ -202,7 +292,19 @@ class Connection:
         self.engine.appender.flush_run()
         self.engine.committer.group.held.append(committed)
 
+    def _may_request(self, op: int) -> bool:
+        """Whether a request may be looked at now.
+
+        Raises:
+            RemoteProtocolError: It comes before HELLO.
+        """
+        if op != _HELLO and not self.greeted and not self.is_greeting:
+            raise RemoteProtocolError(f"the first frame must be HELLO, not operation {op}")
+        return not self.is_greeting and self._requests < _REQUESTS_AT_ONCE and self.output.has_room
+
     def _request(self, op: int, correlation: int, body: bytes) -> None:
+        if self.meter is not None:
+            self.meter.spend(1, 0)
         try:
             pending = self._operations.handle(self, op, correlation, body)
         except BrokenFrameError:
@@ -222,6 +324,10 @@ class Connection:
             await pending
         except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
             self._refuse(op, correlation, error)
+            if self.is_greeting:
+                self._was_refused = True
+                self.refusal = error if isinstance(error, StorageError) else None
+                self.receiving.cancel()
         finally:
             self._requests -= 1
             self._progress.unpark_all()
@@ -241,7 +347,9 @@ class Connection:
         """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
         await self.engine.maintenance.wait_for_room()
         await self.output.wait_for_room()
-        while self.inflight_bytes > self._limit or self._requests >= _REQUESTS_AT_ONCE:
+        if self.meter is not None:
+            await self.meter.wait()
+        while self.inflight_bytes > self._limit or self._requests >= _REQUESTS_AT_ONCE or self.is_greeting:
             await self._progress.park()
 
     @property
@@ -252,6 +360,8 @@ class Connection:
             and self.output.has_room
             and self.inflight_bytes <= self._limit
             and self._requests < _REQUESTS_AT_ONCE
+            and not self.is_greeting
+            and (self.meter is None or not self.meter.has_overspent)
         )
 
     async def settle(self) -> None:

@@ -1,11 +1,12 @@
-"""Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`. What they say is `readiness` and `metrics`."""
+"""Health, metrics and administration over HTTP. What they say is `readiness`, `metrics` and `journal.server.admin`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+import ssl
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import trio
@@ -14,7 +15,7 @@ from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from journal.server.metrics import CONTENT_TYPE, recovering_page
 from journal.server.readiness import RECOVERING, STOPPING
@@ -25,12 +26,15 @@ App: TypeAlias = Callable[
 ]
 
 
-def make_app(why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes]) -> Starlette:
+def make_app(
+    why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes], api: Sequence[BaseRoute] = ()
+) -> Starlette:
     """The HTTP application of a server.
 
     Args:
         why_not_ready: Gives the reasons, none if it is ready.
         metrics_page: Gives the text of the metrics.
+        api: The routes of the administration.
     """
 
     async def livez(request: Request) -> Response:
@@ -43,7 +47,7 @@ def make_app(why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], 
     async def metrics(request: Request) -> Response:
         return Response(metrics_page(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])
+    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *api])
 
 
 def _not_ready(reasons: list[str]) -> Response:
@@ -78,9 +82,23 @@ class Front:
         await self.app(scope, receive, send)
 
 
-async def serve_http(app: App, sock: socket.socket, stop: trio.Event) -> None:
+class _Config(Config):
+    """Hypercorn's settings, with certificates that were read already."""
+
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return self.tls is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        return self.tls
+
+
+async def serve_http(app: App, sock: socket.socket, stop: trio.Event, tls: ssl.SSLContext | None = None) -> None:
     """Serve on a listening socket until told to stop."""
-    config = Config()
+    config = _Config()
+    config.tls = tls
     # Hypercorn closes what it listens on, so it gets a descriptor of its own.
     config.bind = [f"fd://{os.dup(sock.fileno())}"]
     config.graceful_timeout = 0.5

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import trio
 
+from journal.access.principal import Action, require
 from journal.atomic_changes import Delete, Put
 from journal.engine import Engine
 from journal.protocol import messages
@@ -30,7 +31,9 @@ from journal.protocol.frames import (
     read_fetch,
 )
 from journal.protocol.messages import decode_request, encode
-from journal.server.connection import BrokenFrameError, Connection, unknown_handle
+from journal.server.admission import Admission, scan_target, state_target
+from journal.server.connection import BrokenFrameError, Connection
+from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
 from journal.server.statistics import ServerStatistics
 from journal.snapshots import Snapshot
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
@@ -41,29 +44,42 @@ from shards.shard import Shard
 
 Handler = Callable[["ServerOperations", Connection, int, bytes], Awaitable[None] | None]
 
-_LARGEST_PAGE = 10_000
-
 
 def _told(snapshot: Snapshot) -> messages.SnapshotReply:
     # Who copies it may stand in another directory than the server.
     return messages.SnapshotReply(os.path.abspath(snapshot.path), snapshot.lsn)
 
 
-def _server_name() -> str:
+def server_version() -> str:
+    """The version of the program; empty if it is not installed."""
     try:
-        return f"journal-engine {version('journal-engine')}"
+        return version("journal-engine")
     except PackageNotFoundError:
-        return "journal-engine"
+        return ""
+
+
+def server_name() -> str:
+    """What the server calls itself."""
+    return f"journal-engine {server_version()}".rstrip()
 
 
 class ServerOperations:
     """The operations of one engine, for all its connections."""
 
-    def __init__(self, engine: Engine, statistics: ServerStatistics, describe: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        statistics: ServerStatistics,
+        describe: Callable[[], dict[str, Any]],
+        admission: Admission,
+        shards: ShardOperations,
+    ) -> None:
         self.engine = engine
         self.statistics = statistics
+        self._shards = shards
+        self._admission = admission
         self._describe = describe
-        self._server_name = _server_name()
+        self._server_name = server_name()
 
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
         """Carry out a request.
@@ -78,13 +94,14 @@ class ServerOperations:
                 f"operation {op} is unknown to this server, which speaks version {PROTOCOL_VERSION}"
             )
         try:
-            return handler(self, connection, correlation, body)
+            pending = handler(self, connection, correlation, body)
+            return pending if pending is None else self._admission.audited(connection, op, body, pending)
         except struct.error as error:
             raise BrokenFrameError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
 
     # Connection
 
-    def hello(self, connection: Connection, correlation: int, body: bytes) -> None:
+    def hello(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
         request: messages.HelloRequest = decode_request(Op.HELLO, body)
         if connection.greeted:
             raise InvalidRequestError("HELLO was said already on this connection")
@@ -92,7 +109,19 @@ class ServerOperations:
             raise FormatVersionError(
                 f"protocol version {request.version} does not exist; this server speaks up to {PROTOCOL_VERSION}"
             )
-        connection.greet(request.client)
+        everybody = self._admission.everybody
+        if everybody is None:
+            connection.is_greeting = True
+            return self._authenticate(connection, correlation, request)
+        connection.greet(request.client, everybody)
+        self._welcome(connection, correlation, request)
+        return None
+
+    async def _authenticate(self, connection: Connection, correlation: int, request: messages.HelloRequest) -> None:
+        await self._admission.admit(connection, request.client, request.credentials)
+        self._welcome(connection, correlation, request)
+
+    def _welcome(self, connection: Connection, correlation: int, request: messages.HelloRequest) -> None:
         limits = self.engine.config.limits
         reply = messages.HelloReply(
             version=min(request.version, PROTOCOL_VERSION),
@@ -108,9 +137,11 @@ class ServerOperations:
         connection.reply(build(Op.PING, correlation))
 
     def status(self, connection: Connection, correlation: int, body: bytes) -> None:
+        require(connection.principal, "#", Action.ADMINISTER)
         connection.reply(build(Op.STATUS, correlation, encode(self._describe())))
 
     async def snapshot(self, connection: Connection, correlation: int, body: bytes) -> None:
+        require(connection.principal, "#", Action.ADMINISTER)
         held: Snapshot = await connection.nursery.start(self._hold_snapshot)
         connection.reply(build(Op.SNAPSHOT, correlation, encode(_told(held))))
 
@@ -124,18 +155,19 @@ class ServerOperations:
 
     async def create_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CreateShardRequest = decode_request(Op.CREATE_SHARD, body)
-        info = await self.engine.control.create_shard(request.name, request.config, exist_ok=request.exist_ok)
+        info = await self._shards.create(connection, request.name, request.config, exist_ok=request.exist_ok)
         connection.reply(build(Op.CREATE_SHARD, correlation, encode(info)))
 
     def open_shard(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
         request: messages.OpenShardRequest = decode_request(Op.OPEN_SHARD, body)
+        require(connection.principal, request.name, Action.APPEND, Action.READ)
         if self.engine.table.catalogue.id_of(request.name) is None and request.create is not None:
             return self._create_and_open(connection, correlation, request.name, request.create)
         self._open(connection, correlation, request.name)
         return None
 
     async def _create_and_open(self, connection: Connection, correlation: int, name: str, config: ShardConfig) -> None:
-        await self.engine.control.create_shard(name, config, exist_ok=True)
+        await self._shards.create_in_passing(connection, name, config)
         self._open(connection, correlation, name)
 
     def _open(self, connection: Connection, correlation: int, name: str) -> None:
@@ -143,63 +175,52 @@ class ServerOperations:
         shard.check_usable()
         handle = connection.handle_of.get(shard.shard_id)
         if handle is None:
-            handle = len(connection.handles)
+            handle = len(connection.shards)
             limit = self.engine.config.limits.max_handles_per_connection
             if handle >= limit:
                 raise LimitExceededError(
                     f"this connection has opened {handle} shards, as many as limits.max_handles_per_connection allows; "
                     f"use another connection"
                 )
-            connection.handles.append(shard)
-            connection.handle_of[shard.shard_id] = handle
+            connection.add_handle(shard)
         reply = messages.OpenShardReply(handle, shard.info(with_segments=False))
         connection.reply(build(Op.OPEN_SHARD, correlation, encode(reply)))
 
     def close_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.HandleRequest = decode_request(Op.CLOSE_SHARD, body)
-        shard = connection.handles[request.handle] if request.handle < len(connection.handles) else None
-        if shard is None:
-            raise unknown_handle(request.handle)
-        connection.handles[request.handle] = None
-        del connection.handle_of[shard.shard_id]
-        connection.places.pop(shard.shard_id, None)
+        connection.close_handle(request.handle)
         connection.reply(build(Op.CLOSE_SHARD, correlation))
 
     def _shard(self, connection: Connection, handle: int) -> Shard:
-        shard = connection.handles[handle] if handle < len(connection.handles) else None
+        shard = connection.readable[handle] if handle < len(connection.readable) else None
         if shard is None or shard.deleted:
-            raise unknown_handle(handle)
+            raise connection.refused_handle(handle, Action.READ)
         return shard
 
     def list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ListShardsRequest = decode_request(Op.LIST_SHARDS, body)
-        limit = max(1, min(request.limit, _LARGEST_PAGE))
-        table = self.engine.table
-        names = table.catalogue.matching(request.filter, after=request.after, limit=limit + 1)
-        infos = [table.by_name(name).info(with_segments=False) for name in names[:limit]]
-        reply = messages.ListShardsReply(infos, len(names) > limit)
-        connection.reply(build(Op.LIST_SHARDS, correlation, encode(reply)))
+        page = self._shards.list_shards(connection, request.filter, request.after, request.limit)
+        connection.reply(build(Op.LIST_SHARDS, correlation, encode(messages.ListShardsReply(page.shards, page.more))))
 
     def describe_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.NameRequest = decode_request(Op.DESCRIBE_SHARD, body)
-        info = self.engine.table.by_name(request.name).info(with_segments=True)
+        info = self._shards.describe(connection, request.name)
         connection.reply(build(Op.DESCRIBE_SHARD, correlation, encode(info)))
 
     async def delete_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.NameRequest = decode_request(Op.DELETE_SHARD, body)
-        await self.engine.control.delete_shard(request.name)
+        await self._shards.delete(connection, request.name)
         connection.reply(build(Op.DELETE_SHARD, correlation))
 
     async def set_mode(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.SetModeRequest = decode_request(Op.SET_MODE, body)
-        self._info(
-            connection, Op.SET_MODE, correlation, await self.engine.control.set_mode(request.name, Mode(request.mode))
-        )
+        info = await self._shards.set_mode(connection, request.name, Mode(request.mode))
+        self._info(connection, Op.SET_MODE, correlation, info)
 
     async def configure_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ConfigureShardRequest = decode_request(Op.CONFIGURE_SHARD, body)
-        info = await self.engine.control.configure_shard(
-            request.name, retention=request.retention, segment_bytes=request.segment_bytes
+        info = await self._shards.configure(
+            connection, request.name, retention=request.retention, segment_bytes=request.segment_bytes
         )
         self._info(connection, Op.CONFIGURE_SHARD, correlation, info)
 
@@ -208,7 +229,7 @@ class ServerOperations:
         with trio.CancelScope() as waiting:
             connection.polls.add(waiting)
             try:
-                info = await self.engine.seal(request.name, wait=request.wait)
+                info = await self._shards.seal(connection, request.name, wait=request.wait)
             finally:
                 connection.polls.discard(waiting)
         if waiting.cancelled_caught:
@@ -219,9 +240,8 @@ class ServerOperations:
 
     async def trim(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.TrimRequest = decode_request(Op.TRIM, body)
-        self._info(
-            connection, Op.TRIM, correlation, await self.engine.control.trim(request.name, request.before_offset)
-        )
+        info = await self._shards.trim(connection, request.name, request.before_offset)
+        self._info(connection, Op.TRIM, correlation, info)
 
     def _info(self, connection: Connection, op: Op, correlation: int, info: ShardInfo) -> None:
         connection.reply(build(op, correlation, encode(info)))
@@ -272,6 +292,8 @@ class ServerOperations:
     def _send_extent(self, connection: Connection, op: Op, correlation: int, shard: Shard, extent: Extent) -> None:
         head = build_fetch_reply_head(correlation, shard.start_offset, extent.next_offset, extent.size_bytes, op=op)
         self.statistics.fetched_bytes += extent.size_bytes
+        if connection.meter is not None:
+            connection.meter.spend(0, extent.size_bytes)
         connection.output.send([head, *extent.buffers], len(head) + extent.size_bytes)
 
     async def find_offset(self, connection: Connection, correlation: int, body: bytes) -> None:
@@ -298,6 +320,8 @@ class ServerOperations:
 
     async def subscribe(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.SubscribeRequest = decode_request(Op.SUBSCRIBE, body)
+        target = request.filter or request.shard or ""
+        require(connection.principal, target, Action.SUBSCRIBE)
         limit = self.engine.config.limits.max_subscriptions_per_connection
         pushing = connection.pushing
         if len(pushing) >= limit:
@@ -314,7 +338,7 @@ class ServerOperations:
             start = Start.lsn(lsn + 1)
         else:
             start = Start(request.start, request.value)
-        state = pushing.add(request.subscription, request.credit_bytes)
+        state = pushing.add(request.subscription, request.credit_bytes, target)
         try:
             subscription = await self.engine.subscriptions.subscribe(
                 shard=request.shard,
@@ -348,16 +372,19 @@ class ServerOperations:
 
     def get_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorRequest = decode_request(Op.CURSOR_GET, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
         cursor = self.engine.control.get_cursor(request.shard, request.name)
         connection.reply(build(Op.CURSOR_GET, correlation, encode(messages.CursorReply(cursor))))
 
     def list_cursors(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorListRequest = decode_request(Op.CURSOR_LIST, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
         cursors = self.engine.control.list_cursors(request.shard)
         connection.reply(build(Op.CURSOR_LIST, correlation, encode(messages.CursorListReply(cursors))))
 
     async def commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
         cursor = await self.engine.control.commit_cursor(
             request.shard, request.name, request.offset, request.expected_version
         )
@@ -365,6 +392,7 @@ class ServerOperations:
 
     async def delete_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorDeleteRequest = decode_request(Op.CURSOR_DELETE, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
         await self.engine.control.delete_cursor(request.shard, request.name, request.expected_version)
         connection.reply(build(Op.CURSOR_DELETE, correlation))
 
@@ -372,11 +400,13 @@ class ServerOperations:
 
     def get_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateGetRequest = decode_request(Op.STATE_GET, body)
+        require(connection.principal, state_target(request.key), Action.READ)
         value = self.engine.control.get_state(request.key)
         connection.reply(build(Op.STATE_GET, correlation, encode(messages.StateGetReply(value))))
 
     async def put_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StatePutRequest = decode_request(Op.STATE_PUT, body)
+        require(connection.principal, state_target(request.key), Action.APPEND)
         value = await self.engine.control.put_state(
             request.key, request.value, request.expected_version, request.expires_at_us
         )
@@ -384,11 +414,18 @@ class ServerOperations:
 
     async def delete_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateDeleteRequest = decode_request(Op.STATE_DELETE, body)
+        require(connection.principal, state_target(request.key), Action.APPEND)
         await self.engine.control.delete_state(request.key, request.expected_version)
         connection.reply(build(Op.STATE_DELETE, correlation))
 
     async def commit(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CommitRequest = decode_request(Op.COMMIT, body)
+        for append in request.appends:
+            require(connection.principal, append.shard, Action.APPEND)
+            if connection.meter is not None:
+                connection.meter.check_room(append.shard)
+        for key in (*(put.key for put in request.puts), *(delete.key for delete in request.deletes)):
+            require(connection.principal, state_target(key), Action.APPEND)
         appended, values = await self.engine.atomic.commit(
             [(one.shard, one.batch) for one in request.appends],
             [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
@@ -403,7 +440,8 @@ class ServerOperations:
 
     def scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
-        limit = max(1, min(request.limit, _LARGEST_PAGE))
+        require(connection.principal, scan_target(request.prefix), Action.READ)
+        limit = max(1, min(request.limit, LARGEST_PAGE))
         values = self.engine.control.scan_state(request.prefix, request.after, limit + 1)
         page, more = self._fit(values[:limit]), len(values) > limit
         reply = messages.StateScanReply(page, more or len(page) < min(len(values), limit))
@@ -420,7 +458,7 @@ class ServerOperations:
 
     async def open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
-        identity = await self.engine.control.open_producer(request.name)
+        identity = await self.engine.control.open_producer(self._admission.producer_name(connection, request.name))
         connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))
 
 

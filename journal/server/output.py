@@ -6,7 +6,6 @@ every acknowledgement and push. Otherwise the connection's writer task goes on.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
@@ -45,12 +44,20 @@ class Carrier(Protocol):
         """
 
 
+class Sendable(Protocol):
+    """A non-blocking socket, encrypted or not."""
+
+    def fileno(self) -> int: ...
+
+    def sendmsg(self, buffers: Sequence[Readable], /) -> int: ...
+
+
 class TcpCarrier:
     """A non-blocking TCP socket."""
 
     keeps_frames_whole = False
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Sendable) -> None:
         self._socket = sock
 
     def send_nowait(self, buffers: list[Readable]) -> int:

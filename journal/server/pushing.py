@@ -1,12 +1,17 @@
-"""The subscriptions of one connection: credit, taking turns, and the task that sends what they give."""
+"""The subscriptions of one connection: credit, taking turns, and the task that sends what they give.
+
+In which form it goes out is a `PushForm`: frames here, JSON in `journal.server.json_protocol`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 import attrs
 import trio
 
+from journal.access.quotas import Meter
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
 from journal.protocol.messages import ShardEvent, encode
@@ -21,31 +26,72 @@ _LARGEST_PUSH_BYTES = 1 << 20
 class PushState:
     """One subscription as the connection sees it."""
 
-    __slots__ = ("credit_bytes", "number", "queued", "subscription")
+    __slots__ = ("credit_bytes", "number", "queued", "subscription", "target")
 
-    def __init__(self, number: int, credit_bytes: int) -> None:
+    def __init__(self, number: int, credit_bytes: int, target: str) -> None:
         self.number = number
+        self.target = target
         self.credit_bytes = credit_bytes
         self.queued = False
         self.subscription: AnySubscription | None = None
 
 
-class Pushing:
-    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow."""
+class PushForm(Protocol):
+    """How pushes leave on one connection.
+
+    Attributes:
+        largest_push_bytes: How much is taken of a subscription at a time.
+    """
+
+    largest_push_bytes: int
+
+    async def send(self, state: PushState, item: Push | Notice) -> int:
+        """Send it; gives how much credit it took. It stops where the subscription ends meanwhile."""
+
+
+class FramedPushes:
+    """Pushes as frames of the native protocol."""
 
     def __init__(self, output: Output, max_frame_bytes: int) -> None:
         self._output = output
-        self._largest = min(_LARGEST_PUSH_BYTES, max_frame_bytes - PUSH.size)
+        self.largest_push_bytes = min(_LARGEST_PUSH_BYTES, max_frame_bytes - PUSH.size)
+
+    async def send(self, state: PushState, item: Push | Notice) -> int:
+        if isinstance(item, Notice):
+            frame = build(Op.SHARD_EVENT, 0, encode(_event(state.number, item)))
+            self._output.send((frame,), len(frame))
+            return 0
+        head = build_push_head(state.number, item.reference, item.first_offset, item.next_offset, item.size_bytes)
+        self._output.send([head, *item.buffers], len(head) + item.size_bytes)
+        return item.size_bytes
+
+
+class Pushing:
+    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow.
+
+    Attributes:
+        pushed_bytes: Bytes that were pushed, as credit counts them.
+        meter: What they are counted on; None if nothing bounds them.
+    """
+
+    def __init__(self, output: Output, form: PushForm) -> None:
+        self._output = output
+        self._form = form
         self._states: dict[int, PushState] = {}
         self._ready: deque[PushState] = deque()
         self._wake = trio.Event()
         self.pushed_bytes = 0
+        self.meter: Meter | None = None
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def add(self, number: int, credit_bytes: int) -> PushState:
-        """Take a number for a subscription that is about to begin.
+    def states(self) -> list[PushState]:
+        """All of them."""
+        return list(self._states.values())
+
+    def add(self, number: int, credit_bytes: int, target: str) -> PushState:
+        """Take a number for a subscription that is about to begin; ``target`` says to people what it is to.
 
         Raises:
             InvalidRequestError: The number is in use.
@@ -54,15 +100,20 @@ class Pushing:
             raise InvalidRequestError(
                 f"subscription {number} is open on this connection already; choose another number"
             )
-        state = self._states[number] = PushState(number, credit_bytes)
+        state = self._states[number] = PushState(number, credit_bytes, target)
         return state
 
     def discard(self, state: PushState) -> None:
         """The subscription did not begin."""
-        self._states.pop(state.number, None)
+        if self._states.get(state.number) is state:
+            del self._states[state.number]
 
     def begin(self, state: PushState, subscription: AnySubscription) -> None:
         """The subscription began; `ready` may have been called for it before."""
+        if self._states.get(state.number) is not state:
+            # Its end was asked for before it had begun.
+            subscription.close()
+            return
         state.subscription = subscription
         if subscription.has_more:
             self.ready(state)
@@ -123,6 +174,10 @@ class Pushing:
                 continue
             if not self._output.has_room:
                 await self._output.wait_for_room()
+            if self.meter is not None:
+                await self.meter.wait()
+                if not self._ready:
+                    continue
             state = self._ready.popleft()
             state.queued = False
             await self._push_one(state)
@@ -131,18 +186,16 @@ class Pushing:
         subscription = state.subscription
         if subscription is None or state.credit_bytes <= 0:
             return
-        item = await subscription.take(min(state.credit_bytes, self._largest))
+        item = await subscription.take(min(state.credit_bytes, self._form.largest_push_bytes))
         if state.subscription is None:
             # It ended while a file was being read.
             return
-        if isinstance(item, Push):
-            head = build_push_head(state.number, item.reference, item.first_offset, item.next_offset, item.size_bytes)
-            state.credit_bytes -= item.size_bytes
-            self.pushed_bytes += item.size_bytes
-            self._output.send([head, *item.buffers], len(head) + item.size_bytes)
-        elif isinstance(item, Notice):
-            frame = build(Op.SHARD_EVENT, 0, encode(_event(state.number, item)))
-            self._output.send((frame,), len(frame))
+        if item is not None:
+            taken = await self._form.send(state, item)
+            state.credit_bytes -= taken
+            self.pushed_bytes += taken
+            if self.meter is not None:
+                self.meter.spend(0, taken)
         if item is not None and subscription.has_more:
             self.ready(state)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-import attrs
 import structlog
 import trio
 from structlog.contextvars import bind_contextvars
@@ -22,21 +22,37 @@ from journal.listening import accept, bind, linger, listens_at, prepare, reached
 from journal.log import configure_log
 from journal.observing.census import CensusTaker
 from journal.observing.pulse import Pulse
+from journal.origins import Origins
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
+from journal.server.admin import Administration, admin_routes
+from journal.server.admin.endpoints import Administered
+from journal.server.admin.forms import NodeInfo
+from journal.server.admission import Admission
 from journal.server.connection import Connection
+from journal.server.guard import Guard, Readable, missing_protection, read, unread_changes
+from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, Front, make_app, serve_http
+from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
+from journal.server.json_protocol.connection import JsonCarrier
 from journal.server.metrics import ServerCollector, page_of
-from journal.server.operations import ServerOperations
+from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
+from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.readiness import why_not_ready
 from journal.server.receive_buffers import BufferPool
+from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
+from journal.server.stored_quotas import StoredQuotas
 from journal.server.tcp import receive
 from journal.server.websocket import WebSocketCarrier, receive_messages
+from journal.settings import ConfigurationError
+from journal.tls_sockets import TlsSocket, common_name
 from journal.websocket_opening import open_websocket
 
 _GOODBYE_S = 2.0
 _SWITCH_INTERVAL_S = 0.001
+
+_Served = TypeVar("_Served", bound=Served)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -46,13 +62,16 @@ class Server:
 
     Attributes:
         addresses: What it listens on, as ``name=HOST:PORT``.
+        guard: Who may come in.
+        admission: What becomes of those who do.
         stopping: Set when the server is told to stop.
         census: Counts what there is, in the background.
         pulse: Watches the event loop.
     """
 
-    def __init__(self, engine: Engine, stopping: trio.Event | None = None) -> None:
+    def __init__(self, engine: Engine, stopping: trio.Event | None = None, guard: Guard | None = None) -> None:
         self.engine = engine
+        self.guard = Guard(engine.config) if guard is None else guard
         self.statistics = ServerStatistics()
         self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
@@ -60,9 +79,14 @@ class Server:
         self.pulse = Pulse(engine.maintenance.has_room)
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
-        self._operations = ServerOperations(engine, self.statistics, self.describe)
+        self._stored = StoredQuotas(engine, self.guard.quotas)
+        self.admission = Admission(self.guard, self._stored)
+        self._shards = ShardOperations(engine)
+        self._operations = ServerOperations(engine, self.statistics, self.describe, self.admission, self._shards)
+        self._json_operations = JsonOperations(engine, self._shards, self.admission, self.statistics, server_name())
+        self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
-        self._connections: set[Connection] = set()
+        self._connections = OpenConnections()
         self._gone = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
 
@@ -91,6 +115,21 @@ class Server:
             "failure": str(engine.failure or ""),
         }
 
+    def _administration(self) -> Administration:
+        return Administration(
+            on=Administered(self._shards, self._connections, self._describe_node),
+            admission=self.admission,
+            origins=self._origins,
+            statistics=self.statistics,
+            version=server_version(),
+            is_stopping=self.stopping.is_set,
+            report=self._report,
+        )
+
+    def _describe_node(self) -> NodeInfo:
+        reasons = self.why_not_ready()
+        return NodeInfo(self.engine.node_id, server_name(), not reasons, reasons, self.addresses, self.describe())
+
     def why_not_ready(self) -> list[str]:
         """All reasons why it takes no appends just now."""
         return why_not_ready(self.engine, self.pulse, is_stopping=self.stopping.is_set())
@@ -100,7 +139,7 @@ class Server:
         collector = ServerCollector(
             self.engine, self.statistics, self.census, self.pulse, self.why_not_ready, self._pushed_bytes
         )
-        return make_app(self.why_not_ready, page_of(collector))
+        return make_app(self.why_not_ready, page_of(collector), admin_routes(self._administration()))
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
@@ -117,7 +156,10 @@ class Server:
                     if name in sockets:
                         accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
                 if "http" in sockets:
-                    self._nursery.start_soon(serve_http, self.make_app(), sockets["http"], self.stopping)
+                    self._nursery.start_soon(
+                        serve_http, self.make_app(), sockets["http"], self.stopping, self.guard.tls
+                    )
+                self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.pulse.run)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
@@ -160,40 +202,146 @@ class Server:
             if not self.statistics.connections:
                 self._gone.unpark_all()
 
+    def take_over(self, readable: Readable) -> None:
+        """Go on with users, tokens, rules and certificates that were read again; who may not stay is sent away."""
+        self.guard.take_over(readable)
+        for connection in list(self._connections):
+            self.admission.renew(connection)
+
+    def _quotas_changed(self) -> None:
+        for connection in self._connections:
+            connection.grant_again()
+
     async def _serve_tcp(self, sock: socket.socket, peer: str) -> None:
         prepare(sock)
         timeout = self.engine.config.limits.hello_timeout_s
-        await self._serve(TcpCarrier(sock), peer, lambda connection: receive(connection, sock, self._pool, timeout))
-        await linger(sock)
+        if self.guard.tls is None:
+            await self._serve(
+                "tcp",
+                TcpCarrier(sock),
+                partial(self._connection, peer, ""),
+                lambda connection: receive(connection, sock, self._pool, timeout),
+            )
+            await linger(sock)
+            return
+        secure = TlsSocket(sock, self.guard.tls)
+        try:
+            await self._shake_hands(secure.handshake, peer)
+            await self._serve(
+                "tcp",
+                TcpCarrier(secure),
+                partial(self._connection, peer, secure.peer_name),
+                lambda connection: receive(connection, secure, self._pool, timeout),
+            )
+            await linger(secure.say_end())
+        finally:
+            secure.close()
+
+    async def _shake_hands(self, handshake: Callable[[], Awaitable[None]], peer: str) -> None:
+        """Agree on keys in time.
+
+        Raises:
+            OSError: That cannot be.
+        """
+        try:
+            with trio.fail_after(self.engine.config.limits.hello_timeout_s):
+                await handshake()
+        except trio.TooSlowError as error:
+            raise TimeoutError("the TLS handshake took too long") from error
+        except (ssl.SSLError, trio.BrokenResourceError) as error:
+            log.info("TLS handshake failed", peer=peer, reason=_reason(error))
+            raise ConnectionAbortedError("the TLS handshake failed") from error
+
+    def _connection(
+        self, peer: str, certificate_name: str, number: int, output: Output, nursery: trio.Nursery
+    ) -> Connection:
+        return Connection(
+            number,
+            self.engine,
+            self._operations,
+            output,
+            self.statistics,
+            nursery,
+            self._report,
+            peer=peer,
+            certificate_name=certificate_name,
+        )
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
+        stream: trio.abc.Stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        certificate_name = ""
+        if self.guard.tls is not None:
+            secure = trio.SSLStream(stream, self.guard.tls, server_side=True, https_compatible=True)
+            await self._shake_hands(secure.do_handshake, peer)
+            certificate_name = common_name(secure.getpeercert())
+            stream = secure
         async with open_websocket(
-            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
+            stream,
             max_message_bytes=limits.max_frame_bytes,
             handshake_timeout_s=limits.hello_timeout_s,
+            choices=(SUBPROTOCOL,),
+            allows_origin=self._origins.allows,
         ) as websocket:
-            await self._serve(
-                WebSocketCarrier(websocket),
-                peer,
-                lambda connection: receive_messages(connection, websocket, limits.hello_timeout_s),
-            )
+            heartbeat = Heartbeat(websocket)
+            if websocket.subprotocol == SUBPROTOCOL:
+                await self._serve(
+                    "json",
+                    JsonCarrier(websocket),
+                    partial(self._json_connection, peer, certificate_name),
+                    lambda connection: connection.receive(heartbeat, limits.hello_timeout_s),
+                    heartbeat,
+                )
+            else:
+                await self._serve(
+                    "websocket",
+                    WebSocketCarrier(websocket),
+                    partial(self._connection, peer, certificate_name),
+                    lambda connection: receive_messages(connection, heartbeat, limits.hello_timeout_s),
+                    heartbeat,
+                )
 
-    async def _serve(self, carrier: Carrier, peer: str, receive_from: Callable[[Connection], Awaitable[None]]) -> None:
+    def _json_connection(
+        self, peer: str, certificate_name: str, number: int, output: Output, nursery: trio.Nursery
+    ) -> JsonConnection:
+        return JsonConnection(
+            number,
+            self.engine,
+            self._json_operations,
+            output,
+            self.statistics,
+            nursery,
+            self._report,
+            peer=peer,
+            certificate_name=certificate_name,
+        )
+
+    async def _serve(
+        self,
+        transport: Transport,
+        carrier: Carrier,
+        make: Callable[[int, Output, trio.Nursery], _Served],
+        receive_from: Callable[[_Served], Awaitable[None]],
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
         statistics = self.statistics
         statistics.connections_total += 1
         bind_contextvars(connection=statistics.connections_total)
         output = Output(carrier, self.engine.config.limits.max_output_bytes_per_connection)
         async with trio.open_nursery() as nursery:
-            connection = Connection(
-                statistics.connections_total, self.engine, self._operations, output, statistics, nursery, self._report
-            )
+            connection = make(statistics.connections_total, output, nursery)
+            opened = OpenConnection(connection, transport, self.engine.now_us())
             nursery.start_soon(self._write, output, nursery.cancel_scope)
             nursery.start_soon(connection.pushing.run)
-            self._connections.add(connection)
+            if heartbeat is not None:
+                nursery.start_soon(self._watch, heartbeat, nursery.cancel_scope)
+            self._connections.add(opened)
             try:
                 with connection.receiving:
                     await receive_from(connection)
+                if connection.refusal is not None:
+                    statistics.count_closed("refused")
+                    log.warning("connection refused", client=connection.client, reason=str(connection.refusal))
                 if self.stopping.is_set():
                     await connection.settle()
                     connection.tell(ShuttingDownError("the server is stopping; connect again"))
@@ -205,11 +353,12 @@ class Server:
             except OSError:
                 output.abandon()
             finally:
-                self._connections.discard(connection)
+                self._connections.discard(opened)
                 statistics.pushed_bytes += connection.pushing.pushed_bytes
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
                     await output.wait_drained()
                 connection.close()
+                self.admission.leave(connection)
             nursery.cancel_scope.cancel()
 
     async def _write(self, output: Output, connection_scope: trio.CancelScope) -> None:
@@ -222,16 +371,33 @@ class Server:
             pass
         connection_scope.cancel()
 
+    async def _watch(self, heartbeat: Heartbeat, connection_scope: trio.CancelScope) -> None:
+        await heartbeat.wait_silent()
+        self.statistics.count_closed("silent")
+        log.warning("connection closed", reason=f"it was silent for {PATIENCE_S:.0f} s")
+        connection_scope.cancel()
+
     def _report(self, error: Exception, connection: int) -> None:
         log.error("unexpected error", exc_info=error)
 
 
 async def run_server(
-    config: ServerConfig, path: str, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
+    config: ServerConfig,
+    path: str,
+    read_again: Callable[[], ServerConfig] | None = None,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a data directory until SIGTERM or SIGINT; reports its addresses once it accepts.
 
+    Args:
+        config: The settings.
+        path: The data directory.
+        read_again: Gives the settings anew, at SIGHUP; without it they stay, and only the files they name are read.
+        task_status: Gets the addresses.
+
     Raises:
+        ConfigurationError: A file that the settings name cannot be used.
         DataDirectoryError: The directory is in use or cannot be used.
         CorruptionError: Acknowledged data is damaged and it cannot be told whose.
         OSError: An address cannot be listened on.
@@ -239,29 +405,34 @@ async def run_server(
     log_limit = configure_log(config.log)
     # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    sockets = bind(attrs.asdict(config.listen), main="tcp")
+    guard = Guard(config)
+    if warning := missing_protection(config):
+        log.warning(warning)
+    sockets = bind(config.listen.addresses(), main="tcp")
     addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
-    stopping = trio.Event()
+    signals = _Signals(config, read_again or (lambda: config), guard)
+    stopping = signals.stopping
     try:
         async with trio.open_nursery() as nursery:
             # Signals are taken and health is told from before the start until after the last checkpoint, which a
             # second signal must not cut.
-            await nursery.start(_stop_on_signal, stopping)
+            await nursery.start(signals.take)
             nursery.start_soon(log_limit.keep_telling)
             front = Front(stopping.is_set)
             if "http" in sockets:
-                nursery.start_soon(serve_http, front, sockets["http"], trio.Event())
+                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), guard.tls)
             async with open_engine(path, config) as engine:
                 recovery = engine.recovery
                 log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
                 for damage in recovery.damages:
                     log.error("shard stopped", damage=damage)
-                server = Server(engine, stopping)
+                server = signals.server = Server(engine, stopping, guard)
                 front.app = server.make_app()
                 async with trio.open_nursery() as serving:
                     await serving.start(server.run, {name: sock for name, sock in sockets.items() if name != "http"})
                     tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
                     await trio.to_thread.run_sync(engine.announce, tcp)
+                    server.addresses = addresses
                     task_status.started(addresses)
             log.info("stopped")
             nursery.cancel_scope.cancel()
@@ -269,11 +440,59 @@ async def run_server(
         log_limit.tell(also_unfinished=True)
         for sock in sockets.values():
             sock.close()
+        guard.audit.close()
 
 
-async def _stop_on_signal(stopping: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for number in signals:
-            log.info("already stopping" if stopping.is_set() else "stopping", signal=signal.Signals(number).name)
-            stopping.set()
+class _Signals:
+    """What the process is told from outside: to stop, and to read again what may change while it runs."""
+
+    def __init__(self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Guard) -> None:
+        self.stopping = trio.Event()
+        self.server: Server | None = None
+        self._config = config
+        self._read_again = read_again
+        self._guard = guard
+
+    async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Take signals until cancelled."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    await self._reload()
+                    continue
+                log.info(
+                    "already stopping" if self.stopping.is_set() else "stopping", signal=signal.Signals(number).name
+                )
+                self.stopping.set()
+
+    async def _reload(self) -> None:
+        """If any of it is wrong, all stays as it is."""
+        try:
+            config = self._read_again()
+            readable = await trio.to_thread.run_sync(read, config)
+            self._guard.audit.reopen()
+        except ConfigurationError as error:
+            log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
+            self._guard.audit.write(principal="", peer="", act="reload", target="", outcome=error.code)
+            return
+        if self.server is None:
+            self._guard.take_over(readable)
+        else:
+            self.server.take_over(readable)
+        known = readable.known
+        log.info(
+            "reloaded",
+            users=0 if known.users is None else len(known.users),
+            tokens=0 if known.tokens is None else len(known.tokens),
+            rules=len(config.access.rules),
+            certificates=readable.tls is not None,
+        )
+        self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
+        if changed := unread_changes(self._config, config):
+            log.warning("changed settings that hold only after a restart", sections=changed)
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__
+    return str(cause if isinstance(cause, ssl.SSLError) else error) or type(error).__name__

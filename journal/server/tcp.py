@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import trio
 
@@ -16,7 +16,15 @@ from journal.server.receive_buffers import BufferPool, ReceiveBuffer
 _LEAST_ROOM_BYTES = 64 * 1024
 
 
-async def receive(connection: Connection, sock: socket.socket, pool: BufferPool, hello_timeout_s: float) -> None:
+class Receivable(Protocol):
+    """A non-blocking socket, encrypted or not."""
+
+    def fileno(self) -> int: ...
+
+    def recv_into(self, view: memoryview, /) -> int: ...
+
+
+async def receive(connection: Connection, sock: Receivable, pool: BufferPool, hello_timeout_s: float) -> None:
     """Receive frames until the peer closes, breaks the rules, or the task is cancelled.
 
     Raises:
@@ -34,9 +42,7 @@ async def receive(connection: Connection, sock: socket.socket, pool: BufferPool,
 class _Receiver:
     """The state of receiving: a buffer, what is in it, and what of that is not a whole frame yet."""
 
-    def __init__(
-        self, connection: Connection, sock: socket.socket, pool: BufferPool, greeting: trio.CancelScope
-    ) -> None:
+    def __init__(self, connection: Connection, sock: Receivable, pool: BufferPool, greeting: trio.CancelScope) -> None:
         self._connection = connection
         self._socket = sock
         self._pool = pool
@@ -85,7 +91,7 @@ class _Receiver:
     def _take_frames(self, buffer: ReceiveBuffer) -> None:
         connection = self._connection
         self._start = connection.take_frames(buffer, self._start, self._end)
-        if connection.greeted:
+        if connection.greeted or connection.is_greeting:
             self._greeting.deadline = float("inf")
         if not connection.is_paused:
             self._make_room(buffer)

@@ -7,6 +7,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from journal.protocol.errors import RemoteProtocolError
 from journal.server.connection import Connection
+from journal.server.heartbeat import Heartbeat
 from journal.server.receive_buffers import ReceiveBuffer
 from shards.chunks import Readable
 
@@ -33,7 +34,7 @@ class WebSocketCarrier:
         return len(message)
 
 
-async def receive_messages(connection: Connection, websocket: WebSocketConnection, hello_timeout_s: float) -> None:
+async def receive_messages(connection: Connection, heartbeat: Heartbeat, hello_timeout_s: float) -> None:
     """Receive messages until the peer closes or breaks the rules.
 
     Raises:
@@ -43,11 +44,11 @@ async def receive_messages(connection: Connection, websocket: WebSocketConnectio
         while True:
             await connection.wait_for_room()
             try:
-                message = await websocket.get_message()
+                message = await heartbeat.get_message()
             except ConnectionClosed:
                 return
             await _take(connection, message)
-            if connection.greeted:
+            if connection.greeted or connection.is_greeting:
                 greeting.deadline = float("inf")
     raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")
 

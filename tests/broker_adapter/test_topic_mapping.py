@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_adapter import MappedStorage, MappingRule, TopicMapping, open_adapter
-from broker_adapter.filter_overlap import covers, overlap
 from broker_adapter.topic_mapping import select, topic_of
 from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
+from shards.filter_overlap import covers, overlap
 from shards.position import Start
 from shards.record import Record, StoredRecord
 from shards.topic_filters import is_filter, matches

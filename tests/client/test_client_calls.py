@@ -10,7 +10,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
 from journal.client import open_client
-from journal.client.transport import Address
+from journal.client.address import Address
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, UnknownOperationError
 from shards.batch import read_records

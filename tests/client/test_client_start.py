@@ -9,7 +9,8 @@ import trio
 import trio.testing
 
 from journal.client import Client, PendingAppend, open_client
-from journal.client.transport import Address, Transport, open_transport
+from journal.client.address import Address
+from journal.client.transport import Transport, open_transport
 from shards.batch import values
 from shards.errors import LimitExceededError, OverloadedError
 from shards.model import AckLevel

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from journal.config import SECTIONS, ListenConfig, ServerConfig, StorageConfig, load_config
-from journal.settings import ConfigurationError, LogFormat, allowed
+from journal.access_settings import AccessRuleTable, QuotaTable, RuleAction
+from journal.config import SECTIONS, TABLES, ListenConfig, ServerConfig, StorageConfig, load_config
+from journal.settings import ConfigurationError, LogFormat, Permission, allowed
 from shards.model import Mode
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "journal.toml"
@@ -34,43 +36,61 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
     }
 
 
-def lines_of(section: str) -> list[str]:
-    return SHIPPED.read_text().split(f"\n[{section}]\n")[1].partition("\n[")[0].splitlines()
+def with_tables() -> str:
+    """The shipped file with the lists of tables that it shows as comments."""
+    return re.sub(r"^#(\[|\w+ = )", r"\1", SHIPPED.read_text(), flags=re.MULTILINE)
 
 
-def comment_above(section: str, key: str) -> str:
-    lines = lines_of(section)
-    (at,) = (number for number, line in enumerate(lines) if line.startswith(f"{key} = "))
-    comment: list[str] = []
-    while lines[at - 1].startswith("#"):
-        at -= 1
-        comment.insert(0, lines[at].removeprefix("# "))
-    return "\n".join(comment)
+def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path) -> None:
+    shown = tomllib.loads(with_tables())
+    assert [list(shown["access"]["rules"][0]), list(shown["quotas"][0])] == [
+        list(TABLES["access.rules"]),
+        list(TABLES["quotas"]),
+    ]
+    config = load(tmp_path, with_tables())
+    actions = (RuleAction.READ, RuleAction.SUBSCRIBE)
+    assert config.access.rules == (AccessRuleTable(Permission.ALLOW, ("users/%u/#", "public/#"), actions),)
+    assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000),)
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "attribute"),
-    [(section, key, attribute) for section, settings in SECTIONS.items() for key, attribute in settings.items()],
-)
+SETTINGS = [
+    (section, key, attribute)
+    for section, settings in [*SECTIONS.items(), *TABLES.items()]
+    for key, attribute in settings.items()
+]
+
+
+@pytest.mark.parametrize(("section", "key", "attribute"), SETTINGS)
 def test_the_comment_of_each_shipped_setting_names_its_default_unit_and_bounds(
     section: str, key: str, attribute: attrs.Attribute[Any]
 ) -> None:
-    comment = comment_above(section, key)
-    assert f"Allowed: {allowed(attribute)}." in comment
-    assert "Default: " in comment
+    heading = f"#[[{section}]]" if section in TABLES else f"[{section}]"
+    lines = re.split(r"\n#?\[", SHIPPED.read_text().split(f"\n{heading}\n")[1])[0].splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.lstrip("#").startswith(f"{key} = "))
+    value = lines[at].partition(" = ")[2]
+    comment: list[str] = []
+    while lines[at - 1].startswith("# "):
+        at -= 1
+        comment.insert(0, lines[at].removeprefix("# "))
+    told = " ".join(comment)
+    assert f"Allowed: {allowed(attribute)}." in told
+    assert "Default: " in told or (attribute.default is attrs.NOTHING and "No default." in told)
+    if section in SECTIONS:
+        assert f"Default: {value}." in told
     if "unit" in attribute.metadata:
-        assert f"Unit: {attribute.metadata['unit']}." in comment
-    value = next(line for line in lines_of(section) if line.startswith(f"{key} = ")).partition(" = ")[2]
-    assert f"Default: {value}." in comment
-    assert len(comment.splitlines()) >= 2, "it says what the setting is for, too"
+        assert f"Unit: {attribute.metadata['unit']}." in told
+    assert len(comment) >= 2, "it says what the setting is for, too"
 
 
 def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
+    of_access = {key for section in ("tls", "access") for key in SECTIONS[section]}
+    assert len(of_access) <= 8, "those in the open need these, too"
     attributes = [attribute for settings in SECTIONS.values() for attribute in settings.values()]
-    assert len(attributes) <= 40
-    for attribute in attributes:
-        low, high = attribute.metadata.get("bounds", (attribute.default, attribute.default))
-        assert low <= attribute.default <= high
+    assert len(attributes) - len(of_access) <= 40
+    for _, _, attribute in SETTINGS:
+        if "bounds" in attribute.metadata:
+            low, high = attribute.metadata["bounds"]
+            assert low <= attribute.default <= high
         if attribute.type is int or attribute.name.endswith("_bytes"):
             assert attribute.metadata["unit"], attribute.name
 
@@ -99,7 +119,10 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("[storage]\nsegment_byte = 1", "[storage] segment_byte = 1 is unknown; did you mean segment_bytes?"),
         ("[log]\nzebra = 1", "[log] zebra = 1 is unknown; known: format, level"),
         ("[storge]\nreceive_buffers = 20", "[storge] is unknown; did you mean storage?"),
-        ("receive_buffers = 20", "receive_buffers is unknown; known: limits, listen, log, sealing, shards, storage"),
+        (
+            "receive_buffers = 20",
+            "receive_buffers is unknown; known: access, limits, listen, log, quotas, sealing, shards, storage, tls",
+        ),
         ("storage = 20", "storage = 20 must be a section: [storage]"),
         ("[storage]\nreceive_buffers = 0", "[storage] receive_buffers = 0 is out of bounds; allowed: 1 to 100000"),
         (
@@ -178,3 +201,40 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_broker_does_not_need_the_settings() -> None:
     """cattrs belongs to the server's installation; the shared packages must import without it."""
     assert not any("cattrs" in path.read_text() for path in (SHIPPED.parents[1] / "shards").glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('listen.tcp = "0.0.0.0:7420"', "listen.*tcp.*open to strangers.*access.allow_insecure = true"),
+        ('listen.http = "[::]:7422"', "http.*open to strangers"),
+        ('listen.websocket = "store.example:7421"', "websocket.*open to strangers"),
+        ('access.anonymous = true\nlisten.tcp = "10.0.0.1:7420"', "open to strangers"),
+        ('tls.certificate_file = "x"', "belong together"),
+        ('tls.client_ca_file = "x"', "needs certificate_file"),
+        ('[[access.rules]]\npermission = "allow"\ntopics = "a/%c"', '"%c"'),
+        ('[[access.rules]]\npermission = "allow"\ntopics = "a"\nactions = ["write"]', "no action"),
+        ("[[quotas]]\nshards = 1", "which shards count"),
+        ("[[quotas]]\n[[quotas]]", "again"),
+    ],
+)
+def test_settings_that_would_let_strangers_in_or_make_no_sense_are_refused(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    assert re.search(told, problem(tmp_path, text), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'listen.tcp = "localhost:1"\nlisten.http = "[::1]:2"\nlisten.websocket = "127.8.0.1:3"',
+        'listen.tcp = "0.0.0.0:7420"\naccess.allow_insecure = true',
+        'listen.tcp = "0.0.0.0:7420"\naccess.users_file = "users"',
+        'listen.tcp = "0.0.0.0:7420"\naccess.tokens_file = "tokens"',
+        'listen.tcp = "0.0.0.0:7420"\ntls.certificate_file = "c"\ntls.key_file = "k"\ntls.client_ca_file = "a"',
+    ],
+)
+def test_a_server_may_be_reached_from_elsewhere_that_asks_who_is_there_or_is_told_to_be_open(
+    tmp_path: Path, text: str
+) -> None:
+    load(tmp_path, text)

@@ -60,7 +60,8 @@ async def connect(server: str) -> AsyncIterator[StorageAdapter]:
 async def _connect_to_server(server: str) -> AsyncIterator[StorageAdapter]:
     from broker_adapter.engines.journal import JournalAdapter
     from journal.client import open_client
-    from journal.client.transport import Address, open_transport
+    from journal.client.address import Address
+    from journal.client.transport import open_transport
     from journal.protocol.errors import ConnectionLostError
 
     address = Address.parse(server)

@@ -20,7 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Drive bridges, all or those named, in a process of their own; print `ready` with their names.",
     ),
     "passwd": (
-        "broker_adapter.mqtt.cli.passwd:passwd",
+        "journal.cli.passwd:passwd",
         "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",
     ),
     "rules": (

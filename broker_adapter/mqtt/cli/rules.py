@@ -63,6 +63,7 @@ def _tell(config: BrokerConfig, text: str, user: str, client: str) -> dict[str, 
     from broker_adapter.mqtt.permissions import Principal
     from broker_adapter.mqtt.storage_rules import Placements, Storage
     from broker_adapter.mqtt.topics import TopicRefusedError, parse_topic
+    from journal.access.principal import Action
     from shards.topic_filters import is_filter, matches
 
     if not text or is_filter(text):
@@ -83,7 +84,7 @@ def _tell(config: BrokerConfig, text: str, user: str, client: str) -> dict[str, 
         "shard": placements.of(topic, stored_at, client).shard if is_stored else "none of its own",
         "mode": of_topic.mode.value if is_stored else "none",
         "offline": is_stored and of_topic.offline,
-        "publish": "allowed" if permissions.may_publish(topic) else "denied",
-        "subscribe": "allowed" if permissions.may_subscribe(topic) else "denied",
+        "publish": "allowed" if permissions.may(Action.APPEND, topic) else "denied",
+        "subscribe": "allowed" if permissions.may(Action.SUBSCRIBE, topic) else "denied",
         "bridges": [table.name for table in config.bridge if any(matches(each, topic) for each in table.topics)],
     }

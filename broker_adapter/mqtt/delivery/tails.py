@@ -17,10 +17,10 @@ import logging
 import trio
 
 from broker_adapter.adapter import Delivery, StorageAdapter
-from broker_adapter.filter_overlap import covers, overlap
 from broker_adapter.mqtt.delivery.tail import Audience, Tail
 from broker_adapter.mqtt.delivery.targets import covering
 from shards.errors import LimitExceededError, StorageError
+from shards.filter_overlap import covers, overlap
 from shards.record import StoredRecord
 
 _log = logging.getLogger(__name__)

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
-from broker_adapter.mqtt.authentication import Authentication
+from broker_adapter.mqtt.access import AccessControl
 from broker_adapter.mqtt.permissions import Access, Principal
-from broker_adapter.mqtt.users import Cost, PasswordHash, Users
+from journal.access.authentication import Authentication
+from journal.access.principal import Action
+from journal.access.rules import AccessRule, AccessRules
+from journal.access.users import Cost, PasswordHash, Users
 from shards.topic_filters import matches
 
 ANNA = Principal("sensor-1", "anna")
@@ -29,18 +31,18 @@ def deny(*filters: str, **details: object) -> AccessRule:
 @pytest.mark.parametrize("rule", [None, allow("x"), deny("x"), deny("#", user="bob"), allow("a/%u/#", client_id="x")])
 def test_what_no_rule_decides_is_the_default(rule: AccessRule | None, default: bool) -> None:
     permissions = AccessRules([rule] if rule else [], default=default).permissions_of(ANNA)
-    assert permissions.may_publish("a") is default
-    assert permissions.may_subscribe("a/#") is default
+    assert permissions.may(Action.APPEND, "a") is default
+    assert permissions.may(Action.SUBSCRIBE, "a/#") is default
 
 
 def test_the_first_rule_that_matches_a_topic_decides() -> None:
     rules = AccessRules([allow("a/open/#"), deny("a/#", "b"), allow("#")], default=False)
     permissions = rules.permissions_of(ANNA)
-    assert permissions.may_publish("a/open/x")
-    assert not permissions.may_publish("a/x")
-    assert not permissions.may_publish("b")
-    assert permissions.may_publish("c")
-    assert not permissions.may_publish("$x/c"), "a wildcard in first place does not match it"
+    assert permissions.may(Action.APPEND, "a/open/x")
+    assert not permissions.may(Action.APPEND, "a/x")
+    assert not permissions.may(Action.APPEND, "b")
+    assert permissions.may(Action.APPEND, "c")
+    assert not permissions.may(Action.APPEND, "$x/c"), "a wildcard in first place does not match it"
 
 
 @pytest.mark.parametrize(
@@ -60,17 +62,18 @@ def test_the_first_rule_that_matches_a_topic_decides() -> None:
 )
 def test_a_subscription_must_be_covered_and_not_touch_what_is_denied(topic_filter: str, allowed: bool) -> None:
     rules = AccessRules([deny("c/x"), allow("a/#", "c/+")], default=False)
-    assert rules.permissions_of(ANNA).may_subscribe(topic_filter) is allowed
+    assert rules.permissions_of(ANNA).may(Action.SUBSCRIBE, topic_filter) is allowed
 
 
 def test_publishing_and_subscribing_are_apart() -> None:
     permissions = AccessRules(
-        [allow("out/#", subscribe=False), allow("in/#", publish=False)], default=False
+        [allow("out/#", actions=frozenset({Action.APPEND})), allow("in/#", actions=frozenset({Action.SUBSCRIBE}))],
+        default=False,
     ).permissions_of(ANNA)
-    assert permissions.may_publish("out/x")
-    assert not permissions.may_subscribe("out/x")
-    assert permissions.may_subscribe("in/x")
-    assert not permissions.may_publish("in/x")
+    assert permissions.may(Action.APPEND, "out/x")
+    assert not permissions.may(Action.SUBSCRIBE, "out/x")
+    assert permissions.may(Action.SUBSCRIBE, "in/x")
+    assert not permissions.may(Action.APPEND, "in/x")
 
 
 def test_a_rule_is_about_its_user_and_its_client_alone() -> None:
@@ -84,18 +87,18 @@ def test_a_rule_is_about_its_user_and_its_client_alone() -> None:
         (Principal("x"), set()),
         (Principal("sensor-1"), {"c"}),
     ):
-        assert {topic for topic in "ucb" if rules.permissions_of(principal).may_publish(topic)} == allowed
+        assert {topic for topic in "ucb" if rules.permissions_of(principal).may(Action.APPEND, topic)} == allowed
 
 
 def test_names_stand_in_filters() -> None:
     rules = AccessRules([allow("users/%u/%c/#", "state-%u")], default=False)
     permissions = rules.permissions_of(ANNA)
-    assert permissions.may_publish("users/anna/sensor-1/x")
-    assert permissions.may_subscribe("users/anna/sensor-1/#")
-    assert permissions.may_publish("state-anna")
-    assert not permissions.may_publish("users/bob/sensor-1/x")
-    assert not permissions.may_subscribe("users/+/sensor-1/#")
-    assert not permissions.may_publish("users/%u/%c/x")
+    assert permissions.may(Action.APPEND, "users/anna/sensor-1/x")
+    assert permissions.may(Action.SUBSCRIBE, "users/anna/sensor-1/#")
+    assert permissions.may(Action.APPEND, "state-anna")
+    assert not permissions.may(Action.APPEND, "users/bob/sensor-1/x")
+    assert not permissions.may(Action.SUBSCRIBE, "users/+/sensor-1/#")
+    assert not permissions.may(Action.APPEND, "users/%u/%c/x")
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "anna+", "/", ""])
@@ -104,28 +107,28 @@ def test_a_name_brings_no_levels_or_wildcards_in(name: str, is_user: bool) -> No
     rules = AccessRules([allow("of/%u/x" if is_user else "of/%c/x")], default=False)
     permissions = rules.permissions_of(Principal("c", name) if is_user else Principal(name, "u"))
     for topic_filter in ("of/anna/x", "of/a/b/x", f"of/{name}/x", "of//x", "of/+/x", "of/#"):
-        assert not permissions.may_subscribe(topic_filter), topic_filter
+        assert not permissions.may(Action.SUBSCRIBE, topic_filter), topic_filter
     for topic in ("of/anna/x", "of/a/b/x", "of//x"):
-        assert not permissions.may_publish(topic), topic
+        assert not permissions.may(Action.APPEND, topic), topic
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", ""])
 def test_what_is_denied_to_a_name_is_denied_to_one_that_cannot_stand_there(name: str) -> None:
     permissions = AccessRules([deny("of-%u/x", "y/%u")], default=True).permissions_of(Principal("c", name))
-    assert not permissions.may_publish("of-anna/x")
-    assert not permissions.may_publish("y/anna")
-    assert permissions.may_publish("z/anna")
+    assert not permissions.may(Action.APPEND, "of-anna/x")
+    assert not permissions.may(Action.APPEND, "y/anna")
+    assert permissions.may(Action.APPEND, "z/anna")
 
 
 def test_a_name_is_not_looked_through_for_placeholders() -> None:
     permissions = AccessRules([allow("of/%u")], default=False).permissions_of(Principal("secret", "%c"))
-    assert permissions.may_publish("of/%c")
-    assert not permissions.may_publish("of/secret")
+    assert permissions.may(Action.APPEND, "of/%c")
+    assert not permissions.may(Action.APPEND, "of/secret")
 
 
 def test_a_name_with_a_dollar_reaches_nothing_that_wildcards_do_not() -> None:
     permissions = AccessRules([allow("%u/#")], default=False).permissions_of(Principal("c", "$SYS"))
-    assert not permissions.may_subscribe("$SYS/#")
+    assert not permissions.may(Action.SUBSCRIBE, "$SYS/#")
 
 
 TOPICS = [
@@ -144,8 +147,7 @@ RULES = st.lists(
         AccessRule,
         allow=st.booleans(),
         topic_filters=st.tuples(FILTERS),
-        publish=st.just(True),
-        subscribe=st.just(True),
+        actions=st.just(frozenset(Action)),
         user=st.sampled_from(["", "anna"]),
         client_id=st.just(""),
     ),
@@ -160,10 +162,10 @@ def test_who_may_subscribe_to_a_filter_may_have_every_topic_of_it(
 ) -> None:
     """The rules decide on topics; a subscription that is allowed reaches no topic that they would deny."""
     permissions = AccessRules(rules, default=default).permissions_of(Principal(client_id, username))
-    if permissions.may_subscribe(topic_filter):
+    if permissions.may(Action.SUBSCRIBE, topic_filter):
         for topic in TOPICS:
             if matches(topic_filter, topic):
-                assert permissions.may_publish(topic), topic
+                assert permissions.may(Action.APPEND, topic), topic
 
 
 def test_permissions_are_shared_where_they_are_the_same_for_all() -> None:

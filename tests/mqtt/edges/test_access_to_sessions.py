@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker_adapter.mqtt.access import AccessControl, AccessRule, AccessRules
-from broker_adapter.mqtt.authentication import Authentication
+from broker_adapter.mqtt.access import AccessControl
 from broker_adapter.mqtt.codec import Properties, Pubcomp, Publish, Pubrel, ReasonCode
-from broker_adapter.mqtt.users import Cost, PasswordHash, Users
+from journal.access.authentication import Authentication
+from journal.access.rules import AccessRule, AccessRules
+from journal.access.users import Cost, PasswordHash, Users
 from tests.mqtt.serving import Client, Serving, serving
 
 LASTING = Properties(session_expiry_interval=3600)

@@ -20,7 +20,8 @@ from broker_adapter.mqtt.config import BrokerConfig, BrokerSection, LimitsSectio
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.permissions import Principal
 from broker_adapter.mqtt.storage_rules import Storage
-from broker_adapter.mqtt.users import Cost, PasswordHash, write_user
+from journal.access.principal import Action
+from journal.access.users import Cost, PasswordHash, write_user
 
 
 def load(tmp_path: Path, text: str) -> BrokerConfig:
@@ -124,5 +125,5 @@ async def test_users_and_rules_decide_who_may_do_what(tmp_path: Path) -> None:
     ):
         permissions = rules.permissions_of(principal)
         topics = ("out/a", "out/secret", "in/anna", "in/bob")
-        assert {topic for topic in topics if permissions.may_publish(topic)} == publish
-        assert {topic for topic in topics if permissions.may_subscribe(topic)} == subscribe
+        assert {topic for topic in topics if permissions.may(Action.APPEND, topic)} == publish
+        assert {topic for topic in topics if permissions.may(Action.SUBSCRIBE, topic)} == subscribe

@@ -15,8 +15,8 @@ import pytest
 
 from broker_adapter.mqtt.cli.main import COMMANDS, explain, run
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
-from broker_adapter.mqtt.users import read_users
 from command_line.boundary import describe
+from journal.access.users import read_users
 from tests.mqtt.edges.listening import write_certificate
 
 CONFIG = """
@@ -226,7 +226,7 @@ def test_a_configuration_that_a_broker_can_start_with(
     ("settings", "expected"),
     [
         (["broker.store=redis:"], "override broker.store: [broker] store = 'redis:' is no store; allowed: a URL"),
-        (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal-broker passwd /none"),
+        (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal passwd /none"),
         (
             ["tls.certificate_file=/none", "tls.key_file=/none"],
             "tls.certificate_file = '/none' and tls.key_file = '/none': /none cannot be read: No such file",

@@ -11,9 +11,9 @@ import trio
 import trustme
 from trio_websocket import ConnectionClosed
 
-from broker_adapter.mqtt.certificates import server_context
 from broker_adapter.mqtt.listeners import ListenerLimits, Peer
 from broker_adapter.mqtt.streams import TcpStream, TlsStream, WebSocketStream
+from journal.access.certificates import server_context
 from journal.settings import ConfigurationError
 from tests.mqtt.edges.listening import AUTHORITY, client_context, echo, logged, serving, tls_of, write_certificate
 

@@ -14,12 +14,12 @@ import hmac
 import os
 import re
 import secrets
-import stat
 from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
+from journal.access.credential_files import read_lines, replace_file
 from journal.settings import ConfigurationError, format_size
 
 _SALT_BYTES: Final = 16
@@ -28,7 +28,7 @@ _MAX_MEMORY_BYTES: Final = 256 << 20
 _ROOM_BYTES: Final = 1 << 20
 _MAX_NAME_BYTES: Final = 65_535
 _FORBIDDEN_IN_NAMES: Final = re.compile(r"[:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_OWNER_ALONE: Final = 0o600
+_WRITTEN_BY: Final = "journal passwd"
 
 
 @attrs.frozen(slots=True)
@@ -134,14 +134,14 @@ def read_users(path: str) -> Users:
         ConfigurationError: It cannot be read, or a line is none; the message names the line and not what it holds.
     """
     hashes: dict[str, PasswordHash] = {}
-    for number, line in enumerate(_read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, _WRITTEN_BY), 1):
         if not line or line.startswith("#"):
             continue
         try:
             name, kept = _parse_line(line)
         except ValueError as error:
             raise ConfigurationError(
-                f"{path}, line {number}: {error}; `journal-broker passwd {path} USER` writes such lines"
+                f"{path}, line {number}: {error}; `{_WRITTEN_BY} {path} USER` writes such lines"
             ) from error
         if name in hashes:
             raise ConfigurationError(f"{path}, line {number}: names {name!r} again; leave one of the lines out")
@@ -196,7 +196,7 @@ def write_user(path: str, name: str, kept: PasswordHash | None) -> bool:
     owner = None
     if os.path.exists(target):
         read_users(target)
-        lines = _read_lines(target)
+        lines = read_lines(target, _WRITTEN_BY)
         owner = os.stat(target)
     at = next((at for at, line in enumerate(lines) if line.startswith(f"{name}:")), None)
     replacement = [] if kept is None else [f"{name}:{kept.format()}"]
@@ -204,41 +204,5 @@ def write_user(path: str, name: str, kept: PasswordHash | None) -> bool:
         lines += replacement
     else:
         lines[at : at + 1] = replacement
-    _replace(target, "".join(f"{line}\n" for line in lines).encode(), owner)
+    replace_file(target, "".join(f"{line}\n" for line in lines).encode(), owner)
     return at is not None
-
-
-def _replace(target: str, content: bytes, owner: os.stat_result | None) -> None:
-    directory = os.path.dirname(target)
-    beside = os.path.join(directory, f".{os.path.basename(target)}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ALONE)
-    try:
-        with open(descriptor, "wb") as file:
-            if owner is not None and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
-                # The broker must still be able to read it when somebody else changed a password.
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        os.unlink(beside)
-        raise
-    directory_descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory_descriptor)
-    finally:
-        os.close(directory_descriptor)
-
-
-def _read_lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [line.rstrip("\n") for line in file]
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be read: {error.strerror}; `journal-broker passwd {path} USER` makes it"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is no password file: {error}") from error

@@ -1,4 +1,4 @@
-"""From certificate files to the TLS that the broker speaks: version 1.2 or newer, with client certificates if asked."""
+"""From certificate files to the TLS that a server speaks: version 1.2 or newer, with client certificates if asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def server_context(certificate_file: str, key_file: str, client_ca_file: str = "
     """Read the files.
 
     Args:
-        certificate_file: The broker's certificate and those between it and the authority's, PEM.
+        certificate_file: The server's certificate and those between it and the authority's, PEM.
         key_file: Its private key, PEM, without a passphrase.
         client_ca_file: If it is named, a client must show a certificate that one of these authorities signed.
 
@@ -48,7 +48,7 @@ def server_context(certificate_file: str, key_file: str, client_ca_file: str = "
 
 def _no_passphrase() -> str:
     # Without this the library would ask on the terminal.
-    raise ValueError("the key has a passphrase; write it without one, in a file that the broker alone can read")
+    raise ValueError("the key has a passphrase; write it without one, in a file that the server alone can read")
 
 
 def _told(error: Exception) -> str:

@@ -12,9 +12,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.authentication import Authentication
-from broker_adapter.mqtt.back_off import BackOff
-from broker_adapter.mqtt.users import Cost, PasswordHash, Users
+from journal.access.authentication import Authentication
+from journal.access.back_off import BackOff
+from journal.access.users import Cost, PasswordHash, Users
 
 CHEAP = Cost(n=2, r=1, p=1)
 

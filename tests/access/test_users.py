@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.users import Cost, PasswordHash, Users, check_name, read_users, write_user
+from journal.access.users import Cost, PasswordHash, Users, check_name, read_users, write_user
 from journal.settings import ConfigurationError
 
 CHEAP = Cost(n=2, r=1, p=1)

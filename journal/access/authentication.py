@@ -1,6 +1,6 @@
 """Whether a client is who it says: by password, off the event loop, a few at a time, and slowly for who guesses.
 
-What the passwords are checked against is `users`, what a client may do then is `access`.
+What the passwords are checked against is `users`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 
 import trio
 
-from broker_adapter.mqtt.back_off import BackOff
-from broker_adapter.mqtt.users import Users
+from journal.access.back_off import BackOff
+from journal.access.users import Users
 
 _AT_ONCE: Final = 2
 """Checks that run at the same time: each takes a core for its time, and 16 MiB."""
@@ -68,7 +68,7 @@ class Authentication:
         if users is None:
             await trio.lowlevel.checkpoint()
             return False
-        network = _network(host)
+        network = network_of(host)
         if self._must_wait(name, network):
             await trio.lowlevel.checkpoint()
             return False
@@ -119,8 +119,8 @@ class Authentication:
                 self._proofs.popitem(last=False)
 
 
-def _network(host: str) -> str:
-    """Whoever has one address of IPv6 has a whole network of them."""
+def network_of(host: str) -> str:
+    """Whose failures count together with those of a host: whoever has one address of IPv6 has a network of them."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

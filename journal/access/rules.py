@@ -1,0 +1,171 @@
+"""What somebody may do: rules by user, client and topic filter. Who somebody is, is not asked here.
+
+Rules are tried in order and the first that decides wins:
+
+- What is asked for one topic is decided by the first rule whose filter matches it.
+- What is asked for a filter is allowed by a rule whose filter covers all of it, and denied by a rule whose filter has
+  anything in common with it; a rule to allow a part of it decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+import attrs
+
+from journal.access.principal import Action
+from shards.filter_overlap import covers, overlap
+from shards.topic_filters import is_filter, matches
+
+_PLACEHOLDER: Final = re.compile("%[uc]")
+_UNFIT: Final = re.compile("[+#/]")
+_REMEMBERED_TOPICS: Final = 256
+_REMEMBERED_SUBJECTS: Final = 20_000
+
+
+class Subject(Protocol):
+    """Whom a rule may be about; it can be hashed.
+
+    Attributes:
+        username: Empty for somebody without a name.
+        client_id: The name of the session; empty where sessions have none.
+    """
+
+    @property
+    def username(self) -> str: ...
+
+    @property
+    def client_id(self) -> str: ...
+
+
+@attrs.frozen(slots=True)
+class User:
+    """A subject that is no more than a user name."""
+
+    username: str
+    client_id: str = ""
+
+
+@attrs.frozen(slots=True)
+class AccessRule:
+    """One rule.
+
+    Attributes:
+        allow: Whether it allows or denies.
+        topic_filters: What it is about. ``%u`` stands for the user name and ``%c`` for the client identifier.
+        actions: What it allows or denies.
+        user: The user that it is about; empty for everybody.
+        client_id: The client that it is about; empty for all.
+    """
+
+    allow: bool
+    topic_filters: tuple[str, ...]
+    actions: frozenset[Action] = frozenset(Action)
+    user: str = ""
+    client_id: str = ""
+
+    @property
+    def is_same_for_all(self) -> bool:
+        """Whether it does not depend on whom it is asked for."""
+        return not (self.user or self.client_id or any(map(_PLACEHOLDER.search, self.topic_filters)))
+
+    def filters_for(self, subject: Subject) -> tuple[str, ...]:
+        """Its filters for somebody; none if it is not about them."""
+        if (self.user and self.user != subject.username) or (self.client_id and self.client_id != subject.client_id):
+            return ()
+        filled = (self._fill(topic_filter, subject) for topic_filter in self.topic_filters)
+        return tuple(topic_filter for topic_filter in filled if topic_filter is not None)
+
+    def _fill(self, topic_filter: str, subject: Subject) -> str | None:
+        """Put the names in.
+
+        A name must not bring levels or wildcards of its own in: a rule to allow says nothing to somebody with such a
+        name or none, a rule to deny takes the whole level for them, as if there were a ``+``.
+        """
+        names = {"%u": subject.username, "%c": subject.client_id}
+        levels = []
+        for level in topic_filter.split("/"):
+            used = _PLACEHOLDER.findall(level)
+            if any(not names[each] or _UNFIT.search(names[each]) for each in used):
+                if self.allow:
+                    return None
+                levels.append("+")
+            else:
+                # In one go: what a name holds is not looked through for placeholders.
+                levels.append(_PLACEHOLDER.sub(lambda found: names[found[0]], level))
+        filled = "/".join(levels)
+        # Somebody who is called "$SYS" must not get at what wildcards in first place do not match.
+        return None if filled.startswith("$") and not topic_filter.startswith("$") and self.allow else filled
+
+
+class Permissions:
+    """What somebody may do."""
+
+    def __init__(self, rules: Iterable[AccessRule], subject: Subject, *, default: bool) -> None:
+        self._default = default
+        self._rules: dict[Action, list[tuple[bool, tuple[str, ...]]]] = {action: [] for action in Action}
+        self._decided: dict[tuple[Action, str], bool] = {}
+        for rule in rules:
+            if filters := rule.filters_for(subject):
+                for action in rule.actions:
+                    self._rules[action].append((rule.allow, filters))
+
+    def may(self, action: Action, target: str) -> bool:
+        """Whether they may do something with a topic, or with all that match a filter."""
+        rules = self._rules[action]
+        if not rules:
+            return self._default
+        if is_filter(target):
+            return self._decide(rules, target, of_one=False)
+        decided = self._decided.get((action, target))
+        if decided is None:
+            decided = self._decide(rules, target, of_one=True)
+            if len(self._decided) >= _REMEMBERED_TOPICS:
+                self._decided.clear()
+            self._decided[action, target] = decided
+        return decided
+
+    def _decide(self, rules: list[tuple[bool, tuple[str, ...]]], target: str, *, of_one: bool) -> bool:
+        for allow, filters in rules:
+            applies = matches if of_one else covers if allow else overlap
+            if any(applies(each, target) for each in filters):
+                return allow
+        return self._default
+
+
+class AccessRules:
+    """An ordered set of rules.
+
+    Args:
+        rules: The first that decides wins.
+        default: Whether what no rule decides is allowed.
+    """
+
+    def __init__(self, rules: Sequence[AccessRule] = (), *, default: bool = True) -> None:
+        self._rules = tuple(rules)
+        self._default = default
+        self._same_for_all = (
+            Permissions(self._rules, User(""), default=default)
+            if all(rule.is_same_for_all for rule in self._rules)
+            else None
+        )
+        self._by_subject: dict[Subject, Permissions] = {}
+
+    @property
+    def allow_everything(self) -> bool:
+        """Whether nobody is denied anything."""
+        return self._default and not self._rules
+
+    def permissions_of(self, subject: Subject) -> Permissions:
+        """What somebody may do."""
+        if self._same_for_all is not None:
+            return self._same_for_all
+        found = self._by_subject.get(subject)
+        if found is None:
+            found = Permissions(self._rules, subject, default=self._default)
+            if len(self._by_subject) >= _REMEMBERED_SUBJECTS:
+                del self._by_subject[next(iter(self._by_subject))]
+            self._by_subject[subject] = found
+        return found

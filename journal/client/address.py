@@ -1,0 +1,189 @@
+"""Where a server is and who is asking: from one text to what a connection needs. A secret is never a part of the text.
+
+``journals://anna@store.example:7420?password_file=/etc/store.password&ca_file=/etc/store-ca.pem``, for example. Secrets
+lie in files that the address names, or in the environment; they are read when a connection is made, so a changed one
+counts from the next connection on.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+import attrs
+
+from shards.errors import InvalidRequestError
+
+DEFAULT_PORTS: Final = {"tcp": 7420, "tls": 7420, "ws": 7421, "wss": 7421}
+PASSWORD_VARIABLE: Final = "JOURNAL_PASSWORD"  # noqa: S105 the name of a variable
+TOKEN_VARIABLE: Final = "JOURNAL_TOKEN"  # noqa: S105 the name of a variable
+_SCHEMES: Final = {
+    "journal": "tcp",
+    "tcp": "tcp",
+    "journals": "tls",
+    "tls": "tls",
+    "journal+ws": "ws",
+    "ws": "ws",
+    "journal+wss": "wss",
+    "wss": "wss",
+}
+_OPTIONS: Final = ("password_file", "token_file", "ca_file", "certificate_file", "key_file")
+_MAX_SECRET_BYTES: Final = 32 * 1024
+
+
+@attrs.frozen(slots=True)
+class Address:
+    """Where the server listens, and as whom to come.
+
+    Attributes:
+        kind: ``tcp``, ``tls``, ``ws`` or ``wss``.
+        path: That of the WebSocket.
+        user: As whom; empty if a token or a certificate says it, or nobody asks.
+        password_file: Its first line is the user's password.
+        token_file: Its first line is a bearer token.
+        ca_file: Authorities to trust, PEM; empty for those of the system.
+        certificate_file: A client certificate to show, PEM; empty for none.
+        key_file: Its private key; empty if it is in the same file.
+    """
+
+    kind: str
+    host: str
+    port: int
+    path: str = "/"
+    user: str = ""
+    password_file: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.kind}://{host}:{self.port}"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it asks for TLS."""
+        return self.kind in ("tls", "wss")
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read ``host:port`` or a URL; the port may be left out.
+
+        The schemes are ``journal``, ``journals`` (with TLS), ``journal+ws`` and ``journal+wss`` (with TLS). Before the
+        host may stand ``user@``, at the end ``?`` and any of ``password_file``, ``token_file``, ``ca_file``,
+        ``certificate_file`` and ``key_file``, each ``=PATH`` and with ``&`` between them.
+
+        Raises:
+            InvalidRequestError: It is none of these. The message has no part of what may be a secret.
+        """
+        scheme, separator, rest = text.rpartition("://")
+        kind = _SCHEMES.get(scheme if separator else "journal")
+        rest, _, query = rest.partition("?")
+        place, slash, path = rest.partition("/")
+        user, at, place = place.rpartition("@")
+        if ":" in user:
+            raise InvalidRequestError(
+                f"the address of {place!r} has a password in it, which others could see; put it into a file and name "
+                f"that with ?password_file=PATH, or into the environment as {PASSWORD_VARIABLE}"
+            )
+        host, _, port = place.rpartition(":")
+        if ":" not in place or place.endswith("]"):
+            host, port = place, ""
+        host = host.strip("[]")
+        if kind is None or not host or not (port.isdigit() or not port) or int(port or 1) > 65535 or (at and not user):
+            shown = f"{scheme}{separator}{place}"
+            raise InvalidRequestError(
+                f"address {shown!r} is none of host:port, journal://host:port and journal+ws://host:port; journals:// "
+                "and journal+wss:// are the same with TLS"
+            )
+        options = cls._options(query, place)
+        address = cls(
+            kind,
+            host,
+            int(port) if port else DEFAULT_PORTS[kind],
+            slash + path if slash else "/",
+            unquote(user),
+            **options,
+        )
+        address._check()
+        return address
+
+    @staticmethod
+    def _options(query: str, place: str) -> dict[str, str]:
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        for name in options:
+            if name not in _OPTIONS:
+                raise InvalidRequestError(
+                    f"the address of {place!r} has the unknown option {name!r}; known: {', '.join(_OPTIONS)}"
+                )
+        return options
+
+    def _check(self) -> None:
+        problem = ""
+        if self.password_file and not self.user:
+            problem = "password_file but no user; write user@ before the host"
+        elif self.password_file and self.token_file:
+            problem = "password_file and token_file; give one of them"
+        elif not self.is_encrypted and (self.ca_file or self.certificate_file or self.key_file):
+            problem = "certificates but no TLS; write journals:// or journal+wss://"
+        elif self.key_file and not self.certificate_file:
+            problem = "key_file but no certificate_file"
+        if problem:
+            raise InvalidRequestError(f"address {self} has {problem}")
+
+    def credentials(self, environment: Mapping[str, str] = os.environ) -> dict[str, str] | None:
+        """What HELLO says of who is asking; None for nothing.
+
+        Raises:
+            InvalidRequestError: A file cannot be read.
+        """
+        if self.token_file:
+            return {"token": _secret_in("token_file", self.token_file)}
+        if self.password_file:
+            return {"user": self.user, "password": _secret_in("password_file", self.password_file)}
+        if self.user:
+            password = environment.get(PASSWORD_VARIABLE, "")
+            return {"user": self.user, "password": password} if password else {"user": self.user}
+        token = environment.get(TOKEN_VARIABLE, "")
+        return {"token": token} if token else None
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Whom to trust and what to show. Blocks.
+
+        Raises:
+            InvalidRequestError: A file cannot be used.
+        """
+        path = self.ca_file
+        try:
+            context = ssl.create_default_context(cafile=path or None)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if path := self.certificate_file:
+                context.load_cert_chain(self.certificate_file, self.key_file or None, password=_no_passphrase)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise InvalidRequestError(
+                f"{path!r}, named for {self}, holds no certificates that can be used: {reason}"
+            ) from error
+        return context
+
+
+def _no_passphrase() -> str:
+    # Without this the library would ask on the terminal.
+    raise ValueError("the key has a passphrase; write it without one, in a file that others cannot read")
+
+
+def _secret_in(name: str, path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            secret = file.readline(_MAX_SECRET_BYTES).rstrip(b"\r\n").decode()
+    except OSError as error:
+        raise InvalidRequestError(f"{name} {path!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"{name} {path!r} is no text in UTF-8") from None
+    if not secret:
+        raise InvalidRequestError(f"{name} {path!r} has nothing in its first line")
+    return secret

@@ -1,0 +1,244 @@
+"""From an HTTP request to an endpoint and back: who asks, from which page, with which parameters and body.
+
+What the endpoints do is `journal.server.admin.endpoints`; how errors look, `journal.server.admin.problems`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, Final
+
+import attrs
+import msgspec
+import trio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from journal.access.principal import Principal
+from journal.access.quotas import Meter
+from journal.origins import Origins
+from journal.protocol.errors import AuthenticationError, ShuttingDownError
+from journal.server.admin import forms
+from journal.server.admin.endpoints import ENDPOINTS, PREFIX, Administered, Endpoint
+from journal.server.admin.openapi import DOCUMENT_PATH, openapi_document
+from journal.server.admin.problems import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    MethodNotAllowedError,
+    NotFoundError,
+    NotJsonError,
+    OriginRefusedError,
+    problem_response,
+)
+from journal.server.admission import Admission
+from journal.server.shard_operations import Asker
+from journal.server.statistics import ServerStatistics
+from shards.errors import InvalidRequestError, StorageError
+
+LARGEST_BODY_BYTES: Final = 64 * 1024
+BODY_TIMEOUT_S: Final = 10.0
+
+
+@attrs.frozen
+class Administration:
+    """What the API needs of a server.
+
+    Attributes:
+        on: What the endpoints work on.
+        admission: Who may come in, and who did what.
+        origins: Which pages may ask.
+        statistics: Counts refusals.
+        version: Of the program.
+        is_stopping: Whether the server was told to stop.
+        report: Takes an unexpected error.
+    """
+
+    on: Administered
+    admission: Admission
+    origins: Origins
+    statistics: ServerStatistics
+    version: str
+    is_stopping: Callable[[], bool]
+    report: Callable[[Exception, int], None]
+
+
+@attrs.frozen(slots=True)
+class HttpAsker:
+    """Who sent one request."""
+
+    principal: Principal
+    meter: Meter | None
+
+
+def admin_routes(administration: Administration) -> list[BaseRoute]:
+    """The routes of the API; whatever else is asked for below its prefix is answered with a problem."""
+    document = msgspec.Raw(msgspec.json.encode(openapi_document(administration.version)))
+
+    async def openapi(_on: Administered, _who: Asker, _query: forms.NoQuery, _: None) -> msgspec.Raw:
+        return document
+
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    page = Endpoint("GET", "/openapi.json", "openapi", "This document", forms.NoQuery, msgspec.Raw, openapi)
+    paths[page.path] = {page.method: page}
+    routes: list[BaseRoute] = [
+        Route(PREFIX + path, _Resource(administration, methods)) for path, methods in paths.items()
+    ]
+    routes.append(Route(PREFIX + "/{path:path}", _Resource(administration, None)))
+    return routes
+
+
+class _Resource:
+    """One path, as an ASGI application: starlette would answer a wrong method by itself, and not with a problem."""
+
+    def __init__(self, administration: Administration, methods: dict[str, Endpoint] | None) -> None:
+        self._administration = administration
+        self._methods = methods
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        response = await self._answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        headers: dict[str, str] = {}
+        try:
+            self._check_page(request)
+            return await self._carry_out(self._find(request, headers), request)
+        except StorageError as error:
+            self._administration.statistics.count_error(error)
+            return problem_response(error, headers)
+        except ClientDisconnect:
+            # Nobody is left to answer.
+            return Response(status_code=HTTPStatus.BAD_REQUEST)
+        except Exception as error:  # noqa: BLE001 it ends this request, no other
+            self._administration.report(error, 0)
+            return problem_response(error)
+
+    def _find(self, request: Request, headers: dict[str, str]) -> Endpoint:
+        if self._methods is None:
+            raise NotFoundError(f"there is no {request.url.path}; {DOCUMENT_PATH} lists what there is")
+        endpoint = self._methods.get(request.method)
+        if endpoint is None:
+            headers["Allow"] = ", ".join(self._methods)
+            raise MethodNotAllowedError(f"{request.url.path} has no {request.method}; it has {headers['Allow']}")
+        return endpoint
+
+    async def _carry_out(self, endpoint: Endpoint, request: Request) -> Response:
+        if self._administration.is_stopping():
+            raise ShuttingDownError("the server is stopping; ask again when it is back")
+        admission, peer = self._administration.admission, _peer(request)
+        asker = HttpAsker(*await admission.identify(_credentials(request), peer))
+        if asker.meter is not None:
+            await asker.meter.wait()
+            asker.meter.spend(1, 0)
+        query = _query(endpoint.query, request)
+        body = None if endpoint.body is None else _decode(endpoint.body, await _body(request))
+        outcome = "internal_error"
+        try:
+            result = await endpoint.handle(self._administration.on, asker, query, body)
+            outcome = "ok"
+        except StorageError as error:
+            outcome = error.code
+            raise
+        except trio.Cancelled:
+            outcome = "unknown"
+            raise
+        finally:
+            if endpoint.changes:
+                target = _target(query, body)
+                admission.record(
+                    principal=asker.principal.name, peer=peer, act=endpoint.name, target=target, outcome=outcome
+                )
+        return Response(
+            b"" if endpoint.result is None else msgspec.json.encode(result),
+            status_code=endpoint.status,
+            media_type=None if endpoint.result is None else "application/json",
+            headers={"Cache-Control": "no-store"},
+        )
+
+    def _check_page(self, request: Request) -> None:
+        origin = request.headers.get("origin")
+        if not self._administration.origins.allows(origin):
+            raise OriginRefusedError(
+                f"pages of {origin} may not ask; list it in listen.websocket_origins if they should"
+            )
+        host = request.headers.get("host", "")
+        if not self._administration.origins.allows_host(host):
+            raise OriginRefusedError(
+                f"the name {host!a} may be anybody's; ask by address, or list its origin in listen.websocket_origins"
+            )
+
+
+def _peer(request: Request) -> str:
+    client = request.client
+    return "" if client is None else f"{client.host}:{client.port}"
+
+
+def _credentials(request: Request) -> dict[str, str] | None:
+    header = request.headers.get("authorization")
+    if header is None:
+        return None
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        return {"token": value.strip()}
+    if scheme.lower() == "basic":
+        try:
+            user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            colon = ""
+        if colon:
+            return {"user": user, "password": password}
+    raise AuthenticationError("the Authorization header is neither a Bearer token nor Basic credentials")
+
+
+def _query(form: type[forms.Form], request: Request) -> forms.Form:
+    items = request.query_params.multi_items()
+    fields = dict(items)
+    if len(fields) < len(items):
+        raise InvalidRequestError(f"a parameter is given more than once: {_names(items)}")
+    try:
+        return msgspec.convert(fields, form, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"query of {request.url.path}: {error}") from error
+
+
+def _names(items: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(name for name, _ in items)[:200]
+
+
+def _decode(form: type[forms.Form], body: bytes) -> forms.Form:
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"body: {error}") from error
+
+
+async def _body(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise NotJsonError(f"the body is {kind[:100] or 'of no type'}; send it as application/json")
+    body = bytearray()
+    with trio.move_on_after(BODY_TIMEOUT_S) as waiting:
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > LARGEST_BODY_BYTES:
+                    raise BodyTooLargeError(f"the body has more than {LARGEST_BODY_BYTES} bytes")
+    if waiting.cancelled_caught:
+        raise BodyTimeoutError(f"the body did not come within {BODY_TIMEOUT_S:.0f} s")
+    return bytes(body)
+
+
+def _target(query: forms.Form, body: forms.Form | None) -> str:
+    """The shard that a request is about."""
+    for form, field in ((query, "shard"), (query, "name"), (body, "name")):
+        name = getattr(form, field, None)
+        if isinstance(name, str):
+            return name
+    return ""

@@ -1,0 +1,278 @@
+"""The endpoints of the administration API, in a table: the routes and the OpenAPI document are made of it.
+
+A shard is named in the query and not in the path: its name has slashes, and may have `.` and `..` between them, which
+browsers and proxies resolve in paths, escaped or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from journal.access.principal import Action, require
+from journal.server.admin import forms
+from journal.server.open_connections import OpenConnections
+from journal.server.shard_operations import Asker, CursorPage, ShardOperations, ShardPage
+from shards.errors import InvalidRequestError
+from shards.model import ShardInfo
+
+PREFIX: Final = "/api/v1"
+
+
+@attrs.frozen
+class Administered:
+    """What the endpoints work on.
+
+    Attributes:
+        shards: Operations on shards.
+        connections: The open connections.
+        describe_node: Tells how the node is.
+    """
+
+    shards: ShardOperations
+    connections: OpenConnections
+    describe_node: Callable[[], forms.NodeInfo]
+
+
+Handler: TypeAlias = Callable[[Administered, Asker, Any, Any], Awaitable[object]]
+
+
+@attrs.frozen
+class Endpoint:
+    """One method of one path.
+
+    Attributes:
+        method: In capitals.
+        path: Behind the prefix.
+        name: What it does, as an identifier.
+        summary: The same in a few words.
+        query: Its parameters.
+        result: What it gives; None for nothing.
+        handle: Does it.
+        body: What its body holds; None for no body.
+        status: Of the answer.
+        changes: It changes something, and is recorded.
+        may_conflict: What is there may stand against it.
+        finds: It may not find what it is about.
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    query: type[forms.Form]
+    result: type | None
+    handle: Handler
+    body: type[forms.Form] | None = None
+    status: int = 200
+    changes: bool = False
+    may_conflict: bool = False
+    finds: bool = False
+
+
+async def _list_shards(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> ShardPage:
+    return on.shards.list_shards(who, query.filter, query.after, query.limit)
+
+
+async def _create_shard(on: Administered, who: Asker, _: forms.NoQuery, body: forms.CreateShardForm) -> ShardInfo:
+    return await on.shards.create(who, body.name, body.config(), exist_ok=body.exist_ok)
+
+
+async def _describe_shard(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> ShardInfo:
+    return on.shards.describe(who, query.name)
+
+
+async def _configure_shard(
+    on: Administered, who: Asker, query: forms.ShardQuery, body: forms.ConfigureShardForm
+) -> ShardInfo:
+    if body.retention is None and body.segment_bytes is None:
+        raise InvalidRequestError(f"nothing of shard {query.name!r} is to change; give retention or segment_bytes")
+    retention = None if body.retention is None else body.retention.retention()
+    return await on.shards.configure(who, query.name, retention=retention, segment_bytes=body.segment_bytes)
+
+
+async def _delete_shard(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> None:
+    await on.shards.delete(who, query.name)
+
+
+async def _set_mode(on: Administered, who: Asker, query: forms.ShardQuery, body: forms.ModeForm) -> ShardInfo:
+    return await on.shards.set_mode(who, query.name, body.mode)
+
+
+async def _seal(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> ShardInfo:
+    return await on.shards.seal(who, query.name)
+
+
+async def _trim(on: Administered, who: Asker, query: forms.ShardQuery, body: forms.TrimForm) -> ShardInfo:
+    return await on.shards.trim(who, query.name, body.before_offset)
+
+
+async def _list_cursors(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> CursorPage:
+    return on.shards.cursors(who, query.filter, query.after, query.limit)
+
+
+async def _delete_cursor(on: Administered, who: Asker, query: forms.CursorQuery, _: None) -> None:
+    await on.shards.delete_cursor(who, query.shard, query.name, query.version)
+
+
+async def _list_connections(
+    on: Administered, who: Asker, query: forms.ConnectionsQuery, _: None
+) -> forms.ConnectionPage:
+    require(who.principal, "#", Action.ADMINISTER)
+    return forms.ConnectionPage(*on.connections.page(query.after, query.limit))
+
+
+async def _list_subscriptions(
+    on: Administered, who: Asker, query: forms.ConnectionsQuery, _: None
+) -> forms.SubscriptionPage:
+    require(who.principal, "#", Action.ADMINISTER)
+    return forms.SubscriptionPage(*on.connections.subscriptions(query.after, query.limit))
+
+
+async def _describe_node(on: Administered, who: Asker, _query: forms.NoQuery, _: None) -> forms.NodeInfo:
+    require(who.principal, "#", Action.ADMINISTER)
+    return on.describe_node()
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET", "/shards", "list_shards", "Shards that match a filter, by name", forms.PageQuery, ShardPage, _list_shards
+    ),
+    Endpoint(
+        "POST",
+        "/shards",
+        "create_shard",
+        "Create a shard",
+        forms.NoQuery,
+        ShardInfo,
+        _create_shard,
+        body=forms.CreateShardForm,
+        status=201,
+        changes=True,
+        may_conflict=True,
+    ),
+    Endpoint(
+        "GET",
+        "/shard",
+        "describe_shard",
+        "A shard with its segments",
+        forms.ShardQuery,
+        ShardInfo,
+        _describe_shard,
+        finds=True,
+    ),
+    Endpoint(
+        "PATCH",
+        "/shard",
+        "configure_shard",
+        "Change what a shard keeps, and how large its segments grow",
+        forms.ShardQuery,
+        ShardInfo,
+        _configure_shard,
+        body=forms.ConfigureShardForm,
+        changes=True,
+        may_conflict=True,
+        finds=True,
+    ),
+    Endpoint(
+        "DELETE",
+        "/shard",
+        "delete_shard",
+        "Delete a shard with its records, cursors and files",
+        forms.ShardQuery,
+        None,
+        _delete_shard,
+        status=204,
+        changes=True,
+        finds=True,
+    ),
+    Endpoint(
+        "PUT",
+        "/shard/mode",
+        "set_mode",
+        "Switch a shard between memory and file mode while it is in use",
+        forms.ShardQuery,
+        ShardInfo,
+        _set_mode,
+        body=forms.ModeForm,
+        changes=True,
+        may_conflict=True,
+        finds=True,
+    ),
+    Endpoint(
+        "POST",
+        "/shard/seal",
+        "seal",
+        "Close the active segment of a shard; it becomes a Parquet file in the background",
+        forms.ShardQuery,
+        ShardInfo,
+        _seal,
+        changes=True,
+        may_conflict=True,
+        finds=True,
+    ),
+    Endpoint(
+        "POST",
+        "/shard/trim",
+        "trim",
+        "Drop the records of a shard below an offset",
+        forms.ShardQuery,
+        ShardInfo,
+        _trim,
+        body=forms.TrimForm,
+        changes=True,
+        may_conflict=True,
+        finds=True,
+    ),
+    Endpoint(
+        "GET",
+        "/cursors",
+        "list_cursors",
+        "Cursors and how far they are behind; the limit counts the shards that are looked at",
+        forms.PageQuery,
+        CursorPage,
+        _list_cursors,
+    ),
+    Endpoint(
+        "DELETE",
+        "/cursor",
+        "cursor_delete",
+        "Remove a cursor; one that is not there is no error unless a version was expected",
+        forms.CursorQuery,
+        None,
+        _delete_cursor,
+        status=204,
+        changes=True,
+        may_conflict=True,
+        finds=True,
+    ),
+    Endpoint(
+        "GET",
+        "/connections",
+        "list_connections",
+        "Open connections",
+        forms.ConnectionsQuery,
+        forms.ConnectionPage,
+        _list_connections,
+    ),
+    Endpoint(
+        "GET",
+        "/subscriptions",
+        "list_subscriptions",
+        "Subscriptions of open connections; the limit counts the connections",
+        forms.ConnectionsQuery,
+        forms.SubscriptionPage,
+        _list_subscriptions,
+    ),
+    Endpoint(
+        "GET",
+        "/node",
+        "describe_node",
+        "The node, whether it is ready, and its statistics",
+        forms.NoQuery,
+        forms.NodeInfo,
+        _describe_node,
+    ),
+)

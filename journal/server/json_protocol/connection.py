@@ -1,0 +1,266 @@
+"""One client of the JSON sub-protocol: messages in, replies and pushes out, and the bounds of both.
+
+What the requests do is `journal.server.json_protocol.operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection
+
+from journal.access.principal import EVERYBODY, Principal
+from journal.access.quotas import Meter
+from journal.engine import Engine
+from journal.protocol.errors import RemoteProtocolError
+from journal.server.heartbeat import Heartbeat
+from journal.server.json_protocol.messages import (
+    AnyRequest,
+    BadRequestError,
+    Hello,
+    RequestId,
+    decode_request,
+    encode_error,
+    encode_result,
+)
+from journal.server.json_protocol.pushes import JsonPushes, Opener
+from journal.server.output import Output
+from journal.server.pushing import Pushing
+from journal.server.statistics import ServerStatistics
+from shards.chunks import Readable
+from shards.errors import StorageError
+
+_REQUESTS_AT_ONCE = 256
+_ON_THE_LOOP_CHARACTERS = 64 * 1024
+
+
+class Later:
+    """What a request still waits for, while others are carried out."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Awaitable[object]) -> None:
+        self.result = result
+
+
+class Operations(Protocol):
+    """What a connection does with a request.
+
+    Attributes:
+        opener: Opens batches.
+    """
+
+    opener: Opener
+
+    async def handle(self, connection: JsonConnection, request: AnyRequest) -> object:
+        """Carry it out; gives the result, or `Later`."""
+
+
+class JsonCarrier:
+    """Sends each thing that waits as one text message."""
+
+    keeps_frames_whole = True
+
+    def __init__(self, websocket: WebSocketConnection) -> None:
+        self._websocket = websocket
+
+    def send_nowait(self, buffers: list[Readable]) -> int:
+        """Nothing goes at once: a message needs the writer task."""
+        return 0
+
+    async def send_some(self, buffers: list[Readable]) -> int:
+        """Send the first of the buffers."""
+        try:
+            await self._websocket.send_message(str(buffers[0], "utf-8"))
+        except ConnectionClosed as error:
+            raise BrokenPipeError("the WebSocket is closed") from error
+        return len(buffers[0])
+
+
+class JsonConnection:
+    """State of one connection.
+
+    Attributes:
+        number: Its number on this server.
+        peer: ``HOST:PORT`` at the other end.
+        client: Name that the client gave itself.
+        certificate_name: Common name of the certificate that it showed; empty for none.
+        principal: Who it is; nothing is carried out before the first message said it.
+        greeted: That was accepted.
+        refusal: Why it was not, or why it holds no longer.
+        meter: What its traffic is counted on; None if nothing bounds it.
+        output: What goes out.
+        pushing: Its tails.
+        pushes: The form of what they give.
+        inflight_bytes: Appended bytes that wait for their commit.
+        receiving: Ends the receiving when it is cancelled.
+        nursery: Of its tasks.
+        polls: Waits that end when the server stops.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        engine: Engine,
+        operations: Operations,
+        output: Output,
+        statistics: ServerStatistics,
+        nursery: trio.Nursery,
+        report: Callable[[Exception, int], None],
+        *,
+        peer: str,
+        certificate_name: str = "",
+    ) -> None:
+        self.number = number
+        self.peer = peer
+        self.certificate_name = certificate_name
+        self.nursery = nursery
+        self.engine = engine
+        self.output = output
+        self.statistics = statistics
+        self.pushes = JsonPushes(output, operations.opener)
+        self.pushing = Pushing(output, self.pushes)
+        self.client = ""
+        self.principal: Principal = EVERYBODY
+        self.meter: Meter | None = None
+        self.refusal: StorageError | None = None
+        self.greeted = False
+        self.inflight_bytes = 0
+        self.polls: set[trio.CancelScope] = set()
+        self.receiving = trio.CancelScope()
+        self._operations = operations
+        self._report = report
+        self._requests = 0
+        self._progress = trio.lowlevel.ParkingLot()
+        self._was_refused = False
+
+    def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
+        """The first message was accepted."""
+        self.greeted = True
+        self.client = client
+        self.principal = principal
+        self.meter = self.pushing.meter = meter
+
+    def renew(self, principal: Principal) -> None:
+        """Go on as the same principal with other rights."""
+        self.principal = principal
+
+    def revoke(self, error: StorageError) -> None:
+        """The client may stay no longer: tell it why, and end the connection."""
+        self.refusal = error
+        self.tell(error)
+        self.receiving.cancel()
+
+    def grant_again(self) -> None:
+        """Rights and quotas are asked at every request; nothing of them is kept here."""
+
+    # Receiving
+
+    async def receive(self, heartbeat: Heartbeat, hello_timeout_s: float) -> None:
+        """Receive messages until the peer closes or breaks the rules.
+
+        Raises:
+            RemoteProtocolError: No hello came, or something else first.
+        """
+        with trio.move_on_after(hello_timeout_s) as greeting:
+            while True:
+                await self.wait_for_room()
+                try:
+                    message = await heartbeat.get_message()
+                except ConnectionClosed:
+                    return
+                # It came; how long it takes to look at it is not the client's fault.
+                greeting.deadline = float("inf")
+                await self._take(message)
+        raise RemoteProtocolError(f"no hello within {hello_timeout_s:.0f} s")
+
+    async def _take(self, message: str | bytes) -> None:
+        if self.meter is not None:
+            self.meter.spend(1, len(message))
+        request_id: RequestId | None = None
+        try:
+            request = await self._decode(message)
+            request_id = request.id
+            self._check_greeted(request)
+            # In order and one by one, up to where a request has to wait: what is appended keeps its order.
+            result = await self._operations.handle(self, request)
+        except Exception as error:  # noqa: BLE001 it ends this request, no other
+            if isinstance(error, BadRequestError):
+                request_id = error.id
+            self._refuse(request_id, error)
+            if not self.greeted:
+                self._was_refused = True
+                self.refusal = error if isinstance(error, StorageError) else None
+                self.receiving.cancel()
+            return
+        if isinstance(result, Later):
+            self._requests += 1
+            self.nursery.start_soon(self._finish, request_id, result.result)
+        elif request_id is not None:
+            self.send(encode_result(request_id, result))
+
+    def _check_greeted(self, request: AnyRequest) -> None:
+        if not self.greeted and not isinstance(request, Hello):
+            raise RemoteProtocolError(f"the first message must be hello, not {request.__struct_config__.tag}")
+
+    async def _decode(self, message: str | bytes) -> AnyRequest:
+        if isinstance(message, bytes):
+            raise BadRequestError("a binary message; this sub-protocol speaks JSON in text messages", None)
+        if len(message) <= _ON_THE_LOOP_CHARACTERS:
+            return decode_request(message)
+        return await trio.to_thread.run_sync(decode_request, message)
+
+    async def _finish(self, request_id: RequestId | None, result: Awaitable[object]) -> None:
+        try:
+            found = await result
+            if request_id is not None:
+                self.send(encode_result(request_id, found))
+        except Exception as error:  # noqa: BLE001 it ends this request, no other
+            self._refuse(request_id, error)
+        finally:
+            self._requests -= 1
+            self.made_progress()
+
+    def _refuse(self, request_id: RequestId | None, error: Exception) -> None:
+        if isinstance(error, StorageError):
+            self.statistics.count_error(error)
+        else:
+            self._report(error, self.number)
+        self.send(encode_error(request_id, error))
+
+    def send(self, message: bytes) -> None:
+        """Send one message."""
+        self.output.send((message,), len(message))
+
+    def tell(self, error: StorageError) -> None:
+        """Say why the connection ends, unless a refused hello has said it."""
+        if not self._was_refused:
+            self.send(encode_error(None, error))
+
+    async def wait_for_room(self) -> None:
+        """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
+        limit = self.engine.config.limits.max_inflight_bytes_per_connection
+        await self.engine.maintenance.wait_for_room()
+        await self.output.wait_for_room()
+        if self.meter is not None:
+            await self.meter.wait()
+        while self.inflight_bytes > limit or self._requests >= _REQUESTS_AT_ONCE:
+            await self._progress.park()
+
+    def made_progress(self) -> None:
+        """Something that was waited for is done."""
+        self._progress.unpark_all()
+
+    async def settle(self) -> None:
+        """Nothing more is received: return when every request is answered; reads wait no longer for records."""
+        for poll in self.polls:
+            poll.cancel()
+        while self._requests:
+            await self._progress.park()
+
+    def close(self) -> None:
+        """The client is gone: end its tails."""
+        self.pushing.close()
+        self.output.abandon()

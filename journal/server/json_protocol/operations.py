@@ -1,0 +1,221 @@
+"""What each request of the JSON sub-protocol does: one small function per operation, in a table.
+
+The rules and limits are those of the native protocol, from the same places: `journal.server.shard_operations` and the
+engine. Bytes are counted in the JSON that a client gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from journal.access.principal import Action, require
+from journal.ack_waiter import AckWaiter
+from journal.engine import Engine
+from journal.server.admission import Admission
+from journal.server.heartbeat import INTERVAL_S
+from journal.server.json_protocol import messages
+from journal.server.json_protocol.connection import JsonConnection, Later
+from journal.server.json_protocol.pushes import Opener, page_fields
+from journal.server.json_protocol.records import encode_batch
+from journal.server.pushing import PushState
+from journal.server.shard_operations import ShardOperations
+from journal.server.statistics import ServerStatistics
+from shards.errors import InvalidRequestError, LimitExceededError
+from shards.model import AckLevel, ShardConfig
+from shards.pushes import Push
+
+Handler = Callable[["JsonOperations", JsonConnection, Any], Awaitable[object]]
+
+_VERSION = 1
+_ON_THE_LOOP_RECORDS = 1_000
+_LARGEST_READ_BYTES = 64 * 1024
+
+
+class JsonOperations:
+    """The operations of one engine, for all its JSON connections.
+
+    Attributes:
+        opener: Opens the batches that they read.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        shards: ShardOperations,
+        admission: Admission,
+        statistics: ServerStatistics,
+        server_name: str,
+    ) -> None:
+        self.opener = Opener(engine)
+        self._engine = engine
+        self._shards = shards
+        self._admission = admission
+        self._statistics = statistics
+        self._server_name = server_name
+
+    async def handle(self, connection: JsonConnection, request: messages.AnyRequest) -> object:
+        """Carry out a request, or begin to: gives its result or what is still waited for."""
+        return await _HANDLERS[type(request)](self, connection, request)
+
+    # Connection
+
+    async def hello(self, connection: JsonConnection, request: messages.Hello) -> object:
+        if connection.greeted:
+            raise InvalidRequestError("hello was said already on this connection")
+        everybody = self._admission.everybody
+        if everybody is not None:
+            connection.greet(request.client, everybody)
+        else:
+            await self._admission.admit(connection, request.client, request.credentials)
+        limits = self._engine.config.limits
+        return {
+            "version": _VERSION,
+            "server": self._server_name,
+            "node_id": self._engine.node_id,
+            "connection_id": connection.number,
+            "principal": connection.principal.name,
+            "max_message_bytes": limits.max_frame_bytes,
+            "max_batch_bytes": limits.max_batch_bytes,
+            "heartbeat_s": INTERVAL_S,
+        }
+
+    async def ping(self, connection: JsonConnection, request: messages.Ping) -> object:
+        return {}
+
+    # Shards
+
+    async def list(self, connection: JsonConnection, request: messages.List) -> object:
+        return self._shards.list_shards(connection, request.filter, request.after, request.limit)
+
+    async def describe(self, connection: JsonConnection, request: messages.Describe) -> object:
+        return self._shards.describe(connection, request.shard)
+
+    # Records
+
+    async def append(self, connection: JsonConnection, request: messages.Append) -> object:
+        engine = self._engine
+        require(connection.principal, request.shard, Action.APPEND)
+        if request.create is not None and engine.table.catalogue.id_of(request.shard) is None:
+            config = ShardConfig() if request.create.mode is None else ShardConfig(mode=request.create.mode)
+            await self._shards.create_in_passing(connection, request.shard, config)
+        shard = engine.table.by_name(request.shard)
+        if connection.meter is not None:
+            connection.meter.check_room(shard.name)
+        if len(request.records) > _ON_THE_LOOP_RECORDS:
+            batch = await trio.to_thread.run_sync(encode_batch, request, engine.now_us())
+        else:
+            batch = encode_batch(request, engine.now_us())
+        waiter = AckWaiter()
+        engine.append_nowait(
+            shard, batch, waiter, 0, ack=AckLevel[request.ack.upper()], expected_offset=request.expected_offset
+        )
+        self._statistics.append_bytes += len(batch)
+        connection.inflight_bytes += len(batch)
+        return Later(self._appended(connection, waiter, len(batch)))
+
+    async def _appended(self, connection: JsonConnection, waiter: AckWaiter, size_bytes: int) -> object:
+        try:
+            appended = await waiter.wait()
+        finally:
+            connection.inflight_bytes -= size_bytes
+            connection.made_progress()
+        self._statistics.appends += 1
+        return {
+            "base_offset": appended.base_offset,
+            "level": appended.level.name.lower(),
+        }
+
+    async def read(self, connection: JsonConnection, request: messages.Read) -> object:
+        require(connection.principal, request.shard, Action.READ)
+        return Later(self._read(connection, request))
+
+    async def _read(self, connection: JsonConnection, request: messages.Read) -> object:
+        reader = self._engine.reader
+        limits = self._engine.config.limits
+        shard = self._engine.table.by_name(request.shard)
+        offset = await reader.find_offset(shard, request.start.start())
+        wait_s = min(request.wait_ms, limits.max_wait_ms) / 1000
+        with trio.CancelScope() as poll:
+            connection.polls.add(poll)
+            try:
+                await reader.wait_beyond(shard, offset, wait_s)
+            finally:
+                connection.polls.discard(poll)
+        max_bytes = min(request.max_bytes, limits.max_frame_bytes // 2)
+        output = connection.output
+        await output.reserve(max_bytes)
+        try:
+            # What is small as a batch may be large as JSON: no more is taken than the first page most likely needs.
+            extent = await reader.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
+            push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)
+            page = await self.opener.open(shard.name, push, max_bytes).next()
+            if connection.meter is not None and page is not None:
+                connection.meter.spend(0, page.size_bytes)
+        finally:
+            output.unreserve(max_bytes)
+        bounds = {"start_offset": shard.start_offset, "end_offset": shard.published_offset}
+        if page is None:
+            return {"records": [], "gaps": [], "next_offset": extent.next_offset, **bounds}
+        if page.error is not None and not page.records and not page.gaps:
+            raise page.error
+        return {**page_fields(page), **bounds}
+
+    # Tails
+
+    async def tail(self, connection: JsonConnection, request: messages.Tail) -> object:
+        target = request.shard if request.shard is not None else request.filter
+        if target is None or (request.shard is not None and request.filter is not None):
+            raise InvalidRequestError("a tail names either a shard or a filter")
+        require(connection.principal, target, Action.SUBSCRIBE)
+        limit = self._engine.config.limits.max_subscriptions_per_connection
+        if len(connection.pushing) >= limit:
+            raise LimitExceededError(
+                f"this connection has {limit} tails, all that limits.max_subscriptions_per_connection allows; "
+                f"tail by filter or use another connection"
+            )
+        state = connection.pushing.add(request.tail, request.credit_bytes, target)
+        return Later(self._begin(connection, request, state))
+
+    async def _begin(self, connection: JsonConnection, request: messages.Tail, state: PushState) -> object:
+        pushing = connection.pushing
+        lsn = self._engine.committer.committed_lsn
+        try:
+            subscription = await self._engine.subscriptions.subscribe(
+                shard=request.shard,
+                topic_filter=request.filter,
+                start=request.start.start(),
+                group=None,
+                on_ready=lambda: pushing.ready(state),
+                credit_bytes=lambda: state.credit_bytes,
+            )
+        except BaseException:
+            pushing.discard(state)
+            raise
+        # Pushes come from a task of their own, and so behind the reply that this gives.
+        pushing.begin(state, subscription)
+        return {"tail": request.tail, "lsn": lsn}
+
+    async def credit(self, connection: JsonConnection, request: messages.Credit) -> object:
+        connection.pushing.credit(request.tail, request.bytes)
+        return {}
+
+    async def untail(self, connection: JsonConnection, request: messages.Untail) -> object:
+        connection.pushing.end(request.tail)
+        connection.pushes.forget(request.tail)
+        return {}
+
+
+_HANDLERS: dict[type[messages.Request], Handler] = {
+    messages.Hello: JsonOperations.hello,
+    messages.Ping: JsonOperations.ping,
+    messages.List: JsonOperations.list,
+    messages.Describe: JsonOperations.describe,
+    messages.Append: JsonOperations.append,
+    messages.Read: JsonOperations.read,
+    messages.Tail: JsonOperations.tail,
+    messages.Credit: JsonOperations.credit,
+    messages.Untail: JsonOperations.untail,
+}

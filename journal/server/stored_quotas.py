@@ -1,0 +1,71 @@
+"""Measures what quotas say about shards: how many there are, and how much they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from journal.access.quotas import Account, Quotas
+from journal.engine import Engine
+from shards.errors import ShardNotFoundError
+
+_INTERVAL_S: Final = 1.0
+_LARGEST_SHARE: Final = 20
+_SHARDS_AT_ONCE: Final = 200
+
+
+class StoredQuotas:
+    """Measures the shards of every account that has a bound on them.
+
+    Args:
+        engine: Where the shards are.
+        quotas: Whose accounts are measured.
+    """
+
+    def __init__(self, engine: Engine, quotas: Quotas) -> None:
+        self._engine = engine
+        self._quotas = quotas
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Measure about once a second until cancelled, and never for more than a twentieth of the time.
+
+        Args:
+            changed: Called when an account became full, or has room again.
+        """
+        while self._quotas.measure:
+            started = trio.current_time()
+            found = [await self._measure(account) for account in list(self._quotas.accounts) if account.measures]
+            if any(found):
+                changed()
+            await trio.sleep(max(_INTERVAL_S, _LARGEST_SHARE * (trio.current_time() - started)))
+
+    async def measure(self, accounts: Iterable[Account]) -> None:
+        """Make sure that accounts were measured at least once."""
+        for account in accounts:
+            if account.measures and not account.was_measured:
+                await self._measure(account)
+
+    async def _measure(self, account: Account) -> bool:
+        """Whether it became full, or has room again."""
+        was_full = account.is_full
+        shards = stored_bytes = 0
+        for at, topic_filter in enumerate(account.filters):
+            after = ""
+            while names := self._engine.table.catalogue.matching(topic_filter, after=after, limit=_SHARDS_AT_ONCE):
+                after = names[-1]
+                for name in names:
+                    if not account.counts_earlier(name, at):
+                        shards += 1
+                        stored_bytes += self._size_bytes(name)
+                await trio.lowlevel.checkpoint()
+        account.shards, account.stored_bytes, account.was_measured = shards, stored_bytes, True
+        return account.is_full != was_full
+
+    def _size_bytes(self, name: str) -> int:
+        try:
+            return self._engine.table.by_name(name).info(with_segments=False).size_bytes
+        except ShardNotFoundError:
+            # It was deleted a moment ago.
+            return 0
