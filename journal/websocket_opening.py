@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest
+
+from journal.websocket_pieces import PieceBoundedConnection
 
 _RECEIVE_BYTES = 64 * 1024
 _CLOSING_S = 0.5
@@ -32,10 +34,10 @@ async def open_websocket(
     async with stream, trio.open_nursery() as nursery:
         try:
             with trio.fail_after(handshake_timeout_s):
-                request = await wrap_server_stream(
-                    nursery, stream, max_message_size=max_message_bytes, receive_buffer_size=_RECEIVE_BYTES
+                connection = PieceBoundedConnection(
+                    stream, _peer_of(stream), max_message_bytes=max_message_bytes, receive_bytes=_RECEIVE_BYTES
                 )
-                websocket = await _accept(request, subprotocol)
+                websocket = await _accept(await connection.open(nursery), subprotocol)
             yield websocket
             with trio.move_on_after(_CLOSING_S):
                 await websocket.aclose()
@@ -53,3 +55,12 @@ async def _accept(request: WebSocketRequest, subprotocol: str | None) -> WebSock
         await request.reject(_BAD_REQUEST, body=f"offer the sub-protocol {subprotocol}\n".encode())
         raise BrokenPipeError(f"the WebSocket was offered without the sub-protocol {subprotocol}")
     return await request.accept(subprotocol=subprotocol)
+
+
+def _peer_of(stream: trio.abc.Stream) -> str:
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    if not isinstance(stream, trio.SocketStream):
+        return ""
+    address = stream.socket.getpeername()
+    return f"{address[0]}:{address[1]}"
