@@ -36,6 +36,7 @@ POOL_BYTES = RECEIVE_BUFFERS * 256 * KIB
 
 _WINDOWS = 8
 _WINDOWS_LONG = 40
+_TRIES = 3
 _SLACK_MS = 5.0
 _SLACK_LONG_MS = 2.0
 
@@ -104,14 +105,22 @@ class Scene:
 
     def check(self, *, may_grow_bytes: int) -> None:
         """During the abuse: the server holds little more than before, and the bystander waits at most twice as long."""
-        usual, now = self._usual, self.watch()
+        usual = self._usual
         assert usual is not None  # take_usual() comes first
-        self.check_memory(may_grow_bytes)
-        assert now.acks_p50_ms <= 2 * usual.acks_p50_ms + _SLACK_MS, (usual, now)
-        assert now.pushes_p50_ms <= 2 * usual.pushes_p50_ms + _SLACK_MS, (usual, now)
+        for _ in range(_TRIES):
+            # What others do on the machine passes; what the abuse does stays.
+            now = self.watch()
+            self.check_memory(may_grow_bytes)
+            if self._is_bearable(usual, now):
+                return
+        raise AssertionError(f"usually {usual}, during the abuse {now}")
+
+    def _is_bearable(self, usual: Latencies, now: Latencies) -> bool:
+        pairs = [(usual.acks_p50_ms, now.acks_p50_ms), (usual.pushes_p50_ms, now.pushes_p50_ms)]
         if self.strict:
-            assert now.acks_p99_ms <= 2 * usual.acks_p99_ms + _SLACK_LONG_MS, (usual, now)
-            assert now.pushes_p99_ms <= 2 * usual.pushes_p99_ms + _SLACK_LONG_MS, (usual, now)
+            pairs += [(usual.acks_p99_ms, now.acks_p99_ms), (usual.pushes_p99_ms, now.pushes_p99_ms)]
+        slack_ms = _SLACK_LONG_MS if self.strict else _SLACK_MS
+        return all(found_ms <= 2 * usual_ms + slack_ms for usual_ms, found_ms in pairs)
 
     def check_memory(self, may_grow_bytes: int) -> None:
         """The server holds little more than before."""

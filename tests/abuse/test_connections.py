@@ -66,7 +66,7 @@ def test_half_open_connections_are_closed_in_time_and_hold_little(tmp_path: Path
 @pytest.mark.parametrize("sent", [b"", HALF_HELLO], ids=["silent", "half a HELLO"])
 def test_ten_thousand_half_open_connections(tmp_path: Path, sent: bytes) -> None:
     allow_descriptors(11_000)
-    with scene(tmp_path / "data", "limits.max_connections=10_100", "limits.hello_timeout_s=60", strict=True) as found:
+    with scene(tmp_path / "data", "limits.max_connections=10100", "limits.hello_timeout_s=60", strict=True) as found:
         check_half_open(found, "tcp", 10_000, sent)
 
 
