@@ -15,7 +15,7 @@ import zstandard
 
 from journal.protocol import Op, frames, messages
 from journal.settings import KIB, MIB
-from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, decode, encode_values
+from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, decode, encode_values, stamp
 from shards.batch_header import CHECKED
 from shards.checksum import crc32c
 from shards.compression import Codec
@@ -92,8 +92,10 @@ def test_a_record_batch_that_expands_to_a_gigabyte_costs_the_server_what_was_sen
             assert isinstance(shard, ShardInfo)
             assert shard.next_offset == (20 if claimed_bytes <= MAX_RAW_BYTES else 0)
         found.check(may_grow_bytes=POOL_BYTES + 20 * len(batch) + 8 * MIB)
-    with pytest.raises(BatchError):
-        decode(batch)
+    stored = bytearray(batch)
+    stamp(stored, 0, 0, 1, 1)
+    with pytest.raises(BatchError, match=r"the header says|raw_size|not an lz4 block|not one whole zstd frame"):
+        decode(stored)
 
 
 def test_an_indexed_shard_does_not_open_a_body_larger_than_a_batch_may_be(tmp_path: Path) -> None:
