@@ -201,7 +201,8 @@ def test_who_asks_and_never_reads_is_held_to_the_output_limit(tmp_path: Path) ->
                 abuser = stack.enter_context(client_of(found.server.ports["tcp"]))
                 abuser.open("read")
                 assert flood(abuser.sock, fetches, 64 * MIB, patience_s=0.2) < 64 * MIB
-            found.check(may_grow_bytes=10 * 2 * OUTPUT_BYTES + POOL_BYTES + 8 * MIB)
+            # What waits is the limit and a frame; the heap may have as much again in holes where others were read.
+            found.check(may_grow_bytes=10 * 2 * (OUTPUT_BYTES + FRAME_BYTES) + POOL_BYTES)
 
 
 def subscribe(client: Client, count: int, *, credit_bytes: int) -> None:
