@@ -38,7 +38,9 @@ POOL_BYTES = RECEIVE_BUFFERS * 256 * KIB
 _ARENAS_BYTES = 8 * MIB
 
 _WINDOWS = 8
+_WINDOW_S = 0.1
 _WINDOWS_LONG = 40
+_WINDOW_LONG_S = 0.25
 _TRIES = 3
 _SLACK_MS = 5.0
 _SLACK_LONG_MS = 2.0
@@ -147,8 +149,9 @@ class Scene:
 def scene(data: Path, *settings: str, strict: bool = False) -> Iterator[Scene]:
     """A server and a bystander for the length of the block; both must still be well at its end."""
     with running(data, *SETTINGS, *settings) as server:
+        window_s = _WINDOW_LONG_S if strict else _WINDOW_S
         bystander = subprocess.Popen(
-            [sys.executable, "-m", "tests.abuse.bystander", str(server.ports["tcp"]), "bystander"],
+            [sys.executable, "-m", "tests.abuse.bystander", str(server.ports["tcp"]), "bystander", str(window_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
