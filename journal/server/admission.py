@@ -131,16 +131,10 @@ class Admission:
                     )
                     return
 
-    def producer_name(self, connection: Connection, name: str) -> str:
-        """Under which name a producer is known: nobody can fence the producers of another principal.
-
-        Raises:
-            InvalidRequestError: The name has a character that would make it another's.
-        """
-        if not self._guard.access.known.has_credentials:
-            return name
+    def producers_of(self, principal: Principal) -> str:
+        """How the names of a principal's producers begin: nobody can open, or send for, those of another."""
         # No user has a colon in its name, so the first one ends it.
-        return f"{connection.principal.name}:{name}"
+        return f"{principal.name}:" if self._guard.access.known.has_credentials else ""
 
     async def audited(self, connection: Connection, op: int, body: bytes, pending: Awaitable[None]) -> None:
         """Wait for an operation, and keep a record of it if it is an administrative act."""

@@ -57,6 +57,7 @@ class Connection:
         refusal: Why it was not, if that was found out later.
         client: Name that the client gave itself.
         principal: Who the client is, once it is greeted.
+        producers: How the names of its producers begin for the engine; see `Admission.producers_of`.
         meter: What its traffic is counted on; None if nothing bounds it.
         shards: Shard of each handle; None where one was closed.
         handles: The same without those to which the client may append nothing now.
@@ -102,6 +103,7 @@ class Connection:
         self.refusal: StorageError | None = None
         self.client = ""
         self.principal: Principal = EVERYBODY
+        self.producers = ""
         self.meter: Meter | None = None
         self.inflight_bytes = 0
         self.is_paused = False

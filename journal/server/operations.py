@@ -119,6 +119,7 @@ class ServerOperations:
 
     async def _authenticate(self, connection: Connection, correlation: int, request: messages.HelloRequest) -> None:
         await self._admission.admit(connection, request.client, request.credentials)
+        connection.producers = self._admission.producers_of(connection.principal)
         self._welcome(connection, correlation, request)
 
     def _welcome(self, connection: Connection, correlation: int, request: messages.HelloRequest) -> None:
@@ -458,7 +459,7 @@ class ServerOperations:
 
     async def open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
-        identity = await self.engine.control.open_producer(self._admission.producer_name(connection, request.name))
+        identity = await self.engine.control.open_producer(connection.producers + request.name)
         connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))
 
 
