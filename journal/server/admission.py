@@ -111,7 +111,7 @@ class Admission:
 
     def renew(self, connection: Served) -> None:
         """Users, tokens or rules have changed: see whether a client may stay, and with which rights."""
-        if not connection.greeted:
+        if not connection.greeted or connection.refusal is not None:
             return
         principal = connection.principal
         renewed: Principal | None

@@ -12,7 +12,7 @@ from typing import Protocol
 import trio
 from structlog.contextvars import bound_contextvars
 
-from journal.access.principal import EVERYBODY, Action, Principal, require
+from journal.access.principal import EVERYBODY, Action, Principal, SentAway, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.protocol.errors import (
@@ -128,7 +128,12 @@ class Connection:
 
     def revoke(self, error: StorageError) -> None:
         """The client may stay no longer: tell it why, and end the connection."""
+        if self.refusal is not None:
+            return
         self.refusal = error
+        # The connection ends when it has been told; until then it gets nothing of what comes.
+        self.renew(SentAway(self.principal.name))
+        self.pushing.close()
         self.tell(error)
         self.receiving.cancel()
 

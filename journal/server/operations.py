@@ -279,6 +279,8 @@ class ServerOperations:
         output = connection.output
         await output.reserve(max_bytes)
         try:
+            # It may have waited for long.
+            require(connection.principal, shard.name, Action.READ)
             extent = await reader.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             self._send_extent(connection, Op.FETCH, correlation, shard, extent)
         finally:
@@ -310,6 +312,7 @@ class ServerOperations:
         output = connection.output
         await output.reserve(max_bytes)
         try:
+            require(connection.principal, shard.name, Action.READ)
             extent = await self.engine.reader.read_indexed(
                 shard, request.by, request.word, request.from_offset, max_bytes, latest=request.latest
             )

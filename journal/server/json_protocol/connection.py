@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from journal.access.principal import EVERYBODY, Principal
+from journal.access.principal import EVERYBODY, Principal, SentAway
 from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.protocol.errors import RemoteProtocolError
@@ -149,7 +149,12 @@ class JsonConnection:
 
     def revoke(self, error: StorageError) -> None:
         """The client may stay no longer: tell it why, and end the connection."""
+        if self.refusal is not None:
+            return
         self.refusal = error
+        # The connection ends when it has been told; until then it gets nothing of what comes.
+        self.renew(SentAway(self.principal.name))
+        self.pushing.close()
         self.tell(error)
         self.receiving.cancel()
 

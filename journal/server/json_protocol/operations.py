@@ -148,6 +148,8 @@ class JsonOperations:
         output = connection.output
         await output.reserve(max_bytes)
         try:
+            # It may have waited for long.
+            require(connection.principal, shard.name, Action.READ)
             # What is small as a batch may be large as JSON: no more is taken than the first page most likely needs.
             extent = await reader.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
             push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)
