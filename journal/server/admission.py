@@ -76,6 +76,8 @@ class Admission:
         meter = self._guard.quotas.meter_of(principal.name)
         if meter is not None:
             await self._stored.measure(meter.accounts)
+        # A check of a password runs to its end also when the connection is gone, which would never be counted out.
+        await trio.lowlevel.checkpoint_if_cancelled()
         # Nothing may come between these: what was found out must still hold.
         renewed = access.renewed(principal)
         if renewed is None:

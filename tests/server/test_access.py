@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
+from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from journal.access.tokens import TokenHash
-from journal.access.users import Cost, PasswordHash, write_user
+from journal.access.users import Cost, PasswordHash, Users, write_user
 from journal.access_settings import QuotaTable
 from journal.client import open_client
 from journal.config import ServerConfig
-from journal.protocol import Op, decode_error, messages
+from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError
 from journal.server.guard import read
 from shards.model import Mode
@@ -155,6 +159,44 @@ async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_lef
                     except QuotaExceededError:
                         await trio.sleep(0.01)
             await first.call(Op.PING)
+
+
+async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = trio.Event(), threading.Event()
+    really = Users.check
+
+    def check(users: Users, name: str, password: bytes) -> bool:
+        trio.from_thread.run_sync(begun.set)
+        assert goes_on.wait(TIMEOUT_S)
+        return really(users, name, password)
+
+    monkeypatch.setattr(Users, "check", check)
+    async with guarded(tmp_path, quotas=(QuotaTable(connections=1),)) as served:
+        credentials = {"user": "anna", "password": PASSWORD}
+        greeting = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "test", credentials)))
+        no_frame = bytes(12)
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream,
+            trio.open_nursery() as nursery,
+        ):
+            websocket = await wrap_client_stream(nursery, stream, "127.0.0.1", "/")
+            await websocket.send_message(greeting + no_frame)
+            with trio.fail_after(TIMEOUT_S):
+                await begun.wait()
+                # It has been told, and only the check is waited for, which nobody can stop.
+                await websocket.get_message()
+                await trio.testing.wait_all_tasks_blocked()
+                goes_on.set()
+                with suppress(ConnectionClosed):
+                    while True:
+                        await websocket.get_message()
+        with trio.fail_after(TIMEOUT_S):
+            while served.server.statistics.connections:
+                await trio.sleep(0.01)
+        async with served.client(user="anna", password=PASSWORD):
+            pass
 
 
 async def test_a_client_beyond_the_quota_comes_again_until_there_is_a_place(tmp_path: Path) -> None:
