@@ -84,6 +84,7 @@ class Connection:
         *,
         peer: str = "",
         certificate_name: str = "",
+        on_greeted: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
         self.peer = peer
@@ -111,6 +112,7 @@ class Connection:
         self.receiving = trio.CancelScope()
         self._operations = operations
         self._report = report
+        self._on_greeted = on_greeted
         self._max_frame_bytes = HELLO_MAX_FRAME_BYTES
         self._requests = 0
         self._was_refused = False
@@ -124,6 +126,7 @@ class Connection:
         self.client = client
         self.principal = principal
         self.meter = self.pushing.meter = meter
+        self._on_greeted()
         self._max_frame_bytes = self.engine.config.limits.max_frame_bytes
 
     def revoke(self, error: StorageError) -> None:

@@ -112,6 +112,7 @@ class JsonConnection:
         *,
         peer: str,
         certificate_name: str = "",
+        on_greeted: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
         self.peer = peer
@@ -132,6 +133,7 @@ class JsonConnection:
         self.receiving = trio.CancelScope()
         self._operations = operations
         self._report = report
+        self._on_greeted = on_greeted
         self._requests = 0
         self._progress = trio.lowlevel.ParkingLot()
         self._was_refused = False
@@ -142,6 +144,7 @@ class JsonConnection:
         self.client = client
         self.principal = principal
         self.meter = self.pushing.meter = meter
+        self._on_greeted()
 
     def renew(self, principal: Principal) -> None:
         """Go on as the same principal with other rights."""
