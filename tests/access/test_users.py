@@ -49,9 +49,10 @@ def test_a_hash_does_not_show_itself_in_messages() -> None:
     assert base64.b64encode(kept(b"secret").digest).decode() not in repr(kept(b"secret"))
 
 
-def test_a_name_that_does_not_exist_costs_as_much_as_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cost", [Cost(), Cost(n=1 << 10), Cost(n=1 << 5, r=4, p=2)])
+def test_a_name_that_does_not_exist_costs_as_much_as_one_that_does(monkeypatch: pytest.MonkeyPatch, cost: Cost) -> None:
     """How long it takes must not tell who there is. The work is compared: time on a busy machine proves nothing."""
-    users = Users({"there": PasswordHash.of(b"secret")})
+    users = Users({name: PasswordHash.of(b"secret", cost) for name in ("there", "too")})
     scrypt = hashlib.scrypt
 
     def work(name: str) -> list[dict[str, int]]:
@@ -131,7 +132,7 @@ GOOD = kept(b"x").format()
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("anna", r"is not of the form name:\$scrypt\$n\$r\$p\$salt\$hash; `journal-broker passwd"),
+        ("anna", r"is not of the form name:\$scrypt\$n\$r\$p\$salt\$hash; `journal passwd"),
         ("anna:secret", r"is not of the form \$scrypt"),
         ("anna:$6$salt$hash", r"is not of the form \$scrypt"),
         (f":{GOOD}", "has '' for a user name"),
@@ -168,7 +169,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"/none cannot be read: No such file.* passwd .* USER`"):
         read_users(str(tmp_path / "none"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe:x")
-    with pytest.raises(ConfigurationError, match="is no password file"):
+    with pytest.raises(ConfigurationError, match="`journal passwd` writes no such bytes"):
         read_users(str(tmp_path / "binary"))
 
 
