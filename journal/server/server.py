@@ -30,7 +30,7 @@ from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
 from journal.server.admission import Admission
 from journal.server.connection import Connection
-from journal.server.guard import Guard, Readable, missing_protection, read, unread_changes
+from journal.server.guard import Guard, Readable, check_reload, missing_protection, read, unread_changes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, Front, make_app, serve_http
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
@@ -486,6 +486,7 @@ class _Signals:
         """If any of it is wrong, all stays as it is."""
         try:
             config = self._read_again()
+            check_reload(self._config, config)
             readable = await trio.to_thread.run_sync(read, config)
             self._guard.audit.reopen()
         except ConfigurationError as error:
