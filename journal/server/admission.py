@@ -167,7 +167,7 @@ class Admission:
 def _target_of(body: bytes) -> str:
     try:
         named = _named.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # It was refused for that.
         return ""
     return (named.shard or named.name)[:_MAX_TARGET_CHARACTERS]
