@@ -6,6 +6,7 @@ is the business of `tcp` and `websocket`; what the operations do, of `operations
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -30,6 +31,7 @@ from shards.extents import Place
 from shards.shard import Shard
 
 _REQUESTS_AT_ONCE = 1024
+_TURN_S = 0.002
 _APPEND = int(Op.APPEND)
 _HELLO = int(Op.HELLO)
 
@@ -67,7 +69,7 @@ class Connection:
         output: What goes out.
         pushing: Its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
-        is_paused: `take_frames` stopped before a whole frame, because there is no room for its reply.
+        is_paused: `take_frames` stopped before a whole frame: there is no room for its reply, or it is others' turn.
         polls: Waits that end when the server stops: of fetches for records, of seals for files.
         receiving: Ends the receiving when it is cancelled.
     """
@@ -225,7 +227,8 @@ class Connection:
     def take_frames(self, buffer: ReceiveBuffer, start: int, end: int) -> int:
         """Carry out the complete frames in ``buffer.view[start:end]``; gives where the first one left begins.
 
-        That is the first incomplete one, or, when `is_paused` is set, the one to go on with once there is room.
+        That is the first incomplete one, or, when `is_paused` is set, the one to go on with once there is room and
+        others have had their turn.
 
         Raises:
             RemoteProtocolError: The bytes are not frames. Nothing behind them is looked at.
@@ -237,6 +240,7 @@ class Connection:
         handles = self.handles
         appended = 0
         first = start
+        turn_ends = time.perf_counter() + _TURN_S
         # Plain appends are taken many at a time; where they stop, one frame is looked at by itself.
         may_run = self.greeted
         self.is_paused = False
@@ -274,7 +278,7 @@ class Connection:
                             op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error
                         )
                 else:
-                    if not self._may_request(op):
+                    if not self._may_request(op) or time.perf_counter() > turn_ends:
                         self.is_paused = True
                         break
                     self._request(op, correlation, bytes(view[start + HEADER.size : stop]))

@@ -16,7 +16,8 @@ from journal.engine import Engine
 from shards.model import Cursor, Mode, Retention, ShardConfig, ShardInfo
 from shards.topic_filters import validate_filter
 
-LARGEST_PAGE = 10_000
+LARGEST_PAGE = 1_000
+"""A page is made in one go; this many shards take some milliseconds, for which everybody else waits."""
 
 
 class Asker(Protocol):
