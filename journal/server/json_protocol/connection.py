@@ -50,9 +50,11 @@ class Operations(Protocol):
 
     Attributes:
         opener: Opens batches.
+        converting: What is converted off the loop keeps to it, for all connections together.
     """
 
     opener: Opener
+    converting: trio.CapacityLimiter
 
     async def handle(self, connection: JsonConnection, request: AnyRequest) -> object:
         """Carry it out; gives the result, or `Later`."""
@@ -218,7 +220,7 @@ class JsonConnection:
             raise BadRequestError("a binary message; this sub-protocol speaks JSON in text messages", None)
         if len(message) <= _ON_THE_LOOP_CHARACTERS:
             return decode_request(message)
-        return await trio.to_thread.run_sync(decode_request, message)
+        return await trio.to_thread.run_sync(decode_request, message, limiter=self._operations.converting)
 
     async def _finish(self, request_id: RequestId | None, result: Awaitable[object]) -> None:
         try:
