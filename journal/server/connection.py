@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import trio
 from structlog.contextvars import bound_contextvars
@@ -45,6 +45,10 @@ class Operations(Protocol):
 
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
         """Carry a request out at once, or give what has to be awaited for it."""
+
+
+RequestHandler: TypeAlias = Callable[["Connection", int, bytes], Awaitable[None] | None]
+"""Carries out a request of one operation, given its correlation and body, as `Operations.handle` does."""
 
 
 class Connection:
