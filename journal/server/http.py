@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -11,12 +10,12 @@ from typing import Any, TypeAlias
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from journal.server.http_connections import serve_connections
 from journal.server.metrics import CONTENT_TYPE, recovering_page
 from journal.server.readiness import RECOVERING, STOPPING
 
@@ -99,9 +98,7 @@ async def serve_http(app: App, sock: socket.socket, stop: trio.Event, tls: ssl.S
     """Serve on a listening socket until told to stop."""
     config = _Config()
     config.tls = tls
-    # Hypercorn closes what it listens on, so it gets a descriptor of its own.
-    config.bind = [f"fd://{os.dup(sock.fileno())}"]
     config.graceful_timeout = 0.5
     config.accesslog = None
     config.errorlog = logging.getLogger("journal.http")
-    await serve(app, config, shutdown_trigger=stop.wait, mode="asgi")  # type: ignore[arg-type]
+    await serve_connections(app, config, sock, stop)  # type: ignore[arg-type]

@@ -24,12 +24,13 @@ from journal.observing.census import CensusTaker
 from journal.observing.pulse import Pulse
 from journal.origins import Origins
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
+from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
 from journal.server.admin import Administration, admin_routes
 from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
 from journal.server.admission import Admission
 from journal.server.connection import Connection
-from journal.server.guard import Guard, Readable, missing_protection, read, unread_changes
+from journal.server.guard import Guard, Readable, check_reload, missing_protection, read, unread_changes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, Front, make_app, serve_http
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
@@ -219,7 +220,7 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(sock),
-                partial(self._connection, peer, ""),
+                partial(self._connection, peer, "", lambda: None),
                 lambda connection: receive(connection, sock, self._pool, timeout),
             )
             await linger(sock)
@@ -230,7 +231,7 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(secure),
-                partial(self._connection, peer, secure.peer_name),
+                partial(self._connection, peer, secure.peer_name, lambda: None),
                 lambda connection: receive(connection, secure, self._pool, timeout),
             )
             await linger(secure.say_end())
@@ -253,7 +254,13 @@ class Server:
             raise ConnectionAbortedError("the TLS handshake failed") from error
 
     def _connection(
-        self, peer: str, certificate_name: str, number: int, output: Output, nursery: trio.Nursery
+        self,
+        peer: str,
+        certificate_name: str,
+        greeted: Callable[[], None],
+        number: int,
+        output: Output,
+        nursery: trio.Nursery,
     ) -> Connection:
         return Connection(
             number,
@@ -265,6 +272,7 @@ class Server:
             self._report,
             peer=peer,
             certificate_name=certificate_name,
+            on_greeted=greeted,
         )
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
@@ -278,17 +286,18 @@ class Server:
             stream = secure
         async with open_websocket(
             stream,
-            max_message_bytes=limits.max_frame_bytes,
+            max_message_bytes=HELLO_MAX_FRAME_BYTES,
             handshake_timeout_s=limits.hello_timeout_s,
             choices=(SUBPROTOCOL,),
             allows_origin=self._origins.allows,
         ) as websocket:
             heartbeat = Heartbeat(websocket)
+            greeted = partial(websocket.allow, limits.max_frame_bytes)
             if websocket.subprotocol == SUBPROTOCOL:
                 await self._serve(
                     "json",
                     JsonCarrier(websocket),
-                    partial(self._json_connection, peer, certificate_name),
+                    partial(self._json_connection, peer, certificate_name, greeted),
                     lambda connection: connection.receive(heartbeat, limits.hello_timeout_s),
                     heartbeat,
                 )
@@ -296,13 +305,19 @@ class Server:
                 await self._serve(
                     "websocket",
                     WebSocketCarrier(websocket),
-                    partial(self._connection, peer, certificate_name),
+                    partial(self._connection, peer, certificate_name, greeted),
                     lambda connection: receive_messages(connection, heartbeat, limits.hello_timeout_s),
                     heartbeat,
                 )
 
     def _json_connection(
-        self, peer: str, certificate_name: str, number: int, output: Output, nursery: trio.Nursery
+        self,
+        peer: str,
+        certificate_name: str,
+        greeted: Callable[[], None],
+        number: int,
+        output: Output,
+        nursery: trio.Nursery,
     ) -> JsonConnection:
         return JsonConnection(
             number,
@@ -314,6 +329,7 @@ class Server:
             self._report,
             peer=peer,
             certificate_name=certificate_name,
+            on_greeted=greeted,
         )
 
     async def _serve(
@@ -470,6 +486,7 @@ class _Signals:
         """If any of it is wrong, all stays as it is."""
         try:
             config = self._read_again()
+            check_reload(self._config, config)
             readable = await trio.to_thread.run_sync(read, config)
             self._guard.audit.reopen()
         except ConfigurationError as error:
