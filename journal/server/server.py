@@ -26,6 +26,7 @@ from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
 from journal.server.admission import Admission
 from journal.server.connection import Connection
+from journal.server.console import console_routes
 from journal.server.guard import Guard, Readable, missing_protection, read, unread_changes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import make_app, serve_http
@@ -136,7 +137,9 @@ class Server:
                 if name in sockets:
                     accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
             if "http" in sockets:
-                app = make_app(self.engine, self.statistics, self.stopping.is_set, admin_routes(self._administration()))
+                websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
+                pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
+                app = make_app(self.engine, self.statistics, self.stopping.is_set, pages)
                 self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, self.guard.tls)
             self._nursery.start_soon(self._stored.run, self._quotas_changed)
             self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())

@@ -1,0 +1,13 @@
+// The place in a view where it says what went wrong, and that it is right again.
+
+import { h, setText } from "./dom.js";
+
+/** Gives the element, and a function that takes an error or null. */
+export function failureNotice() {
+  const element = h("p", { class: "notice bad", role: "alert", hidden: true });
+  const show = (error) => {
+    element.hidden = error === null;
+    setText(element, error === null ? "" : error.message);
+  };
+  return { element, show };
+}

@@ -1,0 +1,93 @@
+// Shards of a filter, a page at a time, with the rates at which they grow.
+
+import { h, setText, table } from "./dom.js";
+import { failureNotice } from "./failures.js";
+import { bytes, count, rate } from "./format.js";
+import { address, filterForm, pager } from "./paging.js";
+import { poll } from "./polling.js";
+import { Rates } from "./rates.js";
+import { Sparkline } from "./sparkline.js";
+
+const PAGE = 50;
+const INTERVAL_MS = 2000;
+
+export function openShards({ main, api, parameters, signal }) {
+  const filter = parameters.get("filter") ?? "#";
+  const after = parameters.get("after") ?? "";
+  const failure = failureNotice();
+  const pages = pager("shards", filter, after);
+  const { element, body } = table("Shards by name, with the records a second that they take", [
+    "Shard", "Mode", ["Records", "number"], ["Size", "number"], ["Rate", "number"], "Last two minutes",
+  ]);
+  const empty = h("p", { class: "empty", hidden: true }, "No shard matches this filter.");
+  main.append(
+    h("div", { class: "head" }, h("h1", {}, "Shards")),
+    filterForm("shards", filter),
+    failure.element,
+    h("section", { class: "panel flush", "aria-label": "Shards" }, element, empty),
+    pages.element,
+  );
+
+  const rows = new Map();
+  const rates = new Rates();
+
+  async function ask() {
+    const page = await api.shards({ filter, after, limit: PAGE }, signal);
+    if (signal.aborted) return;
+    const names = new Set(page.shards.map((shard) => shard.name));
+    for (const [name, row] of rows) {
+      if (names.has(name)) continue;
+      row.element.remove();
+      rows.delete(name);
+    }
+    rates.keep(names);
+    const now = performance.now();
+    let place = body.firstElementChild;
+    for (const shard of page.shards) {
+      let row = rows.get(shard.name);
+      if (row === undefined) {
+        row = new Row(shard.name);
+        rows.set(shard.name, row);
+      }
+      if (row.element === place) place = place.nextElementSibling;
+      else body.insertBefore(row.element, place);
+      rates.add(shard.name, shard.next_offset, now);
+      row.show(shard, rates);
+    }
+    element.hidden = page.shards.length === 0;
+    empty.hidden = page.shards.length > 0;
+    pages.update(page.shards.at(-1)?.name ?? after, page.more);
+  }
+
+  poll(ask, INTERVAL_MS, signal, failure.show);
+}
+
+class Row {
+  #mode = h("span", { class: "badge" });
+  #records = h("td", { class: "number", "data-label": "records" });
+  #size = h("td", { class: "number", "data-label": "size" });
+  #rate = h("td", { class: "number", "data-label": "rate" });
+  #spark = new Sparkline();
+
+  constructor(name) {
+    this.element = h(
+      "tr",
+      {},
+      h("td", { class: "title" }, h("a", { class: "mono", href: address("shard", { name }) }, name)),
+      h("td", {}, this.#mode),
+      this.#records,
+      this.#size,
+      this.#rate,
+      h("td", {}, this.#spark.element),
+    );
+  }
+
+  show(shard, rates) {
+    setText(this.#mode, shard.config.mode);
+    this.#mode.className = shard.config.mode === "memory" ? "badge warn" : "badge";
+    setText(this.#records, count(shard.next_offset - shard.start_offset));
+    setText(this.#size, bytes(shard.size_bytes));
+    setText(this.#rate, rate(rates.now(shard.name)));
+    this.#spark.draw(rates.of(shard.name));
+  }
+}
