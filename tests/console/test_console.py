@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import trio
-
 from shards.model import Mode, ShardConfig
 from tests.console.browser import Browser, Page
 from tests.server.serving import MEMORY, Served
@@ -97,7 +95,7 @@ async def test_a_shard_is_deleted_only_after_the_word_is_typed(served: Served, b
     await fill(served, "plant/a", b"1")
     page = await browser.page(url(served, "#/shard?name=plant%2Fa"))
     await page.click("#delete")
-    await page.until("document.querySelector('dialog button[type=submit]').disabled")
+    await page.until("document.querySelector('dialog button[type=submit]')?.disabled")
     await page.fill("dialog input", "delete")
     await page.click("dialog button[type=submit]")
     await page.says("No shard matches this filter.")
@@ -126,7 +124,7 @@ async def test_a_filter_is_tailed_paused_and_bounded(served: Served, browser: Br
         await client.append_values(handle, *[b"z"] * 600, b"the last")
         await page.says("the last")
         assert await page.ask(rows) == 500
-        await page.says("903 records so far")
+        await page.says("904 records so far")
     assert page.errors == []
 
 
@@ -297,10 +295,10 @@ _LOWEST_CONTRAST = """() => {
 }"""
 
 
-async def test_a_node_that_goes_away_is_told(served: Served, browser: Browser) -> None:
+async def test_a_node_that_answers_no_more_is_told(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served))
     await page.until("document.getElementById('health').textContent === 'ready'")
+    # Its port is still open, but nobody accepts: whoever asks waits.
     served.server.stopping.set()
     await page.says("The node does not answer.")
-    with trio.fail_after(10):
-        await page.until("document.getElementById('health').textContent === 'no answer'")
+    await page.until("document.getElementById('health').textContent === 'no answer'")

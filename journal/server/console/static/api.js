@@ -1,5 +1,7 @@
 // The administration API over HTTP: what is asked, with which credentials, and what its refusals look like.
 
+const PATIENCE_MS = 8000;
+
 export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
@@ -45,10 +47,12 @@ export class Api {
     if (this.#credentials !== null) headers.Authorization = authorization(this.#credentials);
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const asked = new URL(`api/v1/${path}?${new URLSearchParams(query)}`, document.baseURI);
+    const late = AbortSignal.timeout(PATIENCE_MS);
+    const ended = signal === undefined ? late : AbortSignal.any([signal, late]);
     let response;
     try {
       // Without this the browser would ask for a password itself, over the page.
-      response = await fetch(asked, { method, headers, body: body && JSON.stringify(body), signal, credentials: "omit" });
+      response = await fetch(asked, { method, headers, body: body && JSON.stringify(body), signal: ended, credentials: "omit" });
     } catch (error) {
       if (signal?.aborted) throw error;
       throw new ApiError(0, "unreachable", "The node does not answer. What is shown is from before.");
