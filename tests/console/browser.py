@@ -122,10 +122,10 @@ class Page:
             raise PageError(f"{expression}: {reply['exceptionDetails']}")
         return reply["result"].get("value")
 
-    async def until(self, expression: str) -> Any:
+    async def until(self, expression: str, *, patience_s: float = PATIENCE_S) -> Any:
         """Wait until an expression is true; gives its value."""
         value = None
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(patience_s):
             while True:
                 value = await self.ask(expression)
                 if value:
