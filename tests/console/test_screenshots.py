@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from tests.console.browser import Browser, Page
-from tests.server.serving import MEMORY, Served
+from tests.server.serving import MEMORY, Served, batch_of
 
 LARGEST_BYTES = 150_000
 _TOPICS = {
@@ -88,7 +88,7 @@ async def work(served: Served) -> None:
                 count = max(1 if tick % 4 == 0 else 0, round(rate * swing * _TICK_S))
                 values = [b'{"value": %.2f, "unit": "C"}' % (20 + swing + at / 10) for at in range(count)]
                 if values:
-                    await client.append_values(handles[name], *values)
+                    await client.append(handles[name], batch_of(*values, timestamp_us=served.engine.now_us()))
             drained = min(6_000, drained + 60)
             await served.engine.control.commit_cursor("$queue/warehouse", "drained", drained, None)
             await trio.sleep(_TICK_S)

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import trio
 
+from journal.access_settings import AccessSection
 from journal.config import LimitsConfig, ListenConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol import Frame, FrameParser, Op, decode_error, decode_reply, encode, frames
@@ -85,6 +86,7 @@ def small_config(**changes: Any) -> ServerConfig:
         ),
         "shards": ShardsConfig(),
         "listen": ListenConfig(),
+        "access": AccessSection(),
     }
     for name, value in changes.items():
         section, _, key = name.partition("__")

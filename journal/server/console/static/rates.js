@@ -1,6 +1,7 @@
 // How fast counters grow: the last samples of each, and the rates between them. Nothing here touches the page.
 
-const SAMPLES = 60;
+/** A minute, where a view asks every two seconds. */
+export const SAMPLES = 30;
 
 export class Rates {
   #series = new Map();

@@ -17,7 +17,7 @@ export function openShards({ main, api, parameters, signal }) {
   const failure = failureNotice();
   const pages = pager("shards", filter, after);
   const { element, body } = table("Shards by name, with the records a second that they take", [
-    "Shard", "Mode", ["Records", "number"], ["Size", "number"], ["Rate", "number"], "Last two minutes",
+    "Shard", "Mode", ["Records", "number"], ["Size", "number"], ["Rate", "number"], "Last minute",
   ]);
   const empty = h("p", { class: "empty", hidden: true }, "No shard matches this filter.");
   main.append(
