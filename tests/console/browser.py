@@ -202,7 +202,9 @@ async def chromium(profile: Path) -> AsyncIterator[Browser]:
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
         "--lang=en-US", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
     ]  # fmt: skip
-    process = await trio.lowlevel.open_process(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = await trio.lowlevel.open_process(
+        arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         port, path = await _address(process, profile / "DevToolsActivePort")
         # trio-websocket leaves the stream open when the browser closes.
