@@ -7,7 +7,7 @@ all pass the contract suite in ``tests/adapter_contract``. Errors are those of `
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
@@ -470,8 +470,11 @@ class StorageAdapter(abc.ABC):
         """Delete a key; deleting one that is not there does nothing. Durable like `put_state`."""
 
     @abc.abstractmethod
-    def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
-        """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot."""
+    def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+        """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot.
+
+        Close it (`contextlib.aclosing`) where the loop may be left early, by an error too.
+        """
 
     # Several changes in one step
 

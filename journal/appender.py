@@ -390,6 +390,7 @@ class Appender:
             immediate, self._immediate = self._immediate, {}
             for sink, acks in immediate.items():
                 sink.acknowledge(acks)
+        self._committer.chunk_taken_at_s = 0.0
         self._committer.kick()
         self._committer.look_for_rest()
 

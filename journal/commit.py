@@ -7,6 +7,7 @@ mean; it hands a durable group to its owner, which publishes it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 import outcome
@@ -15,7 +16,9 @@ import trio
 from journal.decisions import KINDS, Decision, encode_decision
 from journal.disk import Disk
 from journal.entry import encode_entry
+from journal.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
 from journal.journal_file import JournalWriter
+from journal.protocol.frames import ACK
 from shards.chunks import Readable
 from shards.errors import LimitExceededError, StorageFailedError
 from shards.shard import Published, Shard
@@ -51,6 +54,7 @@ class Group:
         held: Receive buffers that the entries lie in, given back after the commit.
         published: What each touched shard may show once the group is durable.
         committed: It is durable and published.
+        taken_at_s: When the oldest of its entries came in, on the clock that only runs forward; 0 before the first.
     """
 
     __slots__ = (
@@ -66,6 +70,7 @@ class Group:
         "number",
         "published",
         "size_bytes",
+        "taken_at_s",
         "touched",
         "words",
     )
@@ -83,6 +88,7 @@ class Group:
         self.first_lsn = 0
         self.next_lsn = 0
         self.committed = False
+        self.taken_at_s = 0.0
         self._done: trio.Event | None = None
         self._is_finished = False
 
@@ -135,6 +141,10 @@ class Committer:
         committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
         on_committed: Called when it has moved.
         journal_lsn: The newest lsn that the journal's groups cover; memory-mode batches may have later ones.
+        chunk_taken_at_s: When the received chunk that is being worked on came in; 0 between chunks.
+        acknowledge_s: How long the oldest entry of each group waited until the group was durable and acknowledged.
+        group_bytes: Bytes of each group.
+        group_appends: Appends of each group that were acknowledged with it.
     """
 
     def __init__(
@@ -163,6 +173,10 @@ class Committer:
         self.largest_group_bytes = writer.largest_group_bytes
         self.on_committed: Callable[[], None] = lambda: None
         self._waiting: list[Group] = []
+        self.chunk_taken_at_s = 0.0
+        self.acknowledge_s = Histogram(DURATION_BOUNDS_S)
+        self.group_bytes = Histogram(SIZE_BOUNDS_BYTES)
+        self.group_appends = Histogram(COUNT_BOUNDS)
 
     def decide(self, decision: Decision, shard_id: int, *, is_creation: bool = False) -> int:
         """Put a decision into the collecting group; returns its lsn. The caller kicks or waits."""
@@ -181,6 +195,8 @@ class Committer:
         """
         self.make_room(size_bytes)
         group = self.group
+        if not group.buffers:
+            group.taken_at_s = self.chunk_taken_at_s or perf_counter()
         group.buffers.append(entries)
         group.size_bytes += size_bytes
 
@@ -250,6 +266,7 @@ class Committer:
     def _settle(self, group: Group) -> bool:
         written = bool(group.buffers)
         group.buffers.clear()
+        appends = sum(map(len, group.acks.values())) // ACK.size
         try:
             self._publish(group)
         except Exception as error:  # noqa: BLE001 a view that cannot be folded stops the engine, as the disk does
@@ -258,6 +275,9 @@ class Committer:
         self.committed_lsn = group.next_lsn - 1
         if written:
             self.journal_lsn = self.committed_lsn
+            self.acknowledge_s.observe(perf_counter() - group.taken_at_s)
+            self.group_bytes.observe(group.size_bytes)
+            self.group_appends.observe(appends)
         group.committed = True
         self.groups_committed += 1
         group.finish()

@@ -10,11 +10,13 @@
     sealed/     Parquet segments, a directory for each shard
     sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
+    snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 
 import attrs
@@ -24,6 +26,9 @@ from shards.errors import CorruptionError, DataDirectoryError, FormatVersionErro
 from shards.file_system import FileSystem, Lock, make_durable_directory
 
 LAYOUT_VERSION = 1
+
+_SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
+_SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
 
 
 @attrs.define(slots=True)
@@ -60,6 +65,11 @@ class DataDirectory:
         """Directory of the views' store."""
         return f"{self.path}/state"
 
+    @property
+    def snapshots(self) -> str:
+        """Directory of the snapshots that backups copy from."""
+        return f"{self.path}/snapshots"
+
     def announce(self, tcp: str, pid: int) -> None:
         """Write down where this directory is served, for readers that find it locked; `close` takes it back.
 
@@ -95,8 +105,10 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     try:
         _remove_server_file(files, path)
         node_id = _read_or_write_format(files, path)
-        for name in ("journal", "log", "sealed", "sealing"):
+        for name in ("journal", "log", "sealed", "sealing", "snapshots"):
             make_durable_directory(files, f"{path}/{name}")
+        for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
+            remove_snapshot(files, f"{path}/snapshots/{name}")
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
@@ -109,6 +121,10 @@ def _read_or_write_format(files: FileSystem, path: str) -> str:
     name = f"{path}/FORMAT"
     if not files.exists(name):
         others = [entry for entry in files.listdir(path) if entry not in ("LOCK", "FORMAT.new", "lost+found")]
+        if "BACKUP" in others:
+            raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
+        if "RESTORING" in others:
+            raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
         if others:
             raise DataDirectoryError(
                 f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "
@@ -142,6 +158,38 @@ def read_format(files: FileSystem, path: str) -> str:
             f"start the newer version of the server"
         )
     return node_id
+
+
+def segment_directories(files: FileSystem, path: str) -> list[str]:
+    """Directories of segment files below a data directory, sorted, such as ``log/0a``; not what else lies there."""
+    there = files.listdir(path)
+    return [
+        f"{name}/{below}"
+        for name, pattern in _SEGMENT_DIRECTORIES
+        if name in there  # an older program may have made it without
+        for below in files.listdir(f"{path}/{name}")
+        if pattern.fullmatch(below)
+    ]
+
+
+def remove_snapshot(files: FileSystem, path: str) -> None:
+    """Remove a snapshot, or what a crash left of one."""
+    there = files.listdir(path)
+    for name in ("log", "sealed"):
+        for directory in files.listdir(f"{path}/{name}") if name in there else ():
+            _remove_flat(files, f"{path}/{name}/{directory}")
+    for name in there:
+        if name == "FORMAT":
+            files.remove(f"{path}/{name}")
+        else:
+            _remove_flat(files, f"{path}/{name}")
+    files.remove_directory(path)
+
+
+def _remove_flat(files: FileSystem, directory: str) -> None:
+    for name in files.listdir(directory):
+        files.remove(f"{directory}/{name}")
+    files.remove_directory(directory)
 
 
 def _write_format(files: FileSystem, path: str) -> str:

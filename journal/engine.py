@@ -11,6 +11,7 @@ import posixpath
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from time import perf_counter
 
 import attrs
 import trio
@@ -33,6 +34,7 @@ from journal.sealing import Sealing
 from journal.segment_files import SegmentFiles
 from journal.shard_news import ShardNews
 from journal.shard_table import ShardTable
+from journal.snapshots import Snapshots
 from journal.subscriptions import Subscriptions
 from journal.views import Views
 from shards.chunks import ChunkPool
@@ -46,7 +48,7 @@ from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.shard_records import closed_logs, load_producers
-from shards.store import Family, OrderedStore
+from shards.store import DirectoryStore, Family
 from shards.word_index import Words, words_of
 
 _FOLDED_AT_ONCE = 2000
@@ -67,7 +69,7 @@ class RecoveryReport:
     damages: tuple[str, ...]
 
 
-def open_rocks_store(path: str) -> OrderedStore:
+def open_rocks_store(path: str) -> DirectoryStore:
     """The store that a server keeps its views in.
 
     Raises:
@@ -93,6 +95,7 @@ class Engine:
         news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
+        snapshots: Holds the files as they lie at one moment, for backups.
         table: The shards.
         views: What is folded from the journal.
         recovery: What the start found.
@@ -105,7 +108,7 @@ class Engine:
         files: FileSystem,
         clock: Clock,
         disk: Disk,
-        store: OrderedStore,
+        store: DirectoryStore,
         sealer: Sealer | None,
     ) -> None:
         storage = config.storage
@@ -215,6 +218,7 @@ class Engine:
             fail=self._fail,
             segment_files=self.segment_files,
             sealing=self.config.sealing,
+            checkpoint_lsn=checkpoint,
         )
         self.atomic = AtomicChanges(
             committer=self.committer,
@@ -245,6 +249,15 @@ class Engine:
             self.views.look_at_start(shard)
             self.sealing.look_at(shard)
         self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
+        self.snapshots = Snapshots(
+            files=self._files,
+            directory=self._directory,
+            writer=self.writer,
+            maintenance=self.maintenance,
+            segment_files=self.segment_files,
+            store=self._store,
+            newest_lsn=lambda: self.committer.journal_lsn,
+        )
         self.reader = Reader(self._files, self.table, self.views, self.config.limits.max_batch_bytes)
         self.subscriptions = Subscriptions(
             self.table, self.views, self.reader, self.control, self.news, lambda: self.committer.committed_lsn
@@ -342,6 +355,7 @@ class Engine:
         """Call before a run of `Appender.append` calls: sets their time and what is refused just now."""
         appender = self.appender
         appender.append_time_us = self.now_us()
+        self.committer.chunk_taken_at_s = perf_counter()
         failure: StorageError | None = self.committer.failure
         appender.refuse_files = failure or self.maintenance.disk_full
         if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
@@ -449,7 +463,7 @@ async def open_engine(
     files: FileSystem | None = None,
     clock: Clock | None = None,
     make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
-    open_store: Callable[[str], OrderedStore] = open_rocks_store,
+    open_store: Callable[[str], DirectoryStore] = open_rocks_store,
     make_sealer: Callable[[], Sealer] = open_worker_sealer,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background work while the context lasts.

@@ -14,11 +14,13 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 
 import attrs
 from crc32c import crc32c
 
 from journal.entry import GROUP_HEADER_SIZE, encode_group_header
+from journal.histogram import DURATION_BOUNDS_S, Histogram
 from shards.chunks import Readable
 from shards.errors import CorruptionError, FormatVersionError
 from shards.file_system import File, FileSystem
@@ -94,6 +96,21 @@ class UsedFile:
     keep: bool = False
 
 
+@attrs.frozen(slots=True)
+class WrittenFile:
+    """How far a journal file is written.
+
+    Attributes:
+        end: Position behind its last durable group; for a file that is not the newest, its size.
+        last_lsn: Highest lsn in it.
+    """
+
+    path: str
+    size_bytes: int
+    end: int
+    last_lsn: int
+
+
 def journal_path(directory: str, number: int) -> str:
     """Name of the journal file of this number."""
     return f"{directory}/journal-{number:016}.jnl"
@@ -120,6 +137,9 @@ class JournalWriter:
         directory: The journal's directory, which exists.
         file_bytes: Size of each file.
         new_salt: Gives 64 random bits for each life of a file.
+
+    Attributes:
+        sync_s: How long the fdatasync of each group took.
     """
 
     def __init__(
@@ -140,6 +160,7 @@ class JournalWriter:
         self._position = 0
         self._failure: OSError | None = None
         self._end = 0
+        self.sync_s = Histogram(DURATION_BOUNDS_S)
 
     def _is_whole(self, path: str) -> bool:
         """Whether a spare has the size that files have now; one that a crash left half made, or an old one, goes."""
@@ -171,6 +192,22 @@ class JournalWriter:
     def used_count(self) -> int:
         """Files in use."""
         return len(self._used)
+
+    def written(self) -> list[WrittenFile]:
+        """How far each file in use is written, oldest first. What lies before these ends does not change any more.
+
+        Call it where `write_group` is called: between two groups.
+        """
+        newest = len(self._used) - 1
+        return [
+            WrittenFile(
+                file.path,
+                file.header.size_bytes,
+                self._position if at == newest else file.header.size_bytes,
+                file.last_lsn,
+            )
+            for at, file in enumerate(self._used)
+        ]
 
     def resume(self, position: int, *, torn: bool) -> None:
         """Go on writing at this position of the newest used file.
@@ -218,7 +255,9 @@ class JournalWriter:
         used = self._used[-1]
         header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
         self._current.pwritev([header, *entries], self._position)
+        began_s = perf_counter()
         self._current.fdatasync()
+        self.sync_s.observe(perf_counter() - began_s)
         self._position += GROUP_HEADER_SIZE + size_bytes
         used.last_lsn = next_lsn - 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import outcome
 import trio
@@ -19,14 +19,15 @@ from journal.config import SealingConfig, ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
-from journal.journal_file import JournalWriter
+from journal.histogram import DURATION_BOUNDS_S, Histogram
+from journal.journal_file import JournalWriter, WrittenFile
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards import shard_records
 from shards.clock import Clock
-from shards.errors import DiskFullError
+from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
 from shards.segment import Segment
@@ -37,8 +38,24 @@ CHECKPOINT_KEY = b"checkpoint_lsn"
 LSNS_RESERVED_KEY = b"lsns_reserved"
 LSN = struct.Struct(">Q")
 
+_SHARE_OF_APPENDS = 2
+"""Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
+
 _SAVED_AT_ONCE = 500
 _UNINDEXED_AT_ONCE = 2000
+
+
+class _Asked:
+    """Work that somebody waits for."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.work = work
+        self.done = trio.Event()
+        self.error: Exception | None = None
+
+    def finish(self, error: Exception | None) -> None:
+        self.error = error
+        self.done.set()
 
 
 class Maintenance:
@@ -49,6 +66,10 @@ class Maintenance:
         disk_full: The error that appends get while the disk is nearly full.
         retaining: Looks after what shards keep.
         checkpoints: Checkpoints made since the start.
+        checkpoint_lsn: Everything up to this lsn is safe without the journal.
+        checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
+        checkpoint_s: How long each checkpoint took.
+        free_bytes: What the disk had left when it was last looked at.
         on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
 
@@ -69,6 +90,7 @@ class Maintenance:
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
         sealing: SealingConfig,
+        checkpoint_lsn: int,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -97,9 +119,15 @@ class Maintenance:
         )
         self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
+        self._asked: list[_Asked] = []
+        self._has_ended = False
         self.dirty: dict[int, Shard] = {}
         self.disk_full: DiskFullError | None = None
         self.checkpoints = 0
+        self.checkpoint_lsn = checkpoint_lsn
+        self.checkpointed_at = trio.current_time()
+        self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
+        self.free_bytes = 0
         self.on_flushed: Callable[[], None] = lambda: None
 
     # Back-pressure
@@ -155,7 +183,9 @@ class Maintenance:
                     await self._wake.wait()
                 self._wake = trio.Event()
                 self.look_at_disk()
-                if self._checkpoint_due():
+                if self._asked:
+                    await self._carry_out()
+                elif self._checkpoint_due():
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
@@ -173,6 +203,10 @@ class Maintenance:
         except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
             self._fail(error)
         finally:
+            self._has_ended = True
+            asked, self._asked = self._asked, []
+            for each in asked:
+                each.finish(StorageFailedError("the server is stopping, or its storage has failed; nothing was done"))
             self._progress.unpark_all()
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
@@ -199,17 +233,20 @@ class Maintenance:
 
     def look_at_disk(self) -> None:
         """Refuse appends before the disk is really full, and take them again when there is room."""
-        free = self._files.free_bytes(self._directory)
+        free = self.free_bytes = self._files.free_bytes(self._directory)
         reserve = self._storage.disk_reserve_bytes
         if free >= reserve:
             self._refuse_for(None)
-        else:
-            self._refuse_for(
-                DiskFullError(
-                    f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
-                    f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
-                )
+            return
+        self._refuse_for(
+            DiskFullError(
+                f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
+                f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
             )
+        )
+        if free * _SHARE_OF_APPENDS >= reserve:
+            # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
+            self._control.refuse = None
 
     def _refuse_for(self, full: DiskFullError | None) -> None:
         self.disk_full = full
@@ -246,9 +283,52 @@ class Maintenance:
             self._refuse_for(error)
         self.on_flushed()
 
+    async def after_checkpoint(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Make a checkpoint and do some work right after it, before anything else goes on in the background.
+
+        Meanwhile no file of a segment is removed, no record of a shard saved and no journal file recycled. Cancelling
+        gives up waiting, not the work.
+
+        Raises:
+            DiskFullError: No checkpoint could be made.
+            StorageFailedError: The engine stops.
+            Exception: What the work raises; it is no failure of the engine.
+        """
+        if self._has_ended:
+            raise self._committer.failure or StorageFailedError(f"the storage in {self._directory} is closed")
+        asked = _Asked(work)
+        self._asked.append(asked)
+        self.wake()
+        await asked.done.wait()
+        if asked.error is not None:
+            raise asked.error
+
+    async def _carry_out(self) -> None:
+        made = self.checkpoints
+        await self.checkpoint()
+        while self._asked:
+            asked = self._asked[0]
+            error: Exception | None = None
+            if self.checkpoints == made:
+                error = self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+            else:
+                try:
+                    await asked.work()
+                except Exception as raised:  # noqa: BLE001 it is told to whoever asked
+                    error = raised
+            asked.finish(error)
+            self._asked.remove(asked)
+
+    async def written(self, writer: JournalWriter) -> list[WrittenFile]:
+        """How far the journal is written, asked for between two groups."""
+        found: list[WrittenFile] = []
+        await self._on_disk_thread(lambda: found.extend(writer.written()))
+        return found
+
     async def checkpoint(self) -> None:
         """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
         lsn = self._committer.journal_lsn
+        began = trio.current_time()
         if not (await self.flush() and await self._settle_files()):
             return
         await self._flusher.sync()
@@ -261,6 +341,9 @@ class Maintenance:
         await self._off_loop(self._views.store.flush)
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
+        self.checkpoint_lsn = lsn
+        self.checkpointed_at = trio.current_time()
+        self.checkpoint_s.observe(self.checkpointed_at - began)
 
     async def _save_records(self) -> bool:
         """Save what changed of the shards into the views; False when the disk is full."""

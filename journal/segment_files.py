@@ -57,6 +57,10 @@ class SegmentFiles:
     async def _off_loop(self, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work, limiter=self._limiter)
 
+    def hold(self) -> trio.CapacityLimiter:
+        """While this is held (``async with``), no file of a segment comes or goes."""
+        return self._limiter
+
     # Leaving
 
     def drop(self, segment: Segment) -> bool:

@@ -72,6 +72,10 @@ class ShardTable:
         """The shards that are open now."""
         return list(self._open.values())
 
+    def opened(self, shard_id: int) -> Shard | None:
+        """The shard with this id if it is open now."""
+        return self._open.get(shard_id)
+
     def by_id(self, shard_id: int) -> Shard | None:
         """The shard with this id, opened if need be; None if there is none."""
         shard = self._open.get(shard_id)

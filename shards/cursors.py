@@ -12,6 +12,7 @@ Family ``cursors``:
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from shards.errors import CorruptionError, FormatVersionError
 from shards.model import Cursor
@@ -40,6 +41,16 @@ class Cursors:
             decode_cursor(shard_id, key[_SHARD_ID.size :].decode(), value)
             for key, value in self._store.scan(Family.CURSORS, prefix)
         ]
+
+    def all(self) -> Iterator[tuple[int, str, int]]:
+        """(shard id, name, offset) of every cursor there is, those of a shard next to each other.
+
+        There may be millions: the caller pauses between them. Unreadable ones are for `get` to refuse and left out.
+        """
+        for key, value in self._store.scan(Family.CURSORS):
+            if len(value) == _VALUE.size and value[0] == _FORMAT_VERSION:
+                name = key[_SHARD_ID.size :].decode(errors="replace")
+                yield _SHARD_ID.unpack_from(key)[0], name, _VALUE.unpack(value)[1]
 
     def fold_commit(self, mutations: Mutations, shard_id: int, name: str, offset: int, version: int) -> None:
         """Set a cursor. `version` is the lsn of the commit."""

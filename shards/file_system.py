@@ -67,6 +67,10 @@ class File(Protocol):
         """Return the size in bytes."""
         ...
 
+    def modified_ns(self) -> int:
+        """Return when the content was last changed, in nanoseconds of the file system's clock, which may be coarse."""
+        ...
+
     def fileno(self) -> int:
         """Return a descriptor that `sendfile` and `mmap` can use."""
         ...
@@ -87,7 +91,7 @@ class Lock(Protocol):
 class FileSystem(Protocol):
     """Files and directories by path.
 
-    Directory entries (what `open(create=True)`, `mkdir`, `rename` and `remove` change) are durable only after
+    Directory entries (what `open(create=True)`, `mkdir`, `rename`, `link` and `remove` change) are durable only after
     `sync_directory` on the directory that holds them returned.
     """
 
@@ -112,7 +116,16 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another path, replacing what is there, in one step."""
+        """Give a file, or a directory with all that is in it, another path in one step; a file that is there goes."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second path of the same file system. Both are the same file; removing one leaves the other.
+
+        Raises:
+            FileExistsError: Something has that path already.
+            FileNotFoundError: There is no such file.
+        """
         ...
 
     def remove(self, path: str) -> None:
@@ -212,6 +225,9 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def modified_ns(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns
+
     def fileno(self) -> int:
         return self._descriptor
 
@@ -259,6 +275,9 @@ class OsFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
 
     def remove(self, path: str) -> None:
         os.unlink(path)

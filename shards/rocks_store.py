@@ -19,6 +19,7 @@ from typing import NoReturn
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -172,6 +173,26 @@ class RocksStore:
                     db.flush(True)
             except Exception as error:
                 self._raise(error)
+
+    def copy_to(self, path: str) -> None:
+        with self._flushing:
+            db = self._open_db()
+            try:
+                # Tables are hard links, so both must lie in one file system. The object holds RocksDB's lock while it
+                # lives, so it gets no name.
+                Checkpoint(db).create_checkpoint(path)
+            except Exception as error:
+                raise StorageFailedError(f"the store in {self._path} cannot be copied to {path}: {error}") from error
+
+    def compact(self) -> None:
+        """Rewrite all tables as one sorted run, without what was deleted or replaced; blocks for as long as it takes.
+
+        RocksDB tells no failure of this; a table that it could not write is one that it goes on without.
+        """
+        with self._flushing:
+            db = self._writable_db()
+            db.flush(True)
+            db.compact_range(None, None)
 
     def close(self) -> None:
         # A flush in another thread uses the database; closing under it would fail half-way.

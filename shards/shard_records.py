@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
+from shards.model import SegmentKind
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.shard import BEING_DELETED, Shard
@@ -224,6 +225,31 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
             yield _SEGMENT.unpack(key)[0] if sealed and end >= least_bytes else None
         else:
             yield None
+
+
+def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bool, int], None, None]:
+    """Go through all records; give (number, kind, closed, end position) for each segment.
+
+    For a shard's head the kind is None, the flag tells of damage, and the last is the next offset. Unreadable records
+    are for `load` to refuse and left out.
+    """
+    for key, value in store.scan(Family.SEGMENTS):
+        if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
+            yield _SHARD.unpack(key)[0], None, len(value) > _HEAD_VALUE.size, _HEAD_VALUE.unpack_from(value)[2]
+        elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
+            yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(sealed), end
+        elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
+            yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, _PARQUET_VALUE.unpack(value)[2]
+
+
+def range_of(store: OrderedStore, shard_id: int) -> tuple[int, int]:
+    """(start offset, next offset) that are recorded of a shard, zeros if there is no record."""
+    value = store.get(Family.SEGMENTS, _SHARD.pack(shard_id))
+    if value is None or len(value) < _HEAD_VALUE.size:
+        return 0, 0
+    _, start, following, _, _ = _HEAD_VALUE.unpack_from(value)
+    return start, following
 
 
 def newest_lsns(store: OrderedStore) -> Generator[tuple[int, int] | None, None, None]:

@@ -109,6 +109,21 @@ class OrderedStore(Protocol):
         ...
 
 
+class DirectoryStore(OrderedStore, Protocol):
+    """An `OrderedStore` that lies in a directory of its own."""
+
+    def copy_to(self, path: str) -> None:
+        """Make another store in a directory that is not there yet, with what this one holds at one moment.
+
+        Everything written before this call is in it; of what is written meanwhile, a prefix. Files that never change
+        may be shared with this store, so it costs little time and space. It is not durable by itself.
+
+        Raises:
+            StorageFailedError: The disk refused. This store is none the worse for it.
+        """
+        ...
+
+
 def prefix_end(prefix: bytes) -> bytes | None:
     """Return the lowest key above all keys that begin with `prefix`; None if there is none."""
     trimmed = prefix.rstrip(b"\xff")

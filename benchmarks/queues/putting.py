@@ -65,11 +65,11 @@ async def open_writer(address: tuple[str, int], queue: str) -> AsyncIterator[tup
         nursery.cancel_scope.cancel()
 
 
-async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[[int], bool]) -> int:
+async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[[int, int], bool]) -> int:
     """Keep the client's window full.
 
     Args:
-        may_go_on: Asked before each chunk, with the records that are acknowledged.
+        may_go_on: Asked before each chunk, with the records that are put in and those of them that are acknowledged.
 
     Returns:
         Records put in, all of them acknowledged.
@@ -77,7 +77,7 @@ async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[
     ready = chunks()
     waiting: deque[PendingAppend] = deque()
     count = acknowledged = 0
-    while may_go_on(acknowledged):
+    while may_go_on(count, acknowledged):
         try:
             pending = writer.put_nowait(ready[count // CHUNK_RECORDS % len(ready)])
         except OverloadedError:
@@ -98,8 +98,7 @@ async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[
 async def fill(address: tuple[str, int], queue: str, count: int) -> None:
     """Make a queue in which so many records wait, a multiple of a chunk."""
     async with open_writer(address, queue) as (adapter, writer):
-        left = iter(range(count // CHUNK_RECORDS))
-        await put(adapter, writer, lambda _acknowledged: next(left, None) is not None)
+        await put(adapter, writer, lambda put_in, _acknowledged: put_in < count)
 
 
 async def put_rate(address: tuple[str, int], queue: str, timing: Timing) -> tuple[float, float]:
@@ -107,5 +106,5 @@ async def put_rate(address: tuple[str, int], queue: str, timing: Timing) -> tupl
     async with open_writer(address, queue) as (adapter, writer):
         clock = RateClock(timing)
         begun_s = time.process_time()
-        count = await put(adapter, writer, lambda acknowledged: not clock.ended(acknowledged))
+        count = await put(adapter, writer, lambda _count, acknowledged: not clock.ended(acknowledged))
         return clock.rate(), (time.process_time() - begun_s) / count * 1e6

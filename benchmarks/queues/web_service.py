@@ -42,14 +42,20 @@ class WebService:
             if not event.get("more_body"):
                 break
         if scope["method"] == "GET":
-            await _answer(send, 200, json.dumps({"rows": self._rows, "in_order": self._in_order}).encode())
+            await _answer(send, 200, json.dumps(self.told).encode())
         elif scope["method"] == "POST":
-            self._take(msgspec.json.decode(b"".join(pieces)))
+            self.take(msgspec.json.decode(b"".join(pieces)))
             await _answer(send, 204)
         else:
             await _answer(send, 405)
 
-    def _take(self, rows: list[dict[str, Any]]) -> None:
+    @property
+    def told(self) -> dict[str, Any]:
+        """What GET answers."""
+        return {"rows": self._rows, "in_order": self._in_order}
+
+    def take(self, rows: list[dict[str, Any]]) -> None:
+        """Count rows."""
         self._rows += len(rows)
         for row in rows:
             # A queue begins at 0; another one may come after it.

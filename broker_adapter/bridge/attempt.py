@@ -7,20 +7,21 @@ written again by the next attempt.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import attrs
 import trio
 
 from broker_adapter.bridge.pace import RateLimit, SlowStart
-from broker_adapter.bridge.preparing import Letter, Prepared, Preparer
+from broker_adapter.bridge.preparing import NOTHING, Letter, Prepared, Preparer
 from broker_adapter.bridge.settling import Settler
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
 from broker_adapter.cache_queue.drain import added
 from broker_adapter.cache_queue.stored import Counts
-from broker_adapter.sinks import Sink, SinkError
+from broker_adapter.sinks import BatchRefusedError, Sink, SinkError
 from shards.errors import StorageError
 
 _PREPARED_AHEAD: Final = 2
@@ -31,11 +32,13 @@ class _Flight:
     """A batch that is not confirmed.
 
     Attributes:
+        is_alone: None behind it is begun before it is settled.
         refused: What the sink refuses of it, once that `is_settled`.
     """
 
     prepared: Prepared
-    is_settled: trio.Event = attrs.field(factory=trio.Event)
+    is_alone: bool
+    is_settled: bool = False
     refused: list[Letter] = attrs.field(factory=list)
 
 
@@ -48,6 +51,11 @@ class Attempt:
         limit: How many records a second.
         slow_start: How large batches may be at first.
         on_taken: Told of each batch that the sink took.
+        alone_to_offset: Of the attempt before.
+
+    Attributes:
+        alone_to_offset: Batches that begin below it are written one at a time: one of them was refused as a whole, and
+            has to be parted.
     """
 
     def __init__(
@@ -59,14 +67,16 @@ class Attempt:
         limit: RateLimit,
         slow_start: SlowStart,
         on_taken: Callable[[], None],
+        alone_to_offset: int = 0,
     ) -> None:
+        self.alone_to_offset = alone_to_offset
         self._spec = spec
         self._sink = sink
         self._drain = drain
         self._limit = limit
         self._slow_start = slow_start
         self._on_taken = on_taken
-        self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s)
+        self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
         self._flights: deque[_Flight] = deque()
         self._window = trio.Semaphore(spec.window)
         self._sink_room = trio.Semaphore(sink.max_in_flight)
@@ -80,7 +90,7 @@ class Attempt:
         self._is_stopping = True
 
     async def run(self) -> None:
-        """Bring records until told to stop.
+        """Bring records until told to stop, or until a batch has to be written alone: that is up to the next attempt.
 
         Raises:
             SinkUnavailableError: The sink is out.
@@ -88,19 +98,20 @@ class Attempt:
             StorageError: The store does not answer.
         """
         send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)
-        async with trio.open_nursery() as nursery:
-
-            def start(task: Callable[[], Awaitable[None]]) -> None:
-                nursery.start_soon(self._guarded, task, nursery.cancel_scope)
-
-            start(lambda: self._prepare(send))
-            start(lambda: self._write_all(receive, nursery))
-            start(self._confirm_all)
+        async with trio.open_nursery() as confirming:
+            confirming.start_soon(self._guarded, self._confirm_all, confirming.cancel_scope)
+            # An outage ends this nursery alone: what the sink had taken before is still confirmed.
+            async with trio.open_nursery() as writing:
+                scope = writing.cancel_scope
+                writing.start_soon(self._guarded, lambda: self._prepare(send), scope)
+                writing.start_soon(self._guarded, lambda: self._write_all(receive, writing), scope)
+            self._is_written = True
+            self._changed.unpark_all()
         if self._failure is not None:
             raise self._failure
 
     async def _guarded(self, task: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
-        """Run a task; the first failure of one ends all."""
+        """Run a task; the first failure of one ends those of the scope."""
         try:
             await task()
         except (SinkError, StorageError) as error:
@@ -119,20 +130,19 @@ class Attempt:
     async def _write_all(self, receive: trio.MemoryReceiveChannel[Prepared], nursery: trio.Nursery) -> None:
         async with receive:
             while (prepared := await self._next(receive)) is not None:
-                if not self._slow_start.is_over:
+                is_alone = not self._slow_start.is_over or prepared.batch.first_offset < self.alone_to_offset
+                if is_alone or (self._flights and self._flights[-1].is_alone):
                     await self._until_confirmed()
                 wait_s = self._limit.take(len(prepared.records), trio.current_time())
                 if wait_s:
                     await trio.sleep(wait_s)
                 await self._window.acquire()
-                flight = _Flight(prepared)
+                flight = _Flight(prepared, is_alone or self._sink.max_in_flight == 1)
                 self._flights.append(flight)
                 self._changed.unpark_all()
                 await self._sink_room.acquire()
                 # It runs up to its first wait before the next can be started, so writes begin in order.
                 await nursery.start(self._write, flight, nursery.cancel_scope)
-        self._is_written = True
-        self._changed.unpark_all()
 
     async def _next(self, receive: trio.MemoryReceiveChannel[Prepared]) -> Prepared | None:
         """The next batch, asking the sink now and then how it is while there is none; None at the end."""
@@ -149,36 +159,57 @@ class Attempt:
         task_status.started()
 
         async def settle() -> None:
-            flight.refused = await self._settler.settle(flight.prepared)
+            for letter in flight.prepared.letters:
+                await self._give_up(letter)
+            try:
+                flight.refused = await self._settler.settle(flight.prepared, is_alone=flight.is_alone)
+            except BatchRefusedError:
+                self.alone_to_offset = max(self.alone_to_offset, flight.prepared.batch.next_offset)
+                scope.cancel()
+                return
             self._sink_room.release()
             if flight.prepared.records:
                 self._slow_start.succeeded()
                 self._on_taken()
-            flight.is_settled.set()
+            flight.is_settled = True
+            self._changed.unpark_all()
 
         await self._guarded(settle, scope)
 
+    async def _give_up(self, letter: Letter) -> None:
+        """Set a record aside before the sink's position passes it, if it keeps one: then nobody comes back for it."""
+        if self._sink.keeps_position:
+            await self._drain.set_aside(letter.record, letter.reason)
+
     async def _confirm_all(self) -> None:
-        while self._flights or not self._is_written:
-            if not self._flights:
+        while True:
+            if not self._flights or not self._flights[0].is_settled:
+                if self._is_written:
+                    return
                 await self._changed.park()
                 continue
-            flight = self._flights[0]
-            await flight.is_settled.wait()
-            await self._confirm(flight)
-            self._flights.popleft()
-            self._window.release()
+            # While one was confirmed several may have been settled: one step of the cursor is enough for them.
+            settled = tuple(takewhile(lambda flight: flight.is_settled, self._flights))
+            await self._confirm(settled)
+            for _ in settled:
+                self._flights.popleft()
+                self._window.release()
             self._changed.unpark_all()
             if not self._flights:
                 await self._drain.trim()
 
-    async def _confirm(self, flight: _Flight) -> None:
-        prepared = flight.prepared
-        letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
-        for letter in letters:
-            await self._drain.set_aside(letter.record, letter.reason)
-        taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
-        await self._drain.confirm(prepared.batch.next_offset, added(prepared.skipped, taken), prepared.batch.size_bytes)
+    async def _confirm(self, flights: Sequence[_Flight]) -> None:
+        """Confirm batches that follow one another."""
+        outcome, size_bytes = NOTHING, 0
+        for flight in flights:
+            prepared = flight.prepared
+            letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
+            for letter in letters:
+                await self._drain.set_aside(letter.record, letter.reason)
+            taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
+            outcome = added(outcome, added(prepared.skipped, taken))
+            size_bytes += prepared.batch.size_bytes
+        await self._drain.confirm(flights[-1].prepared.batch.next_offset, outcome, size_bytes)
 
     async def _until_confirmed(self) -> None:
         while self._flights:

@@ -87,7 +87,7 @@ class BridgeDriver:
         reporter = Reporter(self._adapter, grant, drain, self._clock)
         async with self._spec.open_sink(context) as sink:
             try:
-                await _Driving(self._adapter, self._spec, sink, drain, reporter, self._clock).run()
+                await _Driving(self._adapter, self._spec, sink, drain, reporter, grant, self._clock).run()
             finally:
                 with trio.move_on_after(_PAUSE_S, shield=True):
                     await sink.aclose()
@@ -103,9 +103,11 @@ class _Driving:
         sink: Sink,
         drain: QueueDrain,
         reporter: Reporter,
+        grant: Grant,
         clock: Clock,
     ) -> None:
         self._adapter = adapter
+        self._grant = grant
         self._spec = spec
         self._sink = sink
         self._drain = drain
@@ -114,10 +116,11 @@ class _Driving:
         self._breaker = Breaker(spec.breaker)
         self._slow_start = SlowStart(spec.batch_records)
         self._limit = RateLimit(spec.max_rate, trio.current_time())
+        self._alone_to_offset = 0
         self._failure: Exception | None = None
 
     async def run(self) -> None:
-        """Drive until the lease is lost; see `BridgeDriver.run` for what it raises."""
+        """Drive until the lease is lost or asked for; see `BridgeDriver.run` for what it raises."""
         async with trio.open_nursery() as nursery:
 
             async def guarded(task: Callable[[], Awaitable[None]]) -> None:
@@ -129,13 +132,14 @@ class _Driving:
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(guarded, self._reporter.run)
-            nursery.start_soon(guarded, self._bring_for_ever)
+            await guarded(self._bring_until_asked)
+            nursery.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
 
-    async def _bring_for_ever(self) -> None:
+    async def _bring_until_asked(self) -> None:
         await self._reporter.report()
-        while True:
+        while not self._grant.is_asked_for.is_set():
             if self._reporter.is_paused:
                 self._reporter.tell("paused")
                 await self._reporter.wait_for_wishes()
@@ -164,7 +168,9 @@ class _Driving:
                 f"ends at {info.next_offset}: the store was put back to an older state; make the queue anew (`journal "
                 "queue delete`), or set the sink's position back"
             )
-        await self._drain.confirm(position, Counts(confirmed=position - self._drain.offset), 0)
+        set_aside_count = self._drain.set_aside_count(position)
+        confirmed_count = position - self._drain.offset - set_aside_count
+        await self._drain.confirm(position, Counts(confirmed=confirmed_count, dead_lettered=set_aside_count), 0)
 
     async def _attempt(self) -> None:
         attempt = Attempt(
@@ -174,6 +180,7 @@ class _Driving:
             limit=self._limit,
             slow_start=self._slow_start,
             on_taken=self._taken,
+            alone_to_offset=self._alone_to_offset,
         )
 
         async def stop_when_paused() -> None:
@@ -181,9 +188,17 @@ class _Driving:
                 await self._reporter.wait_for_wishes()
             attempt.stop()
 
+        async def stop_when_asked() -> None:
+            await self._grant.is_asked_for.wait()
+            attempt.stop()
+
         async with background_tasks() as tasks:
             tasks.start_soon(stop_when_paused)
-            await attempt.run()
+            tasks.start_soon(stop_when_asked)
+            try:
+                await attempt.run()
+            finally:
+                self._alone_to_offset = attempt.alone_to_offset
 
     def _taken(self) -> None:
         self._breaker.succeeded()

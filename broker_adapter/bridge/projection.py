@@ -102,6 +102,8 @@ class _Message:
                 self._json = msgspec.json.decode(self.record.value)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ProjectionError(f"the payload is no JSON: {error}") from error
+            except RecursionError:
+                raise ProjectionError("the payload is JSON that is nested too deeply") from None
         return self._json
 
     @property
@@ -127,7 +129,7 @@ class _Message:
 
 def _qos(message: _Message) -> Value:
     found = message.header(QOS)
-    return int(found) if found is not None and found.isdigit() else None
+    return int(found) if found is not None and found.isdecimal() else None
 
 
 def _retain(message: _Message) -> Value:

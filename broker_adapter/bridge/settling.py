@@ -6,7 +6,7 @@ may refuse what it takes a moment later, and then given up. An outage refuses no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -23,33 +23,45 @@ class Settler:
     Args:
         max_refusals: How often a row may be refused.
         pause_s: Before a row is tried again; it doubles each time.
+        give_up: Told of each record that is refused for good, before anything behind it is tried.
     """
 
-    def __init__(self, sink: Sink, max_refusals: int, pause_s: float) -> None:
+    def __init__(
+        self, sink: Sink, max_refusals: int, pause_s: float, give_up: Callable[[Letter], Awaitable[None]]
+    ) -> None:
         self._sink = sink
         self._max_refusals = max_refusals
         self._pause_s = pause_s
+        self._give_up = give_up
 
-    async def settle(self, prepared: Prepared) -> list[Letter]:
+    async def settle(self, prepared: Prepared, *, is_alone: bool) -> list[Letter]:
         """Write a batch; return the records that the sink refuses, in order.
 
+        Args:
+            is_alone: No batch behind it is begun before it is settled. Only then it is parted: the rest of it would
+                else come behind them.
+
         Raises:
+            BatchRefusedError: It has to be written alone, to find out which row is to blame.
             SinkUnavailableError: An outage. What was taken is not known.
             StaleEpochError: The queue has another driver.
+            StorageError: Of ``give_up``.
         """
         if not prepared.records:
             return []
-        return await self._settle(prepared.batch, prepared.records)
+        return await self._settle(prepared.batch, prepared.records, is_alone=is_alone)
 
-    async def _settle(self, batch: Batch, records: Sequence[StoredRecord]) -> list[Letter]:
+    async def _settle(self, batch: Batch, records: Sequence[StoredRecord], *, is_alone: bool) -> list[Letter]:
         try:
             await self._sink.write(batch)
         except BatchRefusedError as error:
             if len(records) == 1:
                 return await self._insist(batch, records[0], str(error))
+            if not is_alone:
+                raise
             letters: list[Letter] = []
             for first, last in _parts(len(records), error.index):
-                letters += await self._settle(_part(batch, first, last), records[first:last])
+                letters += await self._settle(_part(batch, first, last), records[first:last], is_alone=True)
             return letters
         except RowsRefusedError as error:
             letters = []
@@ -71,7 +83,9 @@ class Settler:
                 reason = error.refusals[0].reason if isinstance(error, RowsRefusedError) else str(error)
             else:
                 return []
-        return [Letter(record, " ".join(reason.split())[:_ONE_LINE])]
+        letter = Letter(record, " ".join(reason.split())[:_ONE_LINE])
+        await self._give_up(letter)
+        return [letter]
 
 
 def _parts(count: int, culprit: int | None) -> list[tuple[int, int]]:

@@ -194,6 +194,10 @@ class QueueDrain:
             self._letters_end += 1
             self._set_aside.add(record.offset)
 
+    def set_aside_count(self, next_offset: int) -> int:
+        """How many records that are not confirmed, and lie below an offset, are dead letters already."""
+        return sum(offset < next_offset for offset in self._set_aside)
+
     async def confirm(self, next_offset: int, outcome: Counts, size_bytes: int) -> None:
         """Move the cursor. Returns when that would survive a crash.
 

@@ -61,11 +61,14 @@ class Grant:
         queue: The queue.
         holder: Who holds it.
         epoch: Higher than that of any holder before.
+        is_asked_for: Set when somebody asks for it: the holder brings what it has begun to an end and leaves the body.
+            It is cancelled if that takes longer than `LeaseSettings.renew_interval_s`.
     """
 
     queue: str
     holder: str
     epoch: int
+    is_asked_for: trio.Event = attrs.field(factory=trio.Event, eq=False, repr=False)
 
 
 @attrs.frozen(slots=True)
@@ -122,6 +125,9 @@ class QueueLease:
                 nonlocal loss
                 try:
                     loss = await self._renew_until_lost(is_asker=ask)
+                    if loss.is_ours:
+                        grant.is_asked_for.set()
+                        await trio.sleep(self._settings.renew_interval_s)
                 except StorageError as error:
                     _log.warning("cache queue %s: the lease cannot be renewed: %s", self._queue, error)
                     loss = _Loss(f"its lease cannot be renewed: {error}", is_ours=False)
@@ -258,6 +264,16 @@ class QueueLease:
             is_ours = found is not None and decode(Lease, found.key, found.value) == renewed
             return found if is_ours else None
 
+    async def _put_free(self, free: Lease) -> None:
+        try:
+            await self._adapter.put_state(self._key, encode(free), expected_version=self._version)
+        except VersionConflictError:
+            # A renewal that was cut off may have been carried out.
+            found = await self._adapter.get_state(self._key)
+            if found is None or decode(Lease, found.key, found.value).claim != free.claim:
+                return
+            await self._adapter.put_state(self._key, encode(free), expected_version=found.version)
+
     async def _give_back(self) -> None:
         """Let others have it at once; if that fails they wait for its end."""
         held, self._held = self._held, None
@@ -266,6 +282,6 @@ class QueueLease:
         free = Lease("", held.claim, held.epoch, held.renewal_count)
         with trio.move_on_after(_GIVE_BACK_S, shield=True):
             try:
-                await self._adapter.put_state(self._key, encode(free), expected_version=self._version)
+                await self._put_free(free)
             except (StorageError, trio.ClosedResourceError) as error:
                 _log.info("cache queue %s: the lease was not given back: %s", self._queue, error)

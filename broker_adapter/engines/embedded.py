@@ -8,7 +8,7 @@ the adapter that knows the engine; batches become records in `broker_adapter.eng
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -369,7 +369,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._control.delete_state(key, expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
         after: bytes | None = None
         while True:
             self._calls.require_open()

@@ -7,7 +7,7 @@ here is what the adapter promises beyond that: records instead of batches, filte
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
@@ -276,7 +276,7 @@ class JournalAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._client.delete_state(key, expected_version=expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
         after: bytes | None = None
         while True:
             page = await self._calls.run(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))

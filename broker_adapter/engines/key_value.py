@@ -10,7 +10,7 @@ cursors and state only when they are committed, so nothing they have seen disapp
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import trio
@@ -453,7 +453,7 @@ class KeyValueAdapter(StorageAdapter):
         self._require_open()
         await self._state.delete(key, expected_version)
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
         self._require_open()
         async with aclosing(self._state.scan(prefix)) as values:
             async for value in values:

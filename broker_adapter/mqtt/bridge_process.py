@@ -15,6 +15,7 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.assembly import bridges_of, broker_id_of
 from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.interpreter import prepare_interpreter
 from journal.log import configure_log
 from journal.settings import ConfigurationError
 
@@ -38,10 +39,12 @@ async def run_bridges(
         ConfigurationError: There is no such bridge, or its sink cannot be used.
         StorageError: The store refuses this program.
     """
-    configure_log(config.log, ("journal", "broker_adapter"))
+    log_limit = configure_log(config.log, ("journal", "broker_adapter"))
+    prepare_interpreter()
     specs = chosen(bridges_of(config), names)
     stopping, reached = trio.Event(), trio.Event()
     async with background_tasks() as tasks:
+        tasks.start_soon(log_limit.keep_telling)
         with trio.CancelScope() as reaching:
             await tasks.start(_stop_at_signal, stopping, reached, reaching)
             async with open_adapter(config.broker.store) as adapter:
@@ -54,6 +57,7 @@ async def run_bridges(
         if not reached.is_set():
             task_status.started([])
     log.info("stopped")
+    log_limit.tell(also_unfinished=True)
 
 
 def chosen(specs: Collection[BridgeSpec], names: Collection[str]) -> list[BridgeSpec]:

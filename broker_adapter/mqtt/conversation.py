@@ -8,6 +8,7 @@ and how a connection ends, is `connection`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -105,6 +106,7 @@ class Conversation:
             output,
             self._saved,
             PublishEncoder(terms.version, OutboundAliases(terms.topic_alias_maximum), terms.max_packet_bytes),
+            may_have=partial(services.access.may_subscribe, admission.principal),
             adapter=services.adapter,
             retained=services.retained,
             clock=services.clock,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import partial
 from typing import Final
 
@@ -16,8 +16,8 @@ from shards.record import Gap
 
 RETAINED_PREFIX: Final = f"{OWN_PREFIX}retained/"
 
-Place = tuple[str, int]
-"""Shard and offset."""
+Place = tuple[str, int, int]
+"""Shard, offset and lsn. A shard that was deleted and made again has the same offsets, but other lsns."""
 
 _SPAN: Final = 512
 
@@ -27,23 +27,25 @@ async def fetch_messages(adapter: StorageAdapter, retained: Retained, places: It
 
     While the store cannot be reached it waits.
     """
+    wanted = set(places)
     by_shard: dict[str, list[int]] = {}
-    for shard, offset in places:
+    for shard, offset, _ in wanted:
         by_shard.setdefault(shard, []).append(offset)
     found: dict[Place, Message] = {}
     for shard, offsets in by_shard.items():
         if shard.startswith(RETAINED_PREFIX):
             message = await until_reached(partial(retained.get, shard.removeprefix(RETAINED_PREFIX)))
             # Another message may be the retained one by now.
-            if message is not None:
-                found[shard, message.offset] = message
+            if message is not None and (place := (shard, message.offset, message.lsn)) in wanted:
+                found[place] = message
         else:
-            await _fetch_from(adapter, shard, sorted(offsets), found)
+            await _fetch_from(adapter, shard, sorted(offsets), wanted, found)
     return found
 
 
-async def _fetch_from(adapter: StorageAdapter, shard: str, offsets: list[int], found: dict[Place, Message]) -> None:
-    wanted = set(offsets)
+async def _fetch_from(
+    adapter: StorageAdapter, shard: str, offsets: list[int], wanted: Container[Place], found: dict[Place, Message]
+) -> None:
     at = 0
     while at < len(offsets):
         first = offsets[at]
@@ -56,8 +58,8 @@ async def _fetch_from(adapter: StorageAdapter, shard: str, offsets: list[int], f
             next_offset = error.start_offset if error.start_offset > first else offsets[-1] + 1
         else:
             for record in result.records:
-                if not isinstance(record, Gap) and record.offset in wanted:
-                    found[shard, record.offset] = message_of(shard, record)
+                if not isinstance(record, Gap) and (place := (shard, record.offset, record.lsn)) in wanted:
+                    found[place] = message_of(shard, record)
             next_offset = max(result.next_offset, first + 1)
         while at < len(offsets) and offsets[at] < next_offset:
             at += 1

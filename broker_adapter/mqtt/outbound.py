@@ -34,6 +34,8 @@ class Outbound:
         output: Where they go.
         saved: The same, for what must be durable first.
         encoder: Makes packets of them.
+        may_have: Whether the client may have messages of a topic; asked before one of an earlier connection is sent
+            again: that may have been another user's, or under other rules.
         adapter: Where messages of an earlier connection are read again.
         retained: Where retained ones are.
         clock: Tells what has expired.
@@ -52,6 +54,7 @@ class Outbound:
         saved: SavedFirst,
         encoder: PublishEncoder,
         *,
+        may_have: Callable[[str], bool],
         adapter: StorageAdapter,
         retained: Retained,
         clock: Clock,
@@ -64,6 +67,7 @@ class Outbound:
         self._output = output
         self._saved = saved
         self._encoder = encoder
+        self._may_have = may_have
         self._adapter = adapter
         self._retained = retained
         self._clock = clock
@@ -216,11 +220,11 @@ class Outbound:
                 # The client must answer some of them first; that calls `pump` again.
                 self._is_resending = False
                 return
-            wanted = [(entry.shard, entry.offset) for entry in entries if not entry.released]
+            wanted = [(entry.shard, entry.offset, entry.lsn) for entry in entries if not entry.released]
             found = await fetch_messages(self._adapter, self._retained, wanted)
             now_us = self._clock.now_us()
             for entry in entries:
-                self._send_again(entry, found.get((entry.shard, entry.offset)), now_us)
+                self._send_again(entry, found.get((entry.shard, entry.offset, entry.lsn)), now_us)
             self._output.flush()
         self._is_resending = False
         self.pump()
@@ -231,7 +235,10 @@ class Outbound:
             return
         template = None
         if message is not None:
-            template = self._encoder.template(message, entry.qos, entry.retain, entry.subscription_ids)
+            if self._may_have(message.topic):
+                template = self._encoder.template(message, entry.qos, entry.retain, entry.subscription_ids)
+            else:
+                self._statistics.publishes_dropped += 1
         if message is not None and template is not None:
             self._count(message)
             self._output.send(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))

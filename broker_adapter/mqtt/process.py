@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import ssl
-import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -15,6 +14,7 @@ import structlog
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.intake import Intake
 from broker_adapter.cache_queue import LeaseSettings
@@ -34,6 +34,7 @@ from broker_adapter.mqtt.assembly import (
 )
 from broker_adapter.mqtt.broker import Broker
 from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.interpreter import prepare_interpreter
 from broker_adapter.mqtt.listeners import Listeners, Peer
 from journal.access.rules import AccessRules
 from journal.access.users import Users
@@ -44,7 +45,6 @@ from journal.settings import ConfigurationError
 _GOODBYE_S: Final = 5.0
 _PATIENCE_S: Final = 2.0
 _TOLD_EVERY_S: Final = 10.0
-_SWITCH_INTERVAL_S: Final = 0.001
 _OWN_DESCRIPTORS: Final = 100
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
@@ -72,14 +72,18 @@ async def run_broker(
         StorageError: The store refuses this broker.
         OSError: An address cannot be listened on.
     """
-    configure_log(config.log, ("journal", "broker_adapter"))
-    # A thread that checked a password or waited for the disk gets the interpreter sooner than after the default 5 ms.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    log_limit = configure_log(config.log, ("journal", "broker_adapter"))
+    prepare_interpreter()
     process = _Process(config, read_again, lease)
     if missing := process.nobody_can_connect:
         log.warning(missing)
     _allow_descriptors(config.limits.max_connections)
-    await process.run(task_status)
+    async with background_tasks() as telling:
+        telling.start_soon(log_limit.keep_telling)
+        try:
+            await process.run(task_status)
+        finally:
+            log_limit.tell(also_unfinished=True)
 
 
 @attrs.frozen

@@ -21,6 +21,9 @@ from broker_adapter.sinks.rows import Row, Value
 
 _AS_IT_IS: Final = frozenset({str, int, float, bool, type(None)})
 
+_BYTES: Final = (bytes, bytearray, memoryview)
+_UNWRITABLE: Final = (UnicodeEncodeError, TypeError, OverflowError, RecursionError)
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -30,7 +33,10 @@ def encode_value(value: Value) -> bytes:
     Raises:
         ValueError: It cannot be written; the message says why.
     """
-    return _encoded(value if value.__class__ in _AS_IT_IS else _plain(value))
+    try:
+        return _encode(value if value.__class__ in _AS_IT_IS else _plain(value))
+    except _UNWRITABLE as error:
+        raise _unwritable(error) from None
 
 
 def encode_row(row: Row) -> bytes:
@@ -39,7 +45,10 @@ def encode_row(row: Row) -> bytes:
     Raises:
         ValueError: See `encode_value`.
     """
-    return _encoded({name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in row.items()})
+    try:
+        return _encode({name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in row.items()})
+    except _UNWRITABLE as error:
+        raise _unwritable(error) from None
 
 
 def encode_rows(rows: Iterable[Row]) -> tuple[list[bytes], tuple[Refusal, ...]]:
@@ -53,25 +62,31 @@ def encode_rows(rows: Iterable[Row]) -> tuple[list[bytes], tuple[Refusal, ...]]:
     return encoded, tuple(refusals)
 
 
-def _encoded(value: Any) -> bytes:
-    try:
-        return _encode(value)
-    except UnicodeEncodeError as error:
-        # As it is, the message would repeat the whole text.
-        raise ValueError(f"a text cannot be written as JSON: {error.reason}") from None
-    except (TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"a value cannot be written as JSON: {error}") from error
+def _unwritable(error: Exception) -> ValueError:
+    # The message of Python's own error would repeat the whole text.
+    if isinstance(error, UnicodeEncodeError):
+        return ValueError(f"a text cannot be written as JSON: {error.reason}")
+    if isinstance(error, RecursionError):
+        return ValueError("a value cannot be written as JSON: it is nested too deeply")
+    return ValueError(f"a value cannot be written as JSON: {error}")
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray | memoryview):
-        octets = bytes(value)
-        try:
-            return octets.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(octets).decode("ascii")}
-    if isinstance(value, Mapping):
+    # The usual classes first: asking whether a value is a mapping costs as much as all the rest.
+    kind = value.__class__
+    if kind is bytes:
+        return _text(value)
+    if isinstance(value, _BYTES):
+        return _text(bytes(value))
+    if kind is dict or isinstance(value, Mapping):
         return {name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [each if each.__class__ in _AS_IT_IS else _plain(each) for each in value]
     return value
+
+
+def _text(octets: bytes) -> Any:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(octets).decode("ascii")}

@@ -42,7 +42,7 @@ class Sink(abc.ABC):
             twice; see `position`.
         max_in_flight: How many calls of `write` may be under way at once. They are started in the order of the
             batches, and the sink keeps that order among the rows that it takes: what follows a batch that fails may
-            have been taken or not.
+            have been taken or not. What was under way behind a batch that it refuses as a whole it does not take.
     """
 
     keeps_position: bool = False

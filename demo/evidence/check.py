@@ -1,7 +1,7 @@
 """What must hold at the end, topic by topic: the clients' ledgers against each other and against the store. Pure.
 
 - *Stored*: what was acknowledged is in the store, with its content. Of a topic in memory mode what went with the server
-  is excused, if it was acknowledged before the server died and readers are shown a gap.
+  is excused, if it was published before the server died and readers are shown a gap.
 - *Brought*: the warehouse has all that was acknowledged, whatever was out meanwhile.
 - *Delivered*: every subscriber got all of what is in the store, whatever was killed or away meanwhile.
 - *Once*: at QoS 2 nothing is stored or delivered twice. At QoS 1 it may be; that is counted.
@@ -70,7 +70,8 @@ class TopicEvidence:
         found: What was read back, in the order of reading.
         gaps: What the reader was told is lost.
         seen: By subscriber.
-        back_at_us: When the server accepted again after its death; 0 if it never died.
+        killed_at_us: When the server was killed; 0 if it never was. What was handed over before may have been in its
+            memory, even if the acknowledgement, which waited for the bridge's queue as well, came from its successor.
     """
 
     name: str
@@ -81,7 +82,7 @@ class TopicEvidence:
     found: Sequence[Found]
     gaps: Sequence[Range]
     seen: Mapping[str, Seen]
-    back_at_us: int
+    killed_at_us: int
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -217,7 +218,7 @@ def _check_seen(evidence: TopicEvidence, acknowledged: set[int], stored: Counter
 
 
 def _is_excused(evidence: TopicEvidence, number: int) -> bool:
-    is_older = evidence.published[number].acknowledged_at_us < evidence.back_at_us
+    is_older = evidence.published[number].begun_at_us < evidence.killed_at_us
     return evidence.may_lose and bool(evidence.gaps) and is_older
 
 

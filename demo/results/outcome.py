@@ -154,7 +154,7 @@ def _check(
                 for name, ledger in crowd.ledgers.items()
                 if is_kept or name == WATCHER
             },
-            back_at_us=course.server_back_at_us,
+            killed_at_us=course.server_killed_at_us,
         )
     )
 

@@ -1,10 +1,15 @@
-"""Checks a whole data directory: its FORMAT, the journal, the views, the segments, and files that nobody knows."""
+"""Checks a whole data directory: its FORMAT, the journal, the views, the segments, and files that nobody knows.
+
+A backup directory is checked here too: each of its backups as the data directory that it is going to be.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 
+from journal.backup import is_backup
+from journal.check.backups import check_backups
 from journal.check.journal_files import CheckedJournal, check_journal
 from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
@@ -17,7 +22,9 @@ from shards.segment_paths import FAN_OUT
 from shards.store import OrderedStore
 
 _FAN = re.compile("[0-9a-f]{2}")
-_KNOWN = frozenset(("LOCK", "FORMAT", "SERVER", "journal", "log", "sealed", "sealing", "state", "lost+found"))
+_KNOWN = frozenset(
+    ("LOCK", "FORMAT", "SERVER", "journal", "log", "sealed", "sealing", "snapshots", "state", "lost+found")
+)
 
 
 def _open_rocks_store(path: str) -> OrderedStore:
@@ -33,12 +40,12 @@ def check_directory(
     files: FileSystem | None = None,
     open_store: Callable[[str], OrderedStore] = _open_rocks_store,
 ) -> Report:
-    """Read a data directory that no server uses and say where it is damaged.
+    """Read a data directory that no server uses, or a backup directory, and say where it is damaged.
 
     Nothing of the data is changed; memory is bounded by the largest batch and by what is found.
 
     Args:
-        path: The data directory.
+        path: The data directory, or the backup directory.
         progress: Called now and then with the bytes read so far.
         files: The file system.
         open_store: Opens the views.
@@ -52,19 +59,27 @@ def check_directory(
     """
     files = files or OsFileSystem()
     path = path.rstrip("/") or "/"
+    report = Report(path)
+    if is_backup(files, path):
+        check_backups(files, path, report, progress, open_store, _check)
+        return report
     if not files.exists(f"{path}/FORMAT") and not files.exists(f"{path}/journal"):
         raise DataDirectoryError(f"{path} is not a data directory: it has neither a FORMAT file nor a journal")
     lock = files.lock(path)
     try:
-        return _check(files, path, progress, open_store)
+        _check(files, path, report, progress, open_store)
     finally:
         lock.release()
+    return report
 
 
 def _check(
-    files: FileSystem, path: str, progress: Progress | None, open_store: Callable[[str], OrderedStore]
-) -> Report:
-    report = Report(path)
+    files: FileSystem,
+    path: str,
+    report: Report,
+    progress: Progress | None,
+    open_store: Callable[[str], OrderedStore],
+) -> None:
     _check_format(files, path, report)
     for name in files.listdir(path):
         if name not in _KNOWN:
@@ -79,7 +94,7 @@ def _check(
         for name in ("log", "sealed"):
             what = f"the {name} segments were not checked: the views that describe them cannot be read"
             report.note(f"{path}/{name}", 0, what)
-        return report
+        return
     first = journal.first_lsn
     if first is not None and first > views.checkpoint_lsn + 1:
         problem = f"begins with lsn {first}, but the views end with {views.checkpoint_lsn}: a file is missing before it"
@@ -97,7 +112,6 @@ def _check(
         if file not in known:
             report.note(file, 0, "no record knows this file: a recovery makes it anew, or it is left over")
     SealedPass(files, path, views, journal, report, progress).check()
-    return report
 
 
 def _check_format(files: FileSystem, path: str, report: Report) -> None:

@@ -7,12 +7,12 @@ from command_line.output import progress, write_json, write_text
 
 
 def check(directory: str, /, *, json: JsonOption = False) -> int:
-    """Read a whole data directory offline and say where it is damaged; exit status 1 if it is anywhere.
+    """Read a whole data or backup directory offline and say where it is damaged; exit status 1 if it is anywhere.
 
     Notes tell what is no damage: the torn end of a last write, which nobody was told is safe, or files no record knows.
 
     Args:
-        directory: Data directory; no server may be running on it.
+        directory: Data directory; no server may be running on it. Or a backup directory.
         json: Print the report as one JSON object.
     """
     from journal.check import check_directory

@@ -49,9 +49,29 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cursor list": ("journal.cli.cursor:list_command", "List a shard's cursors."),
     "cursor get": ("journal.cli.cursor:get_command", "Print the offset of one cursor."),
     "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; make it if it is not there."),
+    "passwd": (
+        "journal.cli.passwd:passwd",
+        "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",
+    ),
+    "token": (
+        "journal.cli.token:token",
+        "Make a token and add what is kept of it to a file, or remove a user's tokens; the token is printed, once.",
+    ),
+    "backup": (
+        "journal.cli.backup:backup",
+        "Copy a data directory into a backup directory, also while its server runs; what is there already stays there.",
+    ),
+    "restore": (
+        "journal.cli.backup:restore",
+        "Make a data directory of a backup, every file compared with its digest; `journal serve` takes it from there.",
+    ),
     "check": (
         "journal.cli.check:check",
-        "Read a whole data directory offline and say where it is damaged; exit status 1 if it is anywhere.",
+        "Read a whole data or backup directory offline and say where it is damaged; exit status 1 if it is anywhere.",
+    ),
+    "compact": (
+        "journal.cli.compact:compact",
+        "Remove what no record of a data directory needs any more, and rewrite its views without what is gone.",
     ),
     "dump": (
         "journal.cli.dump:dump",

@@ -32,6 +32,7 @@ from journal.protocol.messages import (
     SealRequest,
     SetModeRequest,
     ShardBatch,
+    SnapshotReply,
     StateDeleteRequest,
     StateGetReply,
     StateGetRequest,
@@ -77,6 +78,18 @@ class Operations(abc.ABC):
     async def status(self) -> dict[str, Any]:
         """Statistics of the node. Repeatable."""
         reply: dict[str, Any] = await self._call(Op.STATUS, Empty(), repeat=True)
+        return reply
+
+    async def snapshot(self) -> SnapshotReply:
+        """Have the server hold its files as they lie now, for a backup, until this connection is closed.
+
+        Returns:
+            The directory on the server's machine that they can be copied from, and the lsn up to which it goes.
+
+        Raises:
+            OverloadedError: One is held already.
+        """
+        reply: SnapshotReply = await self._call(Op.SNAPSHOT, Empty())
         return reply
 
     async def create_shard(

@@ -47,6 +47,7 @@ class Op(enum.IntEnum):
     HELLO = 1
     PING = 2
     STATUS = 3
+    SNAPSHOT = 4
     CREATE_SHARD = 10
     OPEN_SHARD = 11
     CLOSE_SHARD = 12

@@ -333,6 +333,12 @@ class ProducerOpenRequest:
 
 
 @attrs.frozen(slots=True)
+class SnapshotReply:
+    path: str
+    lsn: int
+
+
+@attrs.frozen(slots=True)
 class Operation:
     """Body types of an operation; None stands for a fixed body or for a direction that carries nothing."""
 
@@ -345,6 +351,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.HELLO: Operation(HelloRequest, HelloReply),
     Op.PING: Operation(Empty, Empty),
     Op.STATUS: Operation(Empty, dict[str, Any]),
+    Op.SNAPSHOT: Operation(Empty, SnapshotReply),
     Op.CREATE_SHARD: Operation(CreateShardRequest, ShardInfo),
     Op.OPEN_SHARD: Operation(OpenShardRequest, OpenShardReply),
     Op.CLOSE_SHARD: Operation(HandleRequest, Empty),

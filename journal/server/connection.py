@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
+from structlog.contextvars import bound_contextvars
 
 from journal.access.principal import EVERYBODY, Action, Principal, require
 from journal.access.quotas import Meter
@@ -338,7 +339,8 @@ class Connection:
         elif isinstance(error, StorageError):
             self.statistics.count_error(error)
         else:
-            self._report(error, self.number)
+            with bound_contextvars(operation=Op(op).name, correlation=correlation):
+                self._report(error, self.number)
         self.reply(encode_error(correlation, op, error))
 
     async def wait_for_room(self) -> None:

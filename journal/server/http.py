@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`; the API of `journal.server.admin` beside them."""
+"""Health, metrics and administration over HTTP. What they say is `readiness`, `metrics` and `journal.server.admin`."""
 
 from __future__ import annotations
 
@@ -6,92 +6,80 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
 
 import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from journal.engine import Engine
-from journal.server.statistics import ServerStatistics
+from journal.server.metrics import CONTENT_TYPE, recovering_page
+from journal.server.readiness import RECOVERING, STOPPING
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class EngineCollector:
-    """Reads engine and server counters when the metrics page is asked for; nothing is counted twice."""
-
-    def __init__(self, engine: Engine, statistics: ServerStatistics) -> None:
-        self._engine = engine
-        self._statistics = statistics
-
-    def collect(self) -> Iterable[Metric]:
-        """All metrics; label sets are small at any number of shards."""
-        engine, statistics = self._engine, self._statistics
-        storage = engine.config.storage
-        yield CounterMetricFamily("journal_appends", "Acknowledged batches.", statistics.appends)
-        yield CounterMetricFamily("journal_append_bytes", "Bytes of appended frames received.", statistics.append_bytes)
-        yield CounterMetricFamily(
-            "journal_fetched_bytes", "Bytes of batches sent to fetches.", statistics.fetched_bytes
-        )
-        yield CounterMetricFamily(
-            "journal_commit_groups", "Commit groups made durable.", engine.committer.groups_committed
-        )
-        yield CounterMetricFamily("journal_checkpoints", "Checkpoints made.", engine.maintenance.checkpoints)
-        yield GaugeMetricFamily("journal_connections", "Open connections.", statistics.connections)
-        yield GaugeMetricFamily("journal_shards", "Shards in the catalogue.", len(engine.table.catalogue))
-        yield GaugeMetricFamily("journal_subscriptions", "Open subscriptions.", engine.subscriptions.count)
-        yield GaugeMetricFamily("journal_committed_lsn", "Newest durable lsn.", engine.committer.committed_lsn)
-        yield GaugeMetricFamily("journal_used_bytes", "Bytes of journal files in use.", engine.writer.used_bytes)
-        yield GaugeMetricFamily("journal_budget_bytes", "Bytes the journal may use.", storage.journal_budget_bytes)
-        yield GaugeMetricFamily("journal_tail_bytes", "Memory of unflushed tails.", engine.table.tail_pool.held_bytes)
-        yield GaugeMetricFamily(
-            "journal_memory_bytes", "Memory of memory segments.", engine.table.memory_pool.held_bytes
-        )
-        yield GaugeMetricFamily(
-            "journal_disk_full",
-            "1 while appends are refused for lack of disk.",
-            int(engine.maintenance.disk_full is not None),
-        )
-        yield GaugeMetricFamily("journal_failed", "1 after a storage failure.", int(engine.failure is not None))
-        errors = CounterMetricFamily("journal_refusals", "Refused requests by error code.", labels=["code"])
-        for code, count in sorted(statistics.errors.items()):
-            errors.add_metric([code], count)
-        yield errors
+Message: TypeAlias = MutableMapping[str, Any]
+App: TypeAlias = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
 
 
 def make_app(
-    engine: Engine, statistics: ServerStatistics, is_stopping: Callable[[], bool], api: Sequence[BaseRoute] = ()
+    why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes], pages: Sequence[BaseRoute] = ()
 ) -> Starlette:
-    """The HTTP application of a server; ``api`` are the routes of its administration."""
-    registry = CollectorRegistry()
-    registry.register(EngineCollector(engine, statistics))
+    """The HTTP application of a server.
+
+    Args:
+        why_not_ready: Gives the reasons, none if it is ready.
+        metrics_page: Gives the text of the metrics.
+        pages: The routes of the administration and of the console.
+    """
 
     async def livez(request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def readyz(request: Request) -> Response:
-        reasons = []
-        if is_stopping():
-            reasons.append("the server is stopping")
-        if engine.failure is not None:
-            reasons.append(str(engine.failure))
-        if engine.maintenance.disk_full is not None:
-            reasons.append(str(engine.maintenance.disk_full))
-        if reasons:
-            return PlainTextResponse("not ready: " + "; ".join(reasons) + "\n", status_code=503)
-        return PlainTextResponse("ready\n")
+        reasons = why_not_ready()
+        return _not_ready(reasons) if reasons else PlainTextResponse("ready\n")
 
     async def metrics(request: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE)
+        return Response(metrics_page(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *api])
+    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *pages])
+
+
+def _not_ready(reasons: list[str]) -> Response:
+    return PlainTextResponse("not ready: " + "; ".join(reasons) + "\n", status_code=503)
+
+
+class Front:
+    """What answers from the moment the address is bound: first that the server is recovering, then its application.
+
+    Args:
+        is_stopping: Whether the server was told to stop.
+
+    Attributes:
+        app: Who answers now.
+    """
+
+    def __init__(self, is_stopping: Callable[[], bool]) -> None:
+        def why_not() -> list[str]:
+            return [STOPPING] if is_stopping() else [RECOVERING]
+
+        async def not_yet(request: Request) -> Response:
+            return _not_ready(why_not())
+
+        starting = make_app(why_not, recovering_page())
+        starting.router.routes.append(Route("/{path:path}", not_yet))
+        self.app: App = starting
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Answer one request."""
+        await self.app(scope, receive, send)
 
 
 class _Config(Config):
@@ -107,7 +95,7 @@ class _Config(Config):
         return self.tls
 
 
-async def serve_http(app: Starlette, sock: socket.socket, stop: trio.Event, tls: ssl.SSLContext | None = None) -> None:
+async def serve_http(app: App, sock: socket.socket, stop: trio.Event, tls: ssl.SSLContext | None = None) -> None:
     """Serve on a listening socket until told to stop."""
     config = _Config()
     config.tls = tls

@@ -6,6 +6,7 @@ which the connection runs beside its other requests.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -34,6 +35,7 @@ from journal.server.admission import Admission, scan_target, state_target
 from journal.server.connection import BrokenFrameError, Connection
 from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
 from journal.server.statistics import ServerStatistics
+from journal.snapshots import Snapshot
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.extents import Extent
 from shards.model import Mode, ShardConfig, ShardInfo
@@ -41,6 +43,11 @@ from shards.position import Start
 from shards.shard import Shard
 
 Handler = Callable[["ServerOperations", Connection, int, bytes], Awaitable[None] | None]
+
+
+def _told(snapshot: Snapshot) -> messages.SnapshotReply:
+    # Who copies it may stand in another directory than the server.
+    return messages.SnapshotReply(os.path.abspath(snapshot.path), snapshot.lsn)
 
 
 def server_version() -> str:
@@ -132,6 +139,17 @@ class ServerOperations:
     def status(self, connection: Connection, correlation: int, body: bytes) -> None:
         require(connection.principal, "#", Action.ADMINISTER)
         connection.reply(build(Op.STATUS, correlation, encode(self._describe())))
+
+    async def snapshot(self, connection: Connection, correlation: int, body: bytes) -> None:
+        require(connection.principal, "#", Action.ADMINISTER)
+        held: Snapshot = await connection.nursery.start(self._hold_snapshot)
+        connection.reply(build(Op.SNAPSHOT, correlation, encode(_told(held))))
+
+    async def _hold_snapshot(self, *, task_status: trio.TaskStatus[Snapshot]) -> None:
+        """Hold it until the connection is gone."""
+        async with self.engine.snapshots.take() as snapshot:
+            task_status.started(snapshot)
+            await trio.sleep_forever()
 
     # Shards
 
@@ -448,6 +466,7 @@ _HANDLERS: dict[int, Handler] = {
     Op.HELLO: ServerOperations.hello,
     Op.PING: ServerOperations.ping,
     Op.STATUS: ServerOperations.status,
+    Op.SNAPSHOT: ServerOperations.snapshot,
     Op.CREATE_SHARD: ServerOperations.create_shard,
     Op.OPEN_SHARD: ServerOperations.open_shard,
     Op.CLOSE_SHARD: ServerOperations.close_shard,

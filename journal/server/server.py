@@ -8,17 +8,20 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 import trio
+from structlog.contextvars import bind_contextvars
 
 from journal.config import ServerConfig
 from journal.engine import Engine, open_engine
 from journal.listening import accept, bind, linger, listens_at, prepare, reached_at
 from journal.log import configure_log
+from journal.observing.census import CensusTaker
+from journal.observing.pulse import Pulse
 from journal.origins import Origins
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.server.admin import Administration, admin_routes
@@ -29,12 +32,14 @@ from journal.server.connection import Connection
 from journal.server.console import console_routes
 from journal.server.guard import Guard, Readable, missing_protection, read, unread_changes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
-from journal.server.http import make_app, serve_http
+from journal.server.http import App, Front, make_app, serve_http
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
 from journal.server.json_protocol.connection import JsonCarrier
+from journal.server.metrics import ServerCollector, page_of
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
+from journal.server.readiness import why_not_ready
 from journal.server.receive_buffers import BufferPool
 from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
@@ -61,6 +66,8 @@ class Server:
         guard: Who may come in.
         admission: What becomes of those who do.
         stopping: Set when the server is told to stop.
+        census: Counts what there is, in the background.
+        pulse: Watches the event loop.
     """
 
     def __init__(self, engine: Engine, stopping: trio.Event | None = None, guard: Guard | None = None) -> None:
@@ -69,6 +76,8 @@ class Server:
         self.statistics = ServerStatistics()
         self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
+        self.census = CensusTaker(engine)
+        self.pulse = Pulse(engine.maintenance.has_room)
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
         self._stored = StoredQuotas(engine, self.guard.quotas)
@@ -114,6 +123,7 @@ class Server:
             origins=self._origins,
             statistics=self.statistics,
             version=server_version(),
+            is_stopping=self.stopping.is_set,
             report=self._report,
         )
 
@@ -122,9 +132,20 @@ class Server:
         return NodeInfo(self.engine.node_id, server_name(), not reasons, reasons, self.addresses, self.describe())
 
     def why_not_ready(self) -> list[str]:
-        """Why the server takes no appends; nothing if it does."""
-        reasons = ["the server is stopping"] if self.stopping.is_set() else []
-        return reasons + [str(each) for each in (self.engine.failure, self.engine.maintenance.disk_full) if each]
+        """All reasons why it takes no appends just now."""
+        return why_not_ready(self.engine, self.pulse, is_stopping=self.stopping.is_set())
+
+    def make_app(self, sockets: Mapping[str, socket.socket]) -> App:
+        """What it answers over HTTP, if these are its sockets."""
+        collector = ServerCollector(
+            self.engine, self.statistics, self.census, self.pulse, self.why_not_ready, self._pushed_bytes
+        )
+        websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
+        pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
+        return make_app(self.why_not_ready, page_of(collector), pages)
+
+    def _pushed_bytes(self) -> int:
+        return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
 
     async def run(self, sockets: dict[str, socket.socket], *, task_status: trio.TaskStatus[list[str]]) -> None:
         """Serve on bound sockets until told to stop; then let clients go in order.
@@ -132,20 +153,22 @@ class Server:
         Everything received is committed and acknowledged as far as its client still listens, within two seconds; then
         each client is told that the server stops, and its connection is closed.
         """
-        async with trio.open_nursery() as self._nursery, trio.open_nursery() as accepting:
-            for name, serve in (("tcp", self._serve_tcp), ("websocket", self._serve_websocket)):
-                if name in sockets:
-                    accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
-            if "http" in sockets:
-                websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
-                pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
-                app = make_app(self.engine, self.statistics, self.stopping.is_set, pages)
-                self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, self.guard.tls)
-            self._nursery.start_soon(self._stored.run, self._quotas_changed)
-            self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
-            task_status.started(self.addresses)
-            await self.stopping.wait()
-            accepting.cancel_scope.cancel()
+        async with trio.open_nursery() as self._nursery:
+            async with trio.open_nursery() as accepting:
+                for name, serve in (("tcp", self._serve_tcp), ("websocket", self._serve_websocket)):
+                    if name in sockets:
+                        accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
+                if "http" in sockets:
+                    self._nursery.start_soon(
+                        serve_http, self.make_app(sockets), sockets["http"], self.stopping, self.guard.tls
+                    )
+                self._nursery.start_soon(self._stored.run, self._quotas_changed)
+                self._nursery.start_soon(self.pulse.run)
+                self._nursery.start_soon(self.census.run)
+                self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
+                task_status.started(self.addresses)
+                await self.stopping.wait()
+                accepting.cancel_scope.cancel()
             for connection in self._connections:
                 connection.receiving.cancel()
             with trio.move_on_after(_GOODBYE_S):
@@ -156,6 +179,7 @@ class Server:
     def _admit(self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str) -> bool:
         limit = self.engine.config.limits.max_connections
         if self.statistics.connections >= limit:
+            self.statistics.count_closed("max_connections")
             log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
             return False
         self.statistics.connections += 1
@@ -166,6 +190,8 @@ class Server:
         self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str
     ) -> None:
         """Run one connection. Nothing that happens in it ends another."""
+        # Whatever is logged on its behalf says whose it is.
+        bind_contextvars(peer=peer)
         try:
             with sock:
                 await serve(sock, peer)
@@ -303,56 +329,59 @@ class Server:
     ) -> None:
         statistics = self.statistics
         statistics.connections_total += 1
+        bind_contextvars(connection=statistics.connections_total)
         output = Output(carrier, self.engine.config.limits.max_output_bytes_per_connection)
         async with trio.open_nursery() as nursery:
             connection = make(statistics.connections_total, output, nursery)
-            peer = connection.peer
             opened = OpenConnection(connection, transport, self.engine.now_us())
-            nursery.start_soon(self._write, output, nursery.cancel_scope, peer)
+            nursery.start_soon(self._write, output, nursery.cancel_scope)
             nursery.start_soon(connection.pushing.run)
             if heartbeat is not None:
-                nursery.start_soon(self._watch, heartbeat, nursery.cancel_scope, peer)
+                nursery.start_soon(self._watch, heartbeat, nursery.cancel_scope)
             self._connections.add(opened)
             try:
                 with connection.receiving:
                     await receive_from(connection)
                 if connection.refusal is not None:
-                    log.warning(
-                        "connection refused", peer=peer, client=connection.client, reason=str(connection.refusal)
-                    )
+                    statistics.count_closed("refused")
+                    log.warning("connection refused", client=connection.client, reason=str(connection.refusal))
                 if self.stopping.is_set():
                     await connection.settle()
                     connection.tell(ShuttingDownError("the server is stopping; connect again"))
             except RemoteProtocolError as error:
                 statistics.count_error(error)
+                statistics.count_closed("protocol")
                 connection.tell(error)
-                log.warning("connection closed", peer=peer, client=connection.client, reason=str(error))
+                log.warning("connection closed", client=connection.client, reason=str(error))
             except OSError:
                 output.abandon()
             finally:
                 self._connections.discard(opened)
+                statistics.pushed_bytes += connection.pushing.pushed_bytes
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
                     await output.wait_drained()
                 connection.close()
                 self.admission.leave(connection)
             nursery.cancel_scope.cancel()
 
-    async def _write(self, output: Output, connection_scope: trio.CancelScope, peer: str) -> None:
+    async def _write(self, output: Output, connection_scope: trio.CancelScope) -> None:
         try:
             await output.run()
         except PeerStalledError as error:
-            log.warning("connection closed", peer=peer, reason=str(error))
+            self.statistics.count_closed("stalled")
+            log.warning("connection closed", reason=str(error))
         except OSError:
             pass
         connection_scope.cancel()
 
-    async def _watch(self, heartbeat: Heartbeat, connection_scope: trio.CancelScope, peer: str) -> None:
+    async def _watch(self, heartbeat: Heartbeat, connection_scope: trio.CancelScope) -> None:
         await heartbeat.wait_silent()
-        log.warning("connection closed", peer=peer, reason=f"it was silent for {PATIENCE_S:.0f} s")
+        self.statistics.count_closed("silent")
+        log.warning("connection closed", reason=f"it was silent for {PATIENCE_S:.0f} s")
         connection_scope.cancel()
 
     def _report(self, error: Exception, connection: int) -> None:
-        log.error("unexpected error", connection=connection, exc_info=error)
+        log.error("unexpected error", exc_info=error)
 
 
 async def run_server(
@@ -376,33 +405,42 @@ async def run_server(
         CorruptionError: Acknowledged data is damaged and it cannot be told whose.
         OSError: An address cannot be listened on.
     """
-    configure_log(config.log)
+    log_limit = configure_log(config.log)
     # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     guard = Guard(config)
     if warning := missing_protection(config):
         log.warning(warning)
     sockets = bind(config.listen.addresses(), main="tcp")
+    addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
     signals = _Signals(config, read_again or (lambda: config), guard)
     stopping = signals.stopping
     try:
         async with trio.open_nursery() as nursery:
-            # Signals are taken from before the start until after the last checkpoint, which a second one must not cut.
+            # Signals are taken and health is told from before the start until after the last checkpoint, which a
+            # second signal must not cut.
             await nursery.start(signals.take)
+            nursery.start_soon(log_limit.keep_telling)
+            front = Front(stopping.is_set)
+            if "http" in sockets:
+                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), guard.tls)
             async with open_engine(path, config) as engine:
                 recovery = engine.recovery
                 log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
                 for damage in recovery.damages:
                     log.error("shard stopped", damage=damage)
                 server = signals.server = Server(engine, stopping, guard)
+                front.app = server.make_app(sockets)
                 async with trio.open_nursery() as serving:
-                    addresses = await serving.start(server.run, sockets)
+                    await serving.start(server.run, {name: sock for name, sock in sockets.items() if name != "http"})
                     tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
                     await trio.to_thread.run_sync(engine.announce, tcp)
+                    server.addresses = addresses
                     task_status.started(addresses)
             log.info("stopped")
             nursery.cancel_scope.cancel()
     finally:
+        log_limit.tell(also_unfinished=True)
         for sock in sockets.values():
             sock.close()
         guard.audit.close()

@@ -140,7 +140,7 @@ async def test_an_end_that_is_not_committed_is_waited_for(adapter: StorageAdapte
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(consume)
-            await trio.testing.wait_all_tasks_blocked(0.1)
+            await trio.testing.wait_all_tasks_blocked(0.05)
             assert not ended.is_set()
             with trio.fail_after(PATIENCE_S):
                 while not ended.is_set():

@@ -1,7 +1,7 @@
 """A sink in memory that fails as it is told: the far end of a bridge whose driver is under test.
 
 It is a whole sink, with position and epochs if wanted; what it cannot show is a network. The real ones are in
-``tests/sinks``, and behind whole brokers in ``tests/bridge/test_outages.py``.
+``tests/sinks``, and behind whole brokers in ``tests/bridge/outages``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ class Shelf:
         epoch: The highest that was seen.
         is_out: Nothing is taken.
         takes_before_failing: So many more batches are taken; then it is out.
-        half_taken: When it goes out, the batch under way is taken all the same, and nobody is told.
+        half_taken: When it goes out, the batch under way is taken all the same if it may be, and nobody is told.
         refuses: Tells a payload that is refused.
         names_rows: A refusal tells which row it was, and the others are taken.
+        names_culprit: A refusal of a batch as a whole tells which row is to blame.
+        refusal_count: Batches that were refused as a whole; what was under way behind them is not taken.
         write_s: How long a write takes.
         largest: Records of the largest batch.
         largest_under_way: Most writes at once.
@@ -61,6 +63,8 @@ class Shelf:
     half_taken: bool = False
     refuses: Callable[[bytes], bool] = lambda _value: False
     names_rows: bool = False
+    names_culprit: bool = False
+    refusal_count: int = 0
     write_s: float = 0.0
     largest: int = 0
     under_way: int = 0
@@ -106,9 +110,12 @@ class ShelfSink(Sink):
         shelf.largest_under_way = max(shelf.largest_under_way, shelf.under_way)
         before, shelf.last_write = shelf.last_write, trio.Event()
         mine = shelf.last_write
+        refusal_count = shelf.refusal_count
         try:
             await trio.sleep(shelf.write_s)
             await before.wait()
+            if shelf.refusal_count > refusal_count:
+                raise SinkUnavailableError("the shelf ended the connection over a batch before this one")
             self._write(batch)
         finally:
             shelf.under_way -= 1
@@ -118,16 +125,17 @@ class ShelfSink(Sink):
         shelf = self._shelf
         if shelf.is_out:
             raise SinkUnavailableError("the shelf is out")
+        refused = [index for index, row in enumerate(batch.rows) if shelf.refuses(_payload(row["payload"]))]
         if shelf.takes_before_failing is not None:
             shelf.takes_before_failing -= 1
             if shelf.takes_before_failing < 0:
                 shelf.is_out, shelf.takes_before_failing = True, None
-                if shelf.half_taken:
+                if shelf.half_taken and not refused:
                     self._take(batch, range(len(batch.rows)))
                 raise SinkUnavailableError("the shelf went out")
-        refused = [index for index, row in enumerate(batch.rows) if shelf.refuses(_payload(row["payload"]))]
         if refused and not shelf.names_rows:
-            raise BatchRefusedError("the shelf does not want that")
+            shelf.refusal_count += 1
+            raise BatchRefusedError("the shelf does not want that", index=refused[0] if shelf.names_culprit else None)
         self._take(batch, [index for index in range(len(batch.rows)) if index not in refused])
         if refused:
             raise RowsRefusedError(

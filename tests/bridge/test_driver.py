@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.bridge.driver import BridgeDriver
+from broker_adapter.bridge.projection import Projection
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueSettings, QueueState, ensure_queue, look, names
 from broker_adapter.cache_queue.dead_letters import DEAD_LETTER_OFFSET, DEAD_LETTER_REASON
@@ -102,6 +103,21 @@ async def test_what_an_outage_left_in_doubt_comes_again_at_most_a_window_of_it(
     assert shelf.largest_under_way <= max_in_flight
 
 
+@pytest.mark.parametrize("max_in_flight", [1, 4])
+async def test_what_the_sink_had_taken_before_an_outage_does_not_come_again(
+    store: StorageAdapter, autojump_clock: MockClock, max_in_flight: int
+) -> None:
+    """The outage of one batch once cancelled the confirmation of those before it."""
+    shelf = Shelf(takes_before_failing=3, max_in_flight=max_in_flight, write_s=0.01)
+    await put(store, 0, 200)
+    async with driven(store, spec_for(shelf, window=4)):
+        while not shelf.is_out:
+            await trio.sleep(0.01)
+        shelf.is_out = False
+        await until_empty(store)
+    assert shelf.values == numbers(0, 200)
+
+
 async def test_a_sink_that_keeps_a_position_gets_nothing_twice(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:
@@ -130,6 +146,66 @@ async def test_what_a_sink_refuses_is_set_aside_with_the_reason_and_all_else_arr
     headers = dict(letters[0].headers) if isinstance(letters[0], StoredRecord) else {}
     assert headers[DEAD_LETTER_OFFSET] == b"13"
     assert b"want" in headers[DEAD_LETTER_REASON]
+
+
+@pytest.mark.parametrize("write_count", range(1, 16))
+async def test_what_is_refused_is_set_aside_before_the_sinks_position_passes_it(
+    store: StorageAdapter, autojump_clock: MockClock, write_count: int
+) -> None:
+    """However far the sink came when it went out without a word: nobody would look behind its position again."""
+    poison = (b"3", b"8", b"15")
+    shelf = Shelf(
+        takes_before_failing=write_count,
+        half_taken=True,
+        keeps_position=True,
+        refuses=lambda value: value in poison or value == b"no JSON",
+    )
+    await put(store, 0, 12)
+    await store.append(names.shard_of(QUEUE), [Record(b"no JSON", topic="t")])
+    await put(store, 13, 40)
+    projection = Projection({"payload": "payload", "json": "json"})
+    async with driven(store, spec_for(shelf, max_refusals=1, projection=projection)):
+        while not shelf.is_out:
+            await trio.sleep(0.01)
+        shelf.is_out = False
+        await until_empty(store)
+        await trio.sleep(2)  # until it has told
+        state = await look(store, QUEUE)
+    letters = (await store.read(names.dead_letters_of(QUEUE), 0)).records
+    set_aside = [letter.value for letter in letters if isinstance(letter, StoredRecord)]
+    assert sorted(set_aside) == sorted((*poison, b"no JSON"))
+    assert shelf.values == [value for value in numbers(0, 40) if value not in (*poison, b"12")]
+    assert state.dead_letter_count == 4
+    assert state.status is not None
+    assert (state.status.counts.confirmed, state.status.counts.dead_lettered) == (36, 4)
+
+
+async def test_no_batch_overtakes_one_that_is_parted(store: StorageAdapter, autojump_clock: MockClock) -> None:
+    poison = (b"103", b"107")
+    shelf = Shelf(refuses=lambda value: value in poison, names_culprit=True, max_in_flight=4, write_s=0.01)
+    await put(store, 0, 100)
+    async with driven(store, spec_for(shelf, window=8)):
+        await shelf.wait_for(100)
+        await put(store, 100, 110)
+        while not shelf.refusal_count:
+            await trio.sleep(0.001)
+        # While the batch is written again in parts, the sink would take others.
+        await put(store, 110, 150)
+        state = await until_empty(store)
+    assert list(dict.fromkeys(shelf.values)) == [value for value in numbers(0, 150) if value not in poison]
+    assert state.dead_letter_count == 2
+    assert shelf.largest_under_way > 1
+
+
+async def test_batches_behind_a_refused_one_are_written_again(store: StorageAdapter, autojump_clock: MockClock) -> None:
+    poison = (b"13", b"14", b"57", b"99")
+    shelf = Shelf(refuses=lambda value: value in poison, max_in_flight=4, write_s=0.01)
+    await put(store, 0, 200)
+    async with driven(store, spec_for(shelf, window=8)):
+        state = await until_empty(store)
+    assert shelf.values == [value for value in numbers(0, 200) if value not in poison]
+    assert state.dead_letter_count == 4
+    assert shelf.largest_under_way > 1
 
 
 async def test_an_outage_refuses_nothing(store: StorageAdapter, autojump_clock: MockClock) -> None:

@@ -33,3 +33,16 @@ async def test_a_bridge_writes_nothing_while_another_drains_and_goes_on_behind(a
                     await trio.sleep(0.1)
     assert shelf.values == numbers(0, 25) + numbers(50, 60)
     assert (status.holder, status.counts.confirmed) == ("here", 60)
+
+
+async def test_what_a_bridge_has_begun_is_confirmed_before_it_stands_aside(autojump_clock: MockClock) -> None:
+    """It once left batches that the sink had taken to whoever asked, who then took them elsewhere as well."""
+    shelf = Shelf(write_s=0.5)
+    async with open_adapter("memory:") as store:
+        await put(store, 0, 500)
+        async with driven(store, spec_for(shelf)):
+            await shelf.wait_for(30)
+            async with QueueLease(store, QUEUE, "spark").hold(ask=True) as grant:
+                drain = QueueDrain(store, grant)
+                await drain.begin()
+                assert numbers(0, drain.offset) == shelf.values

@@ -128,6 +128,20 @@ async def test_it_is_given_back_and_taken_at_once(autojump_clock: MockClock) -> 
         assert both.lost == []
 
 
+async def test_it_is_given_back_also_when_that_cuts_off_a_renewal(autojump_clock: MockClock) -> None:
+    async with candidates() as both:
+        path, scope = both.start("a")
+        await trio.sleep(1)
+        both.start("b")
+        path.lose_answers(of="put_state")
+        # By now a renewal is stored, and its answer on the way.
+        await trio.sleep(SETTINGS.renew_interval_s)
+        path.thaw()
+        scope.cancel()
+        await trio.sleep(SETTINGS.renew_interval_s + 0.1)
+        assert both.holders == ["b"]
+
+
 async def test_a_holder_that_is_killed_is_waited_for_as_long_as_it_may_live(autojump_clock: MockClock) -> None:
     async with candidates() as both:
         path, scope = both.start("a")

@@ -14,7 +14,20 @@ from journal.cli.main import COMMANDS, run
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     told = capsys.readouterr().out
-    for command in ["serve", "shard", "append", "read", "tail", "cursor", "check", "dump", "bench"]:
+    for command in [
+        "serve",
+        "shard",
+        "append",
+        "read",
+        "tail",
+        "cursor",
+        "backup",
+        "restore",
+        "check",
+        "compact",
+        "dump",
+        "bench",
+    ]:
         assert f" {command} " in told
 
 

@@ -11,11 +11,11 @@ from demo.evidence.check import Found, Range, Seen, TopicEvidence, TopicResult, 
 from demo.evidence.ledger import Published, Received
 
 TOPIC = "host/sensor-a/cpu"
-BEFORE_US, BACK_AT_US, AFTER_US = 100, 200, 300
+BEGUN_US, KILLED_AT_US, BEFORE_US, AFTER_US = 50, 75, 100, 300
 
 
 def published(count: int, *, unacknowledged: tuple[int, ...] = (), at_us: int = BEFORE_US) -> list[Published]:
-    return [Published(f"d{at}", 10, 1.0, 50, 0 if at in unacknowledged else at_us) for at in range(count)]
+    return [Published(f"d{at}", 10, 1.0, BEGUN_US, 0 if at in unacknowledged else at_us) for at in range(count)]
 
 
 def found(*numbers: int) -> list[Found]:
@@ -42,7 +42,7 @@ def evidence(qos: int = 2, **changes: Any) -> TopicEvidence:
                 "group": Seen(received=received(1, 0, 2), shares=True),
                 "replay": Seen(received=received(0, 1, 2), from_store=True),
             },
-            back_at_us=BACK_AT_US,
+            killed_at_us=KILLED_AT_US,
         ),
         **changes,
     )
@@ -83,7 +83,7 @@ def test_a_stored_message_that_a_subscriber_lacks_is_lost(qos: int, name: str) -
 
 def test_the_warehouse_must_have_even_what_memory_lost() -> None:
     """What came through a queue in files is compared with what was acknowledged, not with what the store still has."""
-    stored = {"found": evidence().found[:1], "may_lose": True, "gaps": [Range(1, 3)], "back_at_us": 1 << 62}
+    stored = {"found": evidence().found[:1], "may_lose": True, "gaps": [Range(1, 3)], "killed_at_us": 1 << 62}
     whole = seen(warehouse=Seen(received=received(0, 1, 2), from_queue=True))
     lacking = seen(warehouse=Seen(received=received(0, 2), from_queue=True))
 
@@ -172,8 +172,8 @@ def test_what_was_in_memory_may_go_with_the_server_if_a_gap_is_shown() -> None:
     [
         {"may_lose": False},
         {"gaps": []},
-        {"back_at_us": 0},
-        {"back_at_us": BEFORE_US},
+        {"killed_at_us": 0},
+        {"killed_at_us": BEGUN_US},
     ],
 )
 def test_nothing_else_excuses_a_loss(changes: dict[str, Any]) -> None:

@@ -40,7 +40,8 @@ def test_numbers_are_stable() -> None:
     assert {cls.code: number for cls, number in errors.ERROR_NUMBERS.items()} == {
         "internal_error": 1, "protocol_error": 2, "unknown_operation": 3, "unknown_handle": 4,
         "unknown_subscription": 5, "authentication_failed": 6, "shutting_down": 7, "format_version": 8,
-        "invalid_request": 9, "invalid_name": 10, "limit_exceeded": 11, "overloaded": 12, "shard_not_found": 20,
+        "invalid_request": 9, "invalid_name": 10, "limit_exceeded": 11, "overloaded": 12, "not_authorized": 13,
+        "quota_exceeded": 14, "shard_not_found": 20,
         "shard_exists": 21, "shard_damaged": 22, "offset_out_of_range": 23, "offset_conflict": 24,
         "index_missing": 25, "durability_unavailable": 26, "bad_batch": 30, "sequence_gap": 31, "stale_epoch": 32,
         "unknown_producer": 33, "version_conflict": 40, "disk_full": 50, "storage_failed": 51, "corruption": 52,

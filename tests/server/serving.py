@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from journal.access_settings import AccessSection
+from journal.access_settings import AccessSection, TlsSection
 from journal.config import LimitsConfig, ListenConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol import Frame, FrameParser, Op, decode_error, decode_reply, encode, frames
@@ -47,11 +47,11 @@ class Served:
         return f"127.0.0.1:{self.ports['tcp']}"
 
     @asynccontextmanager
-    async def client(self, *, receive_buffer_bytes: int = 0) -> AsyncIterator[RawClient]:
+    async def client(self, *, receive_buffer_bytes: int = 0, **credentials: str) -> AsyncIterator[RawClient]:
         """A connection that has said HELLO."""
         async with self.stream(receive_buffer_bytes=receive_buffer_bytes) as stream:
             client = RawClient(stream)
-            await client.hello()
+            await client.hello(**credentials)
             yield client
 
     @asynccontextmanager
@@ -86,9 +86,13 @@ def small_config(**changes: Any) -> ServerConfig:
         ),
         "shards": ShardsConfig(),
         "listen": ListenConfig(),
+        "tls": TlsSection(),
         "access": AccessSection(),
     }
     for name, value in changes.items():
+        if name == "quotas":
+            sections[name] = value
+            continue
         section, _, key = name.partition("__")
         sections[section] = attrs.evolve(sections[section], **{key: value})
     return ServerConfig(**sections)
@@ -168,8 +172,9 @@ class RawClient:
                 self._parser.feed(data)
                 self._received.extend(self._parser)
 
-    async def hello(self) -> None:
-        self.connection_id = (await self.call(Op.HELLO, HelloRequest(1, "test"))).connection_id
+    async def hello(self, **credentials: str) -> None:
+        reply = await self.call(Op.HELLO, HelloRequest(1, "test", credentials or None))
+        self.connection_id = reply.connection_id
 
     def start(self, op: Op, message: object | None = None) -> tuple[int, bytes]:
         """Correlation and frame of a request."""

@@ -167,7 +167,9 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
         assert samples["journal_shards"] == 1
         assert samples["journal_connections"] == 1
         assert samples["journal_failed"] == 0
-        refusals = {sample.labels["code"]: sample.value for sample in families["journal_refusals"].samples}
+        refusals = {
+            sample.labels["code"]: sample.value for sample in families["journal_refusals"].samples if sample.value
+        }
         assert refusals == {"shard_not_found": 1}
         assert all(family.documentation for family in families.values())
 

@@ -213,3 +213,32 @@ def test_a_file_behaves_like_an_array_of_bytes(
     assert file.size() == len(model)
     assert file.pread(10_000, 0) == model
     file.close()
+
+
+def test_a_link_is_the_same_file_under_two_names(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/a", create=True)
+    file.pwritev([b"before"], 0)
+    file_system.link(f"{root}/a", f"{root}/b")
+    file.pwritev([b", and after"], 6)
+    file.close()
+    file_system.remove(f"{root}/a")
+    linked = file_system.open(f"{root}/b", write=False)
+    assert linked.pread(100, 0) == b"before, and after"
+    linked.close()
+
+
+def test_a_link_replaces_nothing(file_system: FileSystem, root: str) -> None:
+    for name in ("a", "b"):
+        file_system.open(f"{root}/{name}", create=True).close()
+    with pytest.raises(FileExistsError):
+        file_system.link(f"{root}/a", f"{root}/b")
+    with pytest.raises(FileNotFoundError):
+        file_system.link(f"{root}/missing", f"{root}/c")
+
+
+def test_a_directory_is_renamed_with_all_that_is_in_it(file_system: FileSystem, root: str) -> None:
+    file_system.mkdir(f"{root}/x/y")
+    file_system.open(f"{root}/x/y/a", create=True).close()
+    file_system.rename(f"{root}/x", f"{root}/z")
+    assert not file_system.exists(f"{root}/x")
+    assert file_system.listdir(f"{root}/z/y") == ["a"]

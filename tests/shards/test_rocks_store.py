@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shards.errors import CorruptionError, DataDirectoryError
+from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.rocks_store import FAMILY_PREFIXES, RocksStore
 from shards.store import Family, Mutations
 
@@ -184,3 +184,57 @@ def test_a_flipped_bit_in_the_write_ahead_log_is_an_error_never_a_silent_cut(tmp
     flip(log, 100)
     with pytest.raises(CorruptionError, match=str(path)):
         RocksStore(str(path), wal=True)
+
+
+def test_a_copy_holds_what_was_written_before_and_goes_its_own_way(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "store"))
+    mutations = Mutations()
+    mutations.put(Family.STATE, b"key", b"before")
+    store.write(mutations)
+    store.copy_to(str(tmp_path / "copy"))
+    mutations = Mutations()
+    mutations.put(Family.STATE, b"key", b"after")
+    store.write(mutations)
+    store.flush()
+
+    copy = RocksStore(str(tmp_path / "copy"))
+    assert copy.get(Family.STATE, b"key") == b"before"
+    mutations = Mutations()
+    mutations.delete(Family.STATE, b"key")
+    copy.write(mutations)
+    copy.flush()
+    copy.close()
+    assert store.get(Family.STATE, b"key") == b"after"
+    store.close()
+
+
+def test_a_copy_into_a_directory_that_is_there_is_refused(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "store"))
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(StorageFailedError, match="cannot be copied"):
+        store.copy_to(str(tmp_path / "copy"))
+    mutations = Mutations()
+    mutations.put(Family.STATE, b"key", b"it goes on")
+    store.write(mutations)
+    store.flush()
+    store.close()
+
+
+def test_compacting_drops_what_was_deleted_and_keeps_the_rest(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "store"))
+    for number in range(2000):
+        mutations = Mutations()
+        mutations.put(Family.STATE, b"%04d" % number, os.urandom(500))
+        store.write(mutations)
+    store.flush()
+    for number in range(1, 2000):
+        mutations = Mutations()
+        mutations.delete(Family.STATE, b"%04d" % number)
+        store.write(mutations)
+    store.flush()
+    before = sum(file.stat().st_size for file in (tmp_path / "store").glob("*.sst"))
+    store.compact()
+    after = sum(file.stat().st_size for file in (tmp_path / "store").glob("*.sst"))
+    assert after < before // 10
+    assert [key for key, _ in store.scan(Family.STATE)] == [b"0000"]
+    store.close()

@@ -57,7 +57,10 @@ class _Content:
     unsynced: list[tuple[int, bytes | None]] = attrs.Factory(list)
     """Writes (position, data) and truncations (size, None) since the last sync, in order."""
 
+    changes: int = 0
+
     def change(self, position: int, data: bytes | None) -> None:
+        self.changes += 1
         _apply(self.volatile, position, data)
         self.unsynced.append((position, data))
 
@@ -147,6 +150,10 @@ class SimulatedFile:
     def size(self) -> int:
         self._require(writable=False)
         return len(self._content.volatile)
+
+    def modified_ns(self) -> int:
+        self._require(writable=False)
+        return self._content.changes
 
     def fileno(self) -> int:
         raise io.UnsupportedOperation("a simulated file has no descriptor")
@@ -285,6 +292,17 @@ class SimulatedFileSystem:
             if (old_directory, old_name) != (new_directory, new_name):
                 entries = [(old_directory, old_name, None), (new_directory, new_name, node)]
                 self._change_entries(f"rename {source} to {target}", entries)
+
+    def link(self, source: str, target: str) -> None:
+        with self._mutex:
+            self._require_power()
+            node = self._node(source)
+            directory, name = self._parent(target)
+            if isinstance(node, _Directory):
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM), source)
+            if name in directory.volatile:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+            self._change_entries(f"link {source} to {target}", [(directory, name, node)])
 
     def remove(self, path: str) -> None:
         with self._mutex:

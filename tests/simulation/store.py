@@ -54,6 +54,13 @@ class SimulatedStore(MemoryStore):
         self._file_system.rename(f"{self._path}/content.new", self._content_path)
         self._file_system.sync_directory(self._path)
 
+    def copy_to(self, path: str) -> None:
+        copy = SimulatedStore(self._file_system, path)
+        with self._writing:
+            for family, items in self._families.items():
+                copy._families[family].update(items)
+        copy.flush()
+
     def _load(self) -> None:
         file = self._file_system.open(self._content_path, write=False)
         stored = file.pread(file.size(), 0)

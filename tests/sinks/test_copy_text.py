@@ -31,12 +31,36 @@ from broker_adapter.sinks.postgresql import copy_text
         ("jsonb", True, "true"),
         ("jsonb", None, "\\N"),
         ("timestamptz", 1_700_000_000_000_001, "2023-11-14T22:13:20.000001+00:00"),
+        ("timestamptz", -62_135_596_800_000_000, "0001-01-01T00:00:00.000000+00:00"),
+        ("timestamptz", 0, "1970-01-01T00:00:00.000000+00:00"),
         ("timestamptz", -1, "1969-12-31T23:59:59.999999+00:00"),
         ("timestamptz", "yesterday", "yesterday"),
     ],
 )
 def test_a_value_is_written_so_that_its_column_reads_it(type_name: str, value: Value, written: str) -> None:
     assert copy_text.column_writer(type_name)(value) == written
+
+
+@pytest.mark.parametrize(
+    ("type_name", "values"),
+    [
+        ("text", ["plain", "as", "can be"]),
+        ("text", ["one", "of them\t", "\\"]),
+        ("text", ["", "\r", "é"]),
+        ("text", [1, -2, 1 << 70]),
+        ("float8", [0.5, float("nan"), float("-inf")]),
+        ("bool", [True, False, True]),
+        ("bytea", [b"", b"\x00\xff", b"\\"]),
+        ("jsonb", [{}, {}, {}]),
+        ("jsonb", [{}, {"a": "\\"}, {}]),
+        ("timestamptz", [0, 999_999, 1_000_000]),
+        ("text", [1, "1", None]),
+    ],
+)
+def test_a_column_of_one_class_is_written_as_its_values_are_one_by_one(type_name: str, values: list[Value]) -> None:
+    write = copy_text.column_writer(type_name)
+    block = copy_text.copy_block([{"a": value} for value in values], [("a", write)])
+    assert block.decode() == "".join(f"{write(value)}\n" for value in values)
 
 
 def test_a_block_has_a_line_for_each_row() -> None:

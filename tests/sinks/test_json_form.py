@@ -56,3 +56,17 @@ def test_rows_that_can_be_written_are_apart_from_the_others() -> None:
     encoded, refusals = encode_rows([{"a": 1}, {"a": "\ud800"}, {"a": 3}])
     assert encoded == [b'{"a":1}', b'{"a":3}']
     assert [(refusal.index, "surrogates" in refusal.reason) for refusal in refusals] == [(1, True)]
+
+
+def test_what_is_nested_too_deeply_is_refused_alone() -> None:
+    # A client can send that, and a bridge that projects its payload as JSON must not end of it.
+    value: Any = []
+    for _ in range(5000):
+        value = [value]
+    encoded, refusals = encode_rows([{"a": 1}, {"a": value}, {"a": 2}])
+    assert encoded == [b'{"a":1}', b'{"a":2}']
+    assert [(refusal.index, refusal.reason) for refusal in refusals] == [
+        (1, "a value cannot be written as JSON: it is nested too deeply")
+    ]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        encode_value(value)

@@ -204,7 +204,9 @@ def test_who_lost_the_queue_publishes_nothing(
         usurp(server, queue, cursor=with_cursor)
         if not with_cursor:
             # The lease alone is noticed when it is to be renewed.
-            next(each for each in threading.enumerate() if each.name == "journal-queue-lease").join()
+            for each in threading.enumerate():
+                if each.name == "journal-queue-lease":
+                    each.join()
 
     with pytest.raises(QueueLostError, match=r"somebody else took it over|was moved by others"):
         run_drain(spark, queue, to_files(server, tmp_path / "out"), lease=QUICK, progress=lose)

@@ -23,6 +23,7 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
         (len(wanted.access.rules), "access rules"),
         (len(wanted.storage), "storage rules"),
         (len(wanted.mapping), "mapping rules"),
+        (len(wanted.bridge), "bridges"),
         (0 if users is None else len(users), "users"),
     )
     parts = ", ".join(f"{count} {what}" for count, what in counts)

@@ -20,12 +20,12 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Drive bridges, all or those named, in a process of their own; print `ready` with their names.",
     ),
     "passwd": (
-        "broker_adapter.mqtt.cli.passwd:passwd",
+        "journal.cli.passwd:passwd",
         "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",
     ),
     "rules": (
         "broker_adapter.mqtt.cli.rules:rules",
-        "Say what becomes of messages to a topic: where they are stored, and who may publish and subscribe.",
+        "Say what becomes of messages to a topic: where they are stored, who may have them, which bridges take them.",
     ),
     "check": (
         "broker_adapter.mqtt.cli.check:check",

@@ -25,7 +25,7 @@ def rules(
     settings: SetOption = (),
     json: JsonOption = False,
 ) -> None:
-    """Say what becomes of messages to a topic: where they are stored, and who may publish and subscribe.
+    """Say what becomes of messages to a topic: where they are stored, who may have them, which bridges take them.
 
     Args:
         topics: Topics, as clients publish to them.
@@ -41,7 +41,7 @@ def rules(
             write_json(each)
         return
     write_table(
-        ("topic", "QoS 0", "QoS 1", "QoS 2", "shard", "created in", "when away", "publish", "subscribe"),
+        ("topic", "QoS 0", "QoS 1", "QoS 2", "shard", "created in", "when away", "publish", "subscribe", "bridges"),
         [
             (
                 each["topic"],
@@ -51,6 +51,7 @@ def rules(
                 "gets it" if each["offline"] else "misses it",
                 each["publish"],
                 each["subscribe"],
+                ", ".join(each["bridges"]) or "none",
             )
             for each in told
         ],
@@ -63,7 +64,7 @@ def _tell(config: BrokerConfig, text: str, user: str, client: str) -> dict[str, 
     from broker_adapter.mqtt.storage_rules import Placements, Storage
     from broker_adapter.mqtt.topics import TopicRefusedError, parse_topic
     from journal.access.principal import Action
-    from shards.topic_filters import is_filter
+    from shards.topic_filters import is_filter, matches
 
     if not text or is_filter(text):
         raise UsageError(f"{text!r} is no topic, to which a client could publish; name one without + and #")
@@ -85,4 +86,5 @@ def _tell(config: BrokerConfig, text: str, user: str, client: str) -> dict[str, 
         "offline": is_stored and of_topic.offline,
         "publish": "allowed" if permissions.may(Action.APPEND, topic) else "denied",
         "subscribe": "allowed" if permissions.may(Action.SUBSCRIBE, topic) else "denied",
+        "bridges": [table.name for table in config.bridge if any(matches(each, topic) for each in table.topics)],
     }

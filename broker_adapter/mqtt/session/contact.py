@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import trio
 
@@ -72,12 +72,6 @@ class Contact:
         """Carry changes out, once."""
         return await self.adapter.commit(changes)
 
-    @asynccontextmanager
-    async def scan(self, prefix: bytes) -> AsyncIterator[AsyncIterator[StateValue]]:
+    def scan(self, prefix: bytes) -> aclosing[AsyncGenerator[StateValue, None]]:
         """Values by key, for a loop that may be left before the end."""
-        values = self.adapter.scan_state(prefix)
-        try:
-            yield values
-        finally:
-            if isinstance(values, AsyncGenerator):
-                await values.aclose()
+        return aclosing(self.adapter.scan_state(prefix))

@@ -14,9 +14,10 @@ _FIRST = itemgetter(0)
 
 
 class DoneRanges:
-    """A set of (shard, offset) that costs little where neighbours are in it, and forgets by lsn.
+    """A set of (shard, offset, lsn) that costs little where neighbours are in it, and forgets by lsn.
 
-    Offsets of a shard rise with their lsn, and one offset has one lsn for ever.
+    Offsets of a shard rise with their lsn. A shard that was deleted and made again begins at offset 0 with lsns that
+    are higher than all before: what was finished of the one before says nothing about it.
 
     Args:
         ranges: (shard, first offset, next offset, highest lsn), as `items` gives them.
@@ -37,16 +38,16 @@ class DoneRanges:
         """Number of ranges."""
         return self._count
 
-    def __contains__(self, place: tuple[str, int]) -> bool:
-        shard, offset = place
+    def __contains__(self, place: tuple[str, int, int]) -> bool:
+        shard, offset, lsn = place
         of_shard = self._ranges.get(shard)
         if of_shard is None:
             return False
         at = bisect_right(of_shard, offset, key=_FIRST) - 1
-        return at >= 0 and offset < of_shard[at][1]
+        return at >= 0 and offset < of_shard[at][1] and lsn <= of_shard[at][2]
 
     def add(self, shard: str, offset: int, lsn: int) -> None:
-        """Put one record in."""
+        """Put one record in. REQUIRES: all before it in its shard have been taken, if they are not in yet."""
         of_shard = self._ranges.get(shard)
         if of_shard is None:
             if self._count < self._max_ranges:
@@ -79,6 +80,11 @@ class DoneRanges:
 
     def _insert(self, of_shard: list[Range], offset: int, lsn: int) -> None:
         """Put one in anywhere but behind the last range, joining it with its neighbours."""
+        if of_shard[-1][1] > offset and of_shard[-1][2] < lsn:
+            # A lower offset with a higher lsn than all: the ranges from here on are those of a shard that is gone.
+            self._count -= len(of_shard)
+            of_shard[:] = [one for one in of_shard if one[1] <= offset or one[2] >= lsn]
+            self._count += len(of_shard)
         at = bisect_right(of_shard, offset, key=_FIRST)
         start = stop = at
         first_offset, next_offset, last_lsn = offset, offset + 1, lsn

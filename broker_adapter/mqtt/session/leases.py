@@ -103,10 +103,11 @@ class Leases:
         """
         began_s = trio.current_time()
         found: dict[str, StateValue] = {}
-        async for value in self._contact.adapter.scan_state(keys.BROKERS):
-            broker_id = value.key.removeprefix(keys.BROKERS).decode()
-            if broker_id != self._broker_id:
-                found[broker_id] = value
+        async with self._contact.scan(keys.BROKERS) as values:
+            async for value in values:
+                broker_id = value.key.removeprefix(keys.BROKERS).decode()
+                if broker_id != self._broker_id:
+                    found[broker_id] = value
         versions = {broker_id: value.version for broker_id, value in found.items()}
         changed, run_out = self._watch.look(began_s, trio.current_time(), versions)
         dead = {broker_id for broker_id, value in found.items() if decode(Lease, value.key, value.value).adopter}

@@ -90,7 +90,7 @@ class OutboundWindow:
         for entry in self:
             entry.is_sent = entry.takes_quota = False
             self._unsent_count += 1
-        self._places = {(entry.shard, entry.offset) for entry in self if entry.origin is Origin.SUBSCRIPTION}
+        self._places = {(entry.shard, entry.offset, entry.lsn) for entry in self if entry.origin is Origin.SUBSCRIPTION}
         self._quota_taken = 0
         self.receive_maximum = MAX_PACKET_ID
         self.done = done or DoneRanges()
@@ -152,7 +152,7 @@ class OutboundWindow:
         self._publishes[packet_id] = entry
         self._quota_taken += 1
         if origin is Origin.SUBSCRIPTION:
-            self._places.add((message.shard, message.offset))
+            self._places.add((message.shard, message.offset, message.lsn))
         return entry
 
     def sent(self, message: Message) -> None:
@@ -228,7 +228,7 @@ class OutboundWindow:
 
     def is_known(self, message: Message) -> bool:
         """Whether a message of a subscription is under way or finished, so that it must not be taken once more."""
-        place = (message.shard, message.offset)
+        place = (message.shard, message.offset, message.lsn)
         return place in self._places or place in self.done or place in self.seen
 
     def advance(self, position_lsn: int) -> None:
@@ -261,7 +261,7 @@ class OutboundWindow:
             entry.takes_quota = False
             self._quota_taken -= 1
         if entry.origin is Origin.SUBSCRIPTION:
-            self._places.discard((entry.shard, entry.offset))
+            self._places.discard((entry.shard, entry.offset, entry.lsn))
             if entry.lsn > self.position_lsn:
                 finished = self.done if entry.qos == 2 else self.seen
                 finished.add(entry.shard, entry.offset, entry.lsn)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
 from broker_adapter.adapter import StorageAdapter
@@ -51,9 +52,10 @@ class Retained:
         commit that retained them: who subscribed at a lower one gets the message as a live one too. It stands for their
         offset as well, so that what is sent again is the message that was sent, not its successor.
         """
-        return [message async for message in self.iterate(topic_filter)]
+        async with aclosing(self.iterate(topic_filter)) as messages:
+            return [message async for message in messages]
 
-    async def iterate(self, topic_filter: str) -> AsyncIterator[Message]:
+    async def iterate(self, topic_filter: str) -> AsyncGenerator[Message, None]:
         """The same one after another, for many; close it (`contextlib.aclosing`) when left early."""
         prefix = literal_prefix(topic_filter)
         if not is_filter(topic_filter):
@@ -66,11 +68,12 @@ class Retained:
             message = await self.get(prefix.removesuffix("/"))
             if message is not None:
                 yield message
-        async for value in self._adapter.scan_state(keys.retained_prefix(prefix)):
-            message = self._message(value)
-            # The prefix in a key may be cut; then the parent is met again.
-            if message is not None and message.topic.startswith(prefix) and matches(topic_filter, message.topic):
-                yield message
+        async with aclosing(self._adapter.scan_state(keys.retained_prefix(prefix))) as values:
+            async for value in values:
+                message = self._message(value)
+                # The prefix in a key may be cut; then the parent is met again.
+                if message is not None and message.topic.startswith(prefix) and matches(topic_filter, message.topic):
+                    yield message
 
     def _message(self, value: StateValue) -> Message | None:
         message = message_from(decode(StoredMessage, value.key, value.value), lsn=value.version)

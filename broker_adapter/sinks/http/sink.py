@@ -139,12 +139,16 @@ class HttpSink(Sink):
         try:
             with trio.fail_after(timeout_s):
                 async with self._client.stream(method, url, headers=headers, content=body or None) as response:
-                    return Reply(
+                    reply = Reply(
                         response.status_code,
                         response.headers.get("Retry-After", ""),
                         response.headers.get("Location", ""),
                         await _beginning(response),
                     )
+                # A response and its stream know each other, and the request with its body: whole batches would stay
+                # until somebody looks for cycles.
+                response.stream = httpx.ByteStream(b"")
+                return reply
         except trio.TooSlowError as error:
             raise SinkUnavailableError(f"{address} did not answer within timeout_s = {timeout_s}") from error
         except httpx.HTTPError as error:

@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from journal.access.principal import Principal
 from journal.access.quotas import Meter
 from journal.origins import Origins
-from journal.protocol.errors import AuthenticationError
+from journal.protocol.errors import AuthenticationError, ShuttingDownError
 from journal.server.admin import forms
 from journal.server.admin.endpoints import ENDPOINTS, PREFIX, Administered, Endpoint
 from journal.server.admin.openapi import DOCUMENT_PATH, openapi_document
@@ -54,6 +54,7 @@ class Administration:
         origins: Which pages may ask.
         statistics: Counts refusals.
         version: Of the program.
+        is_stopping: Whether the server was told to stop.
         report: Takes an unexpected error.
     """
 
@@ -62,6 +63,7 @@ class Administration:
     origins: Origins
     statistics: ServerStatistics
     version: str
+    is_stopping: Callable[[], bool]
     report: Callable[[Exception, int], None]
 
 
@@ -128,6 +130,8 @@ class _Resource:
         return endpoint
 
     async def _carry_out(self, endpoint: Endpoint, request: Request) -> Response:
+        if self._administration.is_stopping():
+            raise ShuttingDownError("the server is stopping; ask again when it is back")
         admission, peer = self._administration.admission, _peer(request)
         asker = HttpAsker(*await admission.identify(_credentials(request), peer))
         if asker.meter is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 import trio
@@ -32,10 +32,12 @@ class Poison:
     Attributes:
         topic: Empty if any topic will do.
         body: Of its payload.
+        share: Of all messages.
     """
 
     topic: str
     body: str
+    share: float
 
 
 def payload_of(message: Message, body: str) -> bytes:
@@ -67,15 +69,13 @@ class Publisher:
     Attributes:
         poison: What to publish now and then among the rest; None for nothing.
         acknowledged_count: Messages that a broker took.
-        refused_count: Messages that a broker said it had not taken.
     """
 
     def __init__(
-        self, name: str, ports: Callable[[], Sequence[int]], ledger: Ledger, rng: random.Random, *, interval_s: float
+        self, name: str, ports: Sequence[int], ledger: Ledger, rng: random.Random, *, interval_s: float
     ) -> None:
         self.poison: Poison | None = None
         self.acknowledged_count = 0
-        self.refused_count = 0
         self._name = name
         self._ports = ports
         self._ledger = ledger
@@ -109,11 +109,10 @@ class Publisher:
         while self.acknowledged_count < wanted:
             await self._moved.wait()
 
-    async def wait_refused(self, count: int) -> None:
-        """Wait until so many more messages have been refused."""
-        wanted = self.refused_count + count
-        while self.refused_count < wanted:
-            await self._moved.wait()
+    async def wait_stuck(self) -> None:
+        """Wait until as much is unanswered as may be."""
+        while len(self._outgoing) < WINDOW:
+            await trio.sleep(self._interval_s)
 
     async def _publish_all(self) -> None:
         while not self._is_stopped:
@@ -123,8 +122,8 @@ class Publisher:
             await trio.sleep(self._rng.uniform(0, 2 * self._interval_s))
 
     async def _publish(self) -> None:
-        poison = self.poison if self._rng.random() < 0.02 else None
-        if poison is None:
+        poison = self.poison
+        if poison is None or self._rng.random() >= poison.share:
             message = self._ledger.send(f"plant/{self._name}/{self._rng.randrange(2)}")
             outgoing = _Outgoing(message, payload_of(message, "x" * PAYLOAD_BYTES))
         else:
@@ -140,7 +139,7 @@ class Publisher:
     async def _stay_connected(self) -> None:
         while True:
             try:
-                await self._be_connected(self._rng.choice(self._ports()))
+                await self._be_connected(self._rng.choice(self._ports))
             except _LOST:
                 self._stream = None
                 await trio.sleep(PAUSE_S)
@@ -189,9 +188,6 @@ class Publisher:
             outgoing = self._outgoing.pop(answer.packet_id)
             is_taken = answer.code < 0x80
             self._ledger.settle(outgoing.message, is_taken=is_taken)
-            if is_taken:
-                self.acknowledged_count += 1
-            else:
-                self.refused_count += 1
+            self.acknowledged_count += is_taken
         self._moved.set()
         self._moved = trio.Event()

@@ -13,7 +13,7 @@ import trio
 
 from tests.bridge.outages.world import World, open_world
 
-SINKS = ("http", "postgresql", "mqtt_mosquitto")
+SINKS = ("http", "postgresql", "mqtt_mosquitto", "redis")
 MESSAGES = 60
 Outage = Callable[[World], Awaitable[None]]
 
@@ -53,7 +53,7 @@ async def die_in_the_middle_of_a_batch(world: World) -> None:
 
 
 async def refuse_some_rows(world: World) -> None:
-    world.publish_poison()
+    world.publish_poison(0.02)
     await world.wait_queue(lambda state: state.dead_letter_count > 3)
 
 
@@ -76,9 +76,16 @@ OUTAGES: tuple[Outage, ...] = (
 )
 
 
-@pytest.mark.parametrize("sink", SINKS)
-@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.__name__)
-async def test_sink(sink: str, outage: Outage, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("outage", "sink"),
+    [
+        pytest.param(outage, sink, id=f"{outage.__name__}-{sink}")
+        for outage in OUTAGES
+        for sink in SINKS
+        if (outage, sink) != (refuse_some_rows, "redis")  # which takes whatever can be published
+    ],
+)
+async def test_sink(outage: Outage, sink: str, tmp_path: Path) -> None:
     async with open_world(tmp_path, sink) as world:
         await world.wait_driven()
         with trio.fail_after(20):

@@ -119,7 +119,7 @@ class World:
             for publisher in self.publishers:
                 nursery.start_soon(publisher.wait_acknowledged, count)
 
-    def publish_poison(self) -> None:
+    def publish_poison(self, share: float) -> None:
         """Publish messages among the others, from now on, that the sink refuses."""
         row = self.stage.refused()
         assert row is not None
@@ -127,7 +127,7 @@ class World:
         assert isinstance(body, str)
         topic = "" if str(row["topic"]).startswith("plant/") else str(row["topic"])
         for publisher in self.publishers:
-            publisher.poison = Poison(topic, body)
+            publisher.poison = Poison(topic, body, share)
 
     async def settle(self) -> None:
         """Publish no more, and wait until all that waits has left the queue."""
@@ -160,17 +160,10 @@ class World:
         assert problems == [], "\n".join([*problems, self.logs])
         return rows
 
-    @property
-    def driver(self) -> Callable[[QueueState], Process | None]:
-        """Which broker drives the bridge."""
-        return lambda state: next(
-            (
-                broker
-                for number, broker in enumerate(self.brokers)
-                if state.lease and state.lease.holder == _name(number)
-            ),
-            None,
-        )
+    def driver_in(self, state: QueueState) -> Process | None:
+        """The broker that drives the bridge."""
+        holder = state.lease.holder if state.lease else ""
+        return next((broker for number, broker in enumerate(self.brokers) if _name(number) == holder), None)
 
     @property
     def logs(self) -> str:
@@ -216,7 +209,7 @@ async def open_world(
             publishers = [
                 Publisher(
                     f"p{number}",
-                    lambda: [process.ports["mqtt"] for process in processes if process.is_running],
+                    [process.ports["mqtt"] for process in processes],
                     ledger,
                     random.Random(rng.random()),
                     interval_s=_INTERVAL_S,
@@ -258,5 +251,6 @@ def _name(number: int) -> str:
 def _found_in_row(row: Mapping[str, object]) -> Found:
     topic, offset = row["topic"], row["value"]
     assert isinstance(topic, str)
+    assert isinstance(offset, (int, str, bytes))
     payload = json.dumps({"n": row["n"]}).encode()
-    return Found(message_of(topic, payload), int(str(offset)))
+    return Found(message_of(topic, payload), int(offset))

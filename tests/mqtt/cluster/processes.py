@@ -85,6 +85,12 @@ class Process:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")
 

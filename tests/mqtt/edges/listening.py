@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
+import structlog
 import trio
 import trustme
+from structlog.testing import LogCapture
+from structlog.typing import EventDict
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from broker_adapter.mqtt.listeners import Handler, ListenerLimits, Listeners, Peer
@@ -51,6 +55,18 @@ async def echo(stream: trio.abc.Stream, peer: Peer) -> None:
         await stream.send_all(data)
         if data.endswith(b"quit"):
             return
+
+
+@contextmanager
+def logged() -> Iterator[list[EventDict]]:
+    """What is logged in the block, at any level: how logs are shown is set for the process by whoever ran before."""
+    before = structlog.get_config()
+    capture = LogCapture()
+    structlog.configure(processors=[capture], wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
+    try:
+        yield capture.entries
+    finally:
+        structlog.configure(**before)
 
 
 @attrs.define

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from broker_adapter.mqtt.access import AccessControl
-from broker_adapter.mqtt.codec import Properties, ReasonCode
+from broker_adapter.mqtt.codec import Properties, Pubcomp, Publish, Pubrel, ReasonCode
 from journal.access.authentication import Authentication
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users
@@ -30,6 +31,14 @@ async def connect(served: Serving, client_id: str, user: str) -> Client:
     return client
 
 
+async def next_publish(client: Client) -> Publish:
+    """The next message; what is released before it, as it is not to be sent again, is let go."""
+    while not isinstance(packet := await client.receive(), Publish):
+        assert isinstance(packet, Pubrel), packet
+        await client.send(Pubcomp(packet.packet_id))
+    return packet
+
+
 @pytest.mark.parametrize("prefix", ["", "$share/group/"])
 async def test_another_user_does_not_get_what_a_session_was_subscribed_to(prefix: str) -> None:
     async with serving(access=access_control()) as served:
@@ -49,6 +58,45 @@ async def test_another_user_does_not_get_what_a_session_was_subscribed_to(prefix
         assert (message.topic, message.payload) == ("open/x", b"for all")
         await bob.silent()
         await bob.leave()
+        await plant.leave()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_another_user_does_not_get_what_was_on_its_way_to_the_one_before(qos: int) -> None:
+    async with serving(access=access_control()) as served:
+        anna = await connect(served, "shared-id", "anna")
+        await anna.subscribe("anna/#", "open/#", qos=qos)
+        plant = await connect(served, "plant", "plant")
+        for topic in ("anna/secret", "open/x"):
+            await plant.publish(topic, topic.encode(), qos=2)
+            assert (await anna.expect(Publish)).topic == topic
+        await trio.aclose_forcefully(anna.stream)
+
+        # It breaks off, too, before it has answered anything: the next one must not get more.
+        bob = await connect(served, "shared-id", "bob")
+        assert (await next_publish(bob)).topic == "open/x"
+        await trio.aclose_forcefully(bob.stream)
+
+        bob = await connect(served, "shared-id", "bob")
+        message = await next_publish(bob)
+        assert (message.topic, message.dup) == ("open/x", True)
+        await bob.leave()
+        await plant.leave()
+
+
+async def test_what_was_on_its_way_is_dropped_when_the_rules_allow_it_no_more() -> None:
+    access = access_control()
+    async with serving(access=access) as served:
+        anna = await connect(served, "a", "anna")
+        await anna.subscribe("open/#", qos=1)
+        plant = await connect(served, "plant", "plant")
+        await plant.publish("open/x", b"not for anna", qos=1)
+        await anna.expect(Publish)
+        await trio.aclose_forcefully(anna.stream)
+        access.rules = AccessRules([AccessRule(False, ("open/#",), user="anna")])
+        anna = await connect(served, "a", "anna")
+        await anna.silent()
+        await anna.leave()
         await plant.leave()
 
 

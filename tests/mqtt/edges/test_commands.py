@@ -42,6 +42,10 @@ storage = "none"
 topics = "meters/#"
 prefix = "$meters"
 shards = 1
+[[bridge]]
+name = "warehouse"
+topics = ["meters/+", "plant/#"]
+sink = { type = "http", url = "http://127.0.0.1:8080/records" }
 """
 
 
@@ -180,7 +184,8 @@ def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path, second: str
         ("$delayed/60/a", {"topic": "a", "shard": "a"}),
         ("users/anna/x", {"publish": "allowed", "subscribe": "allowed"}),
         ("plant/1", {"publish": "allowed", "subscribe": "denied"}),
-        ("else", {"publish": "denied", "subscribe": "denied"}),
+        ("else", {"publish": "denied", "subscribe": "denied", "bridges": []}),
+        ("meters/1", {"bridges": ["warehouse"]}),
     ],
 )
 def test_what_becomes_of_a_topic(
@@ -195,9 +200,10 @@ def test_what_becomes_of_topics_as_a_table(config: str, capsys: pytest.CaptureFi
     assert run(["rules", "gone/x", "meters/7", "--config", config]) == 0
     lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     assert [cell.strip() for cell in lines[-2] if cell.strip()] == [
-        "gone/x", "none", "none", "none", "none of its own", "none", "misses it", "denied", "denied",
+        "gone/x", "none", "none", "none", "none of its own", "none", "misses it", "denied", "denied", "none",
     ]  # fmt: skip
     assert [cell.strip() for cell in lines[-1] if cell.strip()][4:7] == ["$meters/0", "file", "gets it"]
+    assert lines[-1][-1].strip() == "warehouse"
 
 
 def test_a_configuration_that_a_broker_can_start_with(
@@ -212,7 +218,7 @@ def test_a_configuration_that_a_broker_can_start_with(
     capsys.readouterr()
     assert run(["check", "--config", config, "--set", f"access.users_file={users}"]) == 0
     assert capsys.readouterr().out == (
-        f"{config}: a broker can start with it; 2 access rules, 2 storage rules, 1 mapping rules, 1 users\n"
+        f"{config}: a broker can start with it; 2 access rules, 2 storage rules, 1 mapping rules, 1 bridges, 1 users\n"
     )
 
 
@@ -220,7 +226,7 @@ def test_a_configuration_that_a_broker_can_start_with(
     ("settings", "expected"),
     [
         (["broker.store=redis:"], "override broker.store: [broker] store = 'redis:' is no store; allowed: a URL"),
-        (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal-broker passwd /none"),
+        (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal passwd /none"),
         (
             ["tls.certificate_file=/none", "tls.key_file=/none"],
             "tls.certificate_file = '/none' and tls.key_file = '/none': /none cannot be read: No such file",

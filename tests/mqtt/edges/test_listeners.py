@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 import trustme
-from structlog.testing import capture_logs
 from trio_websocket import ConnectionClosed
 
 from broker_adapter.mqtt.listeners import ListenerLimits, Peer
 from broker_adapter.mqtt.streams import TcpStream, TlsStream, WebSocketStream
 from journal.access.certificates import server_context
 from journal.settings import ConfigurationError
-from tests.mqtt.edges.listening import AUTHORITY, client_context, echo, serving, tls_of, write_certificate
+from tests.mqtt.edges.listening import AUTHORITY, client_context, echo, logged, serving, tls_of, write_certificate
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ async def test_tls_older_than_1_2_is_refused(tls: ssl.SSLContext) -> None:
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
     async with serving(names=("mqtts",), tls=tls) as served:
-        with capture_logs() as logs:
+        with logged() as logs:
             with pytest.raises(trio.BrokenResourceError):
                 await served.connect_tls(context=old)
             await served.listeners.wait_empty()
@@ -267,7 +266,7 @@ async def test_an_error_in_one_connection_ends_it_alone(error: Exception) -> Non
         await stream.send_all(b"fine")
 
     async with serving(fail) as served, await served.connect() as other:
-        with capture_logs() as logs:
+        with logged() as logs:
             async with await served.connect() as client:
                 await client.send_all(b"fail")
                 with pytest.raises((trio.BrokenResourceError, EOFError)):
@@ -287,7 +286,7 @@ async def test_an_error_of_the_broker_comes_out_of_every_kind_of_connection_as_i
         raise RuntimeError("a bug")
 
     async with serving(fail, names=(name,), tls=tls) as served:
-        with capture_logs() as logs:
+        with logged() as logs:
             if "websocket" in name:
                 async with served.websocket(name) as client:
                     with pytest.raises(ConnectionClosed):
@@ -303,7 +302,7 @@ async def test_an_error_of_the_broker_comes_out_of_every_kind_of_connection_as_i
 
 async def test_more_connections_than_allowed_are_closed_and_told_of_once() -> None:
     async with serving(limits=ListenerLimits(max_connections=2)) as served:
-        with capture_logs() as logs:
+        with logged() as logs:
             async with await served.connect() as first, await served.connect() as second:
                 for client in (first, second):
                     assert await exchange(client, b"in") == b"in"

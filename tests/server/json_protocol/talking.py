@@ -98,7 +98,7 @@ class Talker:
 
 @asynccontextmanager
 async def talking(
-    served: Served, *, greet: bool = True, origin: str | None = None, client: str = "test"
+    served: Served, *, greet: bool = True, origin: str | None = None, client: str = "test", **credentials: str
 ) -> AsyncIterator[Talker]:
     headers = [] if origin is None else [(b"origin", origin.encode())]
     # trio-websocket leaves the stream open when the server refuses, or is the first to close.
@@ -116,6 +116,6 @@ async def talking(
             assert websocket.subprotocol == SUBPROTOCOL
             talker = Talker(websocket)
             if greet:
-                await talker.call("hello", client=client)
+                await talker.call("hello", client=client, credentials=credentials or None)
             yield talker
             nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""`journal-broker passwd`: set or remove a user's password, never taken from the command line, which others see."""
+"""`journal passwd`, also as `journal-broker passwd`: passwords come from no command line, which others see."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command_line.output import write_text
 def passwd(file: str, user: str, /, *, remove: Annotated[bool, Parameter(negative="")] = False) -> None:
     """Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.
 
-    A running broker reads the file again at SIGHUP.
+    A running server or broker reads the file again at SIGHUP.
 
     Args:
         file: Password file (access.users_file); made if it is not there, readable for its owner alone.

@@ -1,0 +1,164 @@
+"""`journal backup` and `journal restore`: a copy of a node's files, taken while it runs, and the way back."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from command_line.app import JsonOption
+from command_line.boundary import CommandError, UsageError
+from command_line.output import progress, write_json, write_text
+from command_line.quantities import format_size
+from journal.cli.connection import ServerOption, connect
+
+if TYPE_CHECKING:
+    from journal.backup import Made
+
+DEFAULT_KEEP: Final = 3
+
+
+def backup(
+    directory: str,
+    target: str,
+    /,
+    *,
+    keep: int = DEFAULT_KEEP,
+    server: ServerOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Copy a data directory into a backup directory, also while its server runs; what is there already stays there.
+
+    Everything that was acknowledged as durable before is in it. It runs on the server's machine, as a user that may
+    read the data directory. One that is interrupted is run again, and copies what is missing.
+
+    Args:
+        directory: The data directory.
+        target: The backup directory, on another disk; made if it is not there.
+        keep: How many backups stay in it; older ones go when this one is whole.
+        server: The server of the directory; by default where the directory itself says that it is served.
+        json: Print the result as one JSON object.
+    """
+    if keep < 1:
+        raise UsageError(f"--keep {keep}: at least this backup has to stay; give 1 or more")
+    made = _back_up(directory.rstrip("/") or "/", target.rstrip("/") or "/", keep, server)
+    if json:
+        write_json(made)
+        return
+    write_text(
+        f"backup {made.number} in {made.backup}: up to lsn {made.lsn}, {made.files:,} files of "
+        f"{format_size(made.size_bytes)}; {made.copied_files:,} files of {format_size(made.copied_bytes)} were new, "
+        f"{format_size(made.freed_bytes)} of older ones went"
+    )
+
+
+def _back_up(directory: str, target: str, keep: int, server: str) -> Made:
+    from journal.backup import newest_lsn
+    from journal.data_directory import read_format
+    from shards.errors import DataDirectoryError
+    from shards.file_system import OsFileSystem
+
+    files = OsFileSystem()
+    if not files.exists(f"{directory}/FORMAT"):
+        raise DataDirectoryError(f"{directory} is not a data directory: it has no FORMAT file")
+    node_id = read_format(files, directory)
+    try:
+        lock = files.lock(directory)
+    except DataDirectoryError as error:
+        # Whoever may read the directory, but not write into it, needs the server.
+        if not isinstance(error.__cause__, BlockingIOError) and not files.exists(f"{directory}/SERVER"):
+            raise
+        return _back_up_running(server or _server_of(directory), node_id, target, keep)
+    try:
+        return _copy(directory, target, newest_lsn(files, f"{directory}/journal"), keep)
+    finally:
+        lock.release()
+
+
+def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Made:
+    """Have the server hold a snapshot while it is being copied."""
+    import trio
+
+    from journal.data_directory import read_format
+    from shards.file_system import OsFileSystem
+
+    async def copy() -> Made:
+        async with connect(server) as client:
+            snapshot = await client.snapshot()
+            try:
+                found = read_format(OsFileSystem(), snapshot.path)
+            except OSError as error:
+                raise CommandError(
+                    f"the server at {server} holds its snapshot in {snapshot.path}, which cannot be read here "
+                    f"({error.strerror}); run the backup on the server's machine, as a user that may read its files"
+                ) from error
+            if found != node_id:
+                raise CommandError(
+                    f"the server at {server} is node {found}, the directory belongs to node {node_id}; name its own "
+                    f"server with --server, or none"
+                )
+            # Ctrl-C need not wait: a backup may be stopped anywhere, as by a kill.
+            return await trio.to_thread.run_sync(
+                _copy, snapshot.path, target, snapshot.lsn, keep, abandon_on_cancel=True
+            )
+
+    return trio.run(copy)
+
+
+def _server_of(directory: str) -> str:
+    """Where the process that uses a directory is reached."""
+    try:
+        with open(f"{directory}/SERVER", encoding="utf-8") as file:
+            server = str(json_module.load(file)["tcp"])
+    except (OSError, ValueError, KeyError, TypeError):
+        server = ""
+    if not server:
+        raise CommandError(
+            f"{directory} is in use, but by a process that no client can reach: a server that is just starting or "
+            f"stopping, or an embedded one; wait, or stop it and back up the directory at rest"
+        )
+    return server
+
+
+def _copy(source: str, target: str, lsn: int, keep: int) -> Made:
+    from journal.backup import back_up
+    from shards.clock import SystemClock
+    from shards.file_system import OsFileSystem
+
+    with progress("bytes compared and copied") as tick:
+        return back_up(OsFileSystem(), source, target, lsn=lsn, now_us=SystemClock().now_us(), keep=keep, progress=tick)
+
+
+def restore(
+    source: str,
+    directory: str,
+    /,
+    *,
+    number: Annotated[int | None, Parameter(name="--number")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a data directory of a backup, every file compared with its digest; `journal serve` takes it from there.
+
+    One that is interrupted is run again, and goes on where it was.
+
+    Args:
+        source: The backup directory.
+        directory: An empty directory, or one that is not there.
+        number: Which backup; the newest if it is not named.
+        json: Print the result as one JSON object.
+    """
+    from journal.backup import restore as restore_backup
+    from shards.file_system import OsFileSystem
+
+    with progress("bytes restored") as tick:
+        restored = restore_backup(
+            OsFileSystem(), source.rstrip("/") or "/", directory.rstrip("/") or "/", number=number, progress=tick
+        )
+    if json:
+        write_json(restored)
+        return
+    write_text(
+        f"{restored.directory}: backup {restored.number}, up to lsn {restored.lsn}, {restored.files:,} files of "
+        f"{format_size(restored.size_bytes)}, every digest compared"
+    )

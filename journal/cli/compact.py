@@ -1,0 +1,35 @@
+"""`journal compact`: bring a data directory in order that no server is using, and say what that gained."""
+
+from __future__ import annotations
+
+from command_line.app import JsonOption
+from command_line.output import progress, write_json, write_text
+from command_line.quantities import format_size
+
+
+def compact(directory: str, /, *, config: str | None = None, json: JsonOption = False) -> None:
+    """Remove what no record of a data directory needs any more, and rewrite its views without what is gone.
+
+    It checks the directory first, and leaves one alone that is damaged. What is sealed is not rewritten.
+
+    Args:
+        directory: Data directory; no server may be running on it.
+        config: The server's configuration file.
+        json: Print the result as one JSON object.
+    """
+    import trio
+
+    from journal.compaction import compact as compact_directory
+    from journal.config import load_config
+
+    wanted = load_config(config, {})
+    with progress("bytes checked") as tick:
+        compacted = trio.run(compact_directory, directory.rstrip("/") or "/", wanted, tick)
+    if json:
+        write_json(compacted)
+        return
+    write_text(
+        f"{compacted.directory}: gained {format_size(compacted.gained_bytes)}; {compacted.removed_files:,} files of "
+        f"{format_size(compacted.removed_bytes)} removed, views from {format_size(compacted.views_before_bytes)} to "
+        f"{format_size(compacted.views_after_bytes)}"
+    )

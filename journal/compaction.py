@@ -1,0 +1,150 @@
+"""Compacting a data directory that nobody uses: what no record needs any more goes, what is sealed is not rewritten.
+
+A directory that is damaged anywhere is left as it is: what looks left over in it may be all that is left of something.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+import attrs
+import trio
+
+from journal.check import check_directory
+from journal.check.report import Progress
+from journal.config import ServerConfig
+from journal.data_directory import segment_directories
+from journal.engine import Engine, open_engine
+from shards.errors import CorruptionError
+from shards.file_system import FileSystem, OsFileSystem
+from shards.log_segment import LogSegment
+from shards.parquet_segment import ParquetSegment
+from shards.rocks_store import RocksStore
+
+_SEGMENT_FILE = re.compile(r"[0-9a-f]{16}-\d{20}\.(log|index)|\d{20}-\d{20}-[0-9a-f]{16}\.parquet")
+_OPENED_AT_ONCE = 500
+
+
+@attrs.frozen(slots=True)
+class Compacted:
+    """What a compaction came to.
+
+    Attributes:
+        directory: The data directory.
+        removed_files: Files of trimmed, replaced or deleted segments, and of none.
+        removed_bytes: Of those.
+        views_before_bytes: Size of the views' tables before.
+        views_after_bytes: And after.
+    """
+
+    directory: str
+    removed_files: int
+    removed_bytes: int
+    views_before_bytes: int
+    views_after_bytes: int
+
+    @property
+    def gained_bytes(self) -> int:
+        """What the directory is smaller by."""
+        return self.removed_bytes + self.views_before_bytes - self.views_after_bytes
+
+
+async def compact(directory: str, config: ServerConfig, progress: Progress | None = None) -> Compacted:
+    """Bring a directory in order: recover it, remove what no record knows, and rewrite the views without what is gone.
+
+    Args:
+        directory: The data directory.
+        config: The server's configuration; nothing is sealed.
+        progress: Called with the bytes checked so far.
+
+    Raises:
+        DataDirectoryError: A server uses the directory, or it is none.
+        CorruptionError: The directory is damaged; nothing was changed.
+        StorageFailedError: The disk failed.
+    """
+    files = OsFileSystem()
+    report = await trio.to_thread.run_sync(check_directory, directory, progress)
+    if report.damages:
+        first = report.damages[0]
+        raise CorruptionError(
+            first.path,
+            first.position,
+            f"{first.problem}. {len(report.damages)} damages in all ('journal check' lists them): nothing was changed, "
+            f"since what looks left over here may be all that is left of something",
+        )
+    before = await trio.to_thread.run_sync(_segment_files, files, directory)
+    views_before = await trio.to_thread.run_sync(_tables_bytes, files, f"{directory}/state")
+    resting = attrs.evolve(config, sealing=attrs.evolve(config.sealing, enabled=False))
+    async with open_engine(directory, resting) as engine:
+        # After a checkpoint a crash brings back nothing that refers to what goes now.
+        await engine.maintenance.after_checkpoint(trio.lowlevel.checkpoint)
+        known = await _known(engine)
+        await trio.to_thread.run_sync(_remove_unknown, files, directory, known)
+    after = await trio.to_thread.run_sync(_segment_files, files, directory)
+    removed = before.keys() - after.keys()
+    await trio.to_thread.run_sync(_compact_views, f"{directory}/state")
+    views_after = await trio.to_thread.run_sync(_tables_bytes, files, f"{directory}/state")
+    return Compacted(directory, len(removed), sum(before[path] for path in removed), views_before, views_after)
+
+
+async def _known(engine: Engine) -> set[str]:
+    """Paths of the files that segments lie in."""
+    known: set[str] = set()
+    for number, (shard_id, _) in enumerate(list(engine.table.catalogue.records())):
+        shard = engine.table.by_id(shard_id)
+        for segment in shard.segments if shard is not None else ():
+            if isinstance(segment, LogSegment):
+                known.update((segment.path, segment.index_path))
+            elif isinstance(segment, ParquetSegment):
+                known.add(segment.path)
+        if number % _OPENED_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+    return known
+
+
+def _segment_files(files: FileSystem, directory: str) -> dict[str, int]:
+    """Sizes of the files that are named as segments are, by path; others are nobody's business here."""
+    return {path: _size(files, path) for path in _named_as_segments(files, directory)}
+
+
+def _named_as_segments(files: FileSystem, directory: str) -> Iterator[str]:
+    for below in segment_directories(files, directory):
+        for name in files.listdir(f"{directory}/{below}"):
+            if _SEGMENT_FILE.fullmatch(name):
+                yield f"{directory}/{below}/{name}"
+
+
+def _remove_unknown(files: FileSystem, directory: str, known: set[str]) -> None:
+    emptied = set()
+    for path in list(_named_as_segments(files, directory)):
+        if path not in known:
+            files.remove(path)
+            emptied.add(posixpath.dirname(path))
+    for below in sorted(emptied):
+        if files.listdir(below):
+            files.sync_directory(below)
+        else:
+            files.remove_directory(below)
+            files.sync_directory(posixpath.dirname(below))
+
+
+def _compact_views(path: str) -> None:
+    store = RocksStore(path)
+    try:
+        store.compact()
+    finally:
+        store.close()
+
+
+def _tables_bytes(files: FileSystem, path: str) -> int:
+    return sum(_size(files, f"{path}/{name}") for name in files.listdir(path) if name.endswith(".sst"))
+
+
+def _size(files: FileSystem, path: str) -> int:
+    file = files.open(path, write=False)
+    try:
+        return file.size()
+    finally:
+        file.close()

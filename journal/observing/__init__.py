@@ -1,0 +1,1 @@
+"""Looking at a running engine from beside it: what it holds, and whether its loop keeps up. Nothing here changes it."""

@@ -1,0 +1,215 @@
+"""The metrics of a server, in the conventions of Prometheus. docs/metrics.md lists them all.
+
+Reading them costs the same with ten shards as with a million: counters are kept where things happen, what has to be
+counted comes from the last census, and no label has a value for each shard, client or topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
+from typing import Final
+
+import trio
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from journal.engine import Engine
+from journal.histogram import Histogram
+from journal.observing.census import Census, CensusTaker
+from journal.observing.pulse import Pulse
+from journal.protocol.errors import ERROR_NUMBERS
+from journal.server.statistics import CLOSING_REASONS, ServerStatistics
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Gauge = GaugeMetricFamily
+Counter = CounterMetricFamily
+
+# A series that begins with its first event hides it: a rate needs a value before.
+_NEVER_REFUSED: Final = dict.fromkeys((error.code for error in ERROR_NUMBERS), 0)
+_NEVER_CLOSED: Final = dict.fromkeys(CLOSING_REASONS, 0)
+
+
+class ServerCollector(Collector):
+    """Reads counters when the page is asked for; nothing is counted twice."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        statistics: ServerStatistics,
+        census: CensusTaker,
+        pulse: Pulse,
+        why_not_ready: Callable[[], list[str]],
+        pushed_bytes: Callable[[], int],
+    ) -> None:
+        self._engine = engine
+        self._statistics = statistics
+        self._census = census
+        self._pulse = pulse
+        self._why_not_ready = why_not_ready
+        self._pushed_bytes = pushed_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics."""
+        yield from self._traffic()
+        yield from self._commits()
+        yield from self._storage()
+        yield from self._health()
+        yield from _counted(self._census.latest, self._engine.now_us())
+
+    def _traffic(self) -> Iterator[Metric]:
+        statistics, engine = self._statistics, self._engine
+        yield Counter("journal_appends", "Acknowledged batches.", statistics.appends)
+        yield Counter("journal_append_bytes", "Bytes of appended frames received.", statistics.append_bytes)
+        yield Counter("journal_fetched_bytes", "Bytes of batches sent to fetches.", statistics.fetched_bytes)
+        yield Counter("journal_pushed_bytes", "Bytes of batches sent to subscriptions.", self._pushed_bytes())
+        yield Gauge("journal_connections", "Open connections of clients.", statistics.connections)
+        yield Gauge("journal_connections_limit", "Connections that may be open.", engine.config.limits.max_connections)
+        yield Counter(
+            "journal_connections_opened", "Connections of clients that were accepted.", statistics.connections_total
+        )
+        yield _by_label(
+            Counter("journal_connections_closed", "Connections that the server refused or ended.", labels=["reason"]),
+            {**_NEVER_CLOSED, **statistics.connections_closed},
+        )
+        yield _by_label(
+            Counter("journal_refusals", "Refused requests by error code.", labels=["code"]),
+            {**_NEVER_REFUSED, **statistics.errors},
+        )
+        yield Gauge("journal_subscriptions", "Open subscriptions.", engine.subscriptions.count)
+
+    def _commits(self) -> Iterator[Metric]:
+        committer, writer = self._engine.committer, self._engine.writer
+        yield Counter("journal_commit_groups", "Commit groups made durable.", committer.groups_committed)
+        yield _histogram(
+            "journal_acknowledgement_seconds",
+            "From the arrival of a commit group's oldest entry to the acknowledgement of all of it.",
+            committer.acknowledge_s,
+        )
+        yield _histogram("journal_fsync_seconds", "Time of the fdatasync of each commit group.", writer.sync_s)
+        yield _histogram("journal_commit_group_bytes", "Bytes of each commit group.", committer.group_bytes)
+        yield _histogram(
+            "journal_commit_group_appends", "Appends acknowledged with each commit group.", committer.group_appends
+        )
+        yield Gauge("journal_committed_lsn", "Newest durable lsn.", committer.committed_lsn)
+
+    def _storage(self) -> Iterator[Metric]:
+        engine, maintenance = self._engine, self._engine.maintenance
+        storage, table = engine.config.storage, engine.table
+        yield Gauge("journal_tail_bytes", "Memory of committed batches not in files yet.", table.tail_pool.held_bytes)
+        yield Gauge("journal_tail_budget_bytes", "Bytes that tails may hold.", storage.tail_budget_bytes)
+        yield Gauge("journal_memory_bytes", "Memory of memory segments.", table.memory_pool.held_bytes)
+        yield Gauge("journal_memory_budget_bytes", "Bytes that memory segments may hold.", storage.memory_budget_bytes)
+        yield Gauge("journal_used_bytes", "Bytes of journal files in use.", engine.writer.used_bytes)
+        yield Gauge("journal_budget_bytes", "Bytes that journal files may use.", storage.journal_budget_bytes)
+        yield Counter("journal_checkpoints", "Checkpoints made.", maintenance.checkpoints)
+        yield _histogram("journal_checkpoint_seconds", "Time that each checkpoint took.", maintenance.checkpoint_s)
+        yield Gauge(
+            "journal_checkpoint_lag_entries",
+            "Entries that a recovery would read back.",
+            max(0, engine.committer.journal_lsn - maintenance.checkpoint_lsn),
+        )
+        yield Gauge(
+            "journal_checkpoint_age_seconds",
+            "Time since the last checkpoint, or since the start.",
+            trio.current_time() - maintenance.checkpointed_at,
+        )
+        yield Gauge("journal_disk_free_bytes", "Bytes left on the disk of the data directory.", maintenance.free_bytes)
+        yield Gauge("journal_disk_reserve_bytes", "Appends are refused when less is left.", storage.disk_reserve_bytes)
+        yield Gauge("journal_shards", "Shards in the catalogue.", len(table.catalogue))
+        yield Gauge("journal_shards_limit", "Shards that there may be.", engine.config.shards.max_shards)
+        yield Counter("journal_sealed_segments", "Segments made into Parquet files.", engine.sealing.sealed_segments)
+        yield Gauge(
+            "journal_sealing_failing",
+            "1 while the last attempt to seal a segment had failed.",
+            int(bool(engine.sealing.last_failure)),
+        )
+
+    def _health(self) -> Iterator[Metric]:
+        engine, pulse = self._engine, self._pulse
+        yield _ready(is_ready=not self._why_not_ready())
+        yield Gauge(
+            "journal_disk_full",
+            "1 while appends are refused for lack of disk.",
+            int(engine.maintenance.disk_full is not None),
+        )
+        yield Gauge("journal_failed", "1 after a storage failure.", int(engine.failure is not None))
+        yield Gauge("journal_held_back_seconds", "For how long appends have waited for room.", pulse.held_back_s)
+        yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
+        yield Counter("journal_loop_stalls", "Times that the loop came over 0.1 s late.", pulse.stalls)
+        yield Counter("journal_loop_stalled_seconds", "How late the loop came then, in all.", pulse.stalled_s)
+
+
+def _counted(census: Census | None, now_us: int) -> Iterator[Metric]:
+    """What the last census found; families without values before the first."""
+    segments = Gauge("journal_segments", "Segments by state.", labels=["state"])
+    segment_bytes = Gauge("journal_segment_bytes", "Bytes of segments by state.", labels=["state"])
+    damaged = Gauge("journal_damaged_shards", "Shards stopped because stored data is damaged.")
+    cursors = Gauge("journal_cursors", "Cursors of all shards.")
+    lag = Gauge("journal_group_lag_records", "Records behind a group's positions, in all.", labels=["group"])
+    most = Gauge("journal_group_lag_max_records", "Records behind, in the group's worst shard.", labels=["group"])
+    depth = Gauge("journal_cache_queue_records", "Records that wait in a cache queue.", labels=["queue"])
+    age = Gauge("journal_cache_queue_oldest_seconds", "Age of the oldest waiting record.", labels=["queue"])
+    counted = Gauge("journal_census_age_seconds", "How old the figures are that have to be counted.")
+    took = Gauge("journal_census_seconds", "How long it took to count them, pauses and all.")
+    if census is not None:
+        for state, amount in census.segments.items():
+            segments.add_metric([state], amount.count)
+            segment_bytes.add_metric([state], amount.size_bytes)
+        damaged.add_metric([], census.damaged_shards)
+        cursors.add_metric([], census.cursors)
+        for group in census.groups:
+            lag.add_metric([group.name], group.lag_records)
+            most.add_metric([group.name], group.most_records)
+        for queue in census.queues:
+            depth.add_metric([queue.name], queue.records)
+            oldest_us = queue.oldest_us or now_us
+            age.add_metric([queue.name], max(0, now_us - oldest_us) / 1e6)
+        counted.add_metric([], trio.current_time() - census.counted_at)
+        took.add_metric([], census.took_s)
+    return iter((segments, segment_bytes, damaged, cursors, lag, most, depth, age, counted, took))
+
+
+def _by_label(family: Counter, values: Mapping[str, int]) -> Metric:
+    for label, value in sorted(values.items()):
+        family.add_metric([label], value)
+    return family
+
+
+def _histogram(name: str, what: str, histogram: Histogram) -> Metric:
+    counts = list(accumulate(histogram.counts()))
+    bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+    family = HistogramMetricFamily(name, what)
+    family.add_metric([], list(zip(bounds, counts, strict=True)), histogram.total)
+    return family
+
+
+class _RecoveringCollector(Collector):
+    """All that is known before there is an engine."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield _ready(is_ready=False)
+
+
+def _ready(*, is_ready: bool) -> Metric:
+    return Gauge("journal_ready", "1 while appends are taken, as /readyz tells.", int(is_ready))
+
+
+def page_of(collector: ServerCollector) -> Callable[[], bytes]:
+    """A function that gives the page: what the server counts, and what the system knows of the process."""
+    return _page_of(collector)
+
+
+def recovering_page() -> Callable[[], bytes]:
+    """The same for a server that has not recovered its journal yet."""
+    return _page_of(_RecoveringCollector())
+
+
+def _page_of(collector: Collector) -> Callable[[], bytes]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    return lambda: generate_latest(registry)

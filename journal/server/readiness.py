@@ -1,0 +1,40 @@
+"""Why a server cannot be used just now: what `/readyz` says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from journal.engine import Engine
+from journal.observing.pulse import Pulse
+
+PATIENCE_S: Final = 5.0
+"""Appends that are held back for a moment are the normal back-pressure; for longer, something is too slow."""
+
+RECOVERING: Final = "the server is recovering its journal; what was acknowledged is being read back"
+STOPPING: Final = "the server is stopping"
+
+
+def why_not_ready(engine: Engine, pulse: Pulse, *, is_stopping: bool) -> list[str]:
+    """All reasons why it takes no appends just now; none if it does."""
+    reasons = [STOPPING] if is_stopping else []
+    if engine.failure is not None:
+        reasons.append(str(engine.failure))
+    if engine.maintenance.disk_full is not None:
+        reasons.append(str(engine.maintenance.disk_full))
+    if pulse.held_back_s > PATIENCE_S:
+        reasons.append(f"appends have been held back for {pulse.held_back_s:.0f} s: {_what_is_full(engine)}")
+    return reasons
+
+
+def _what_is_full(engine: Engine) -> str:
+    storage = engine.config.storage
+    used, tails = engine.writer.used_bytes, engine.table.tail_pool.held_bytes
+    if used >= storage.journal_budget_bytes:
+        return (
+            f"the checkpoint is too far behind, journal files hold {used} of {storage.journal_budget_bytes} bytes "
+            f"(storage.journal_budget_bytes); the disk is slower than what comes in"
+        )
+    return (
+        f"{tails} of {storage.tail_budget_bytes} bytes wait to be written to their segment files "
+        f"(storage.tail_budget_bytes); the disk is slower than what comes in"
+    )

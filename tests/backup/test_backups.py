@@ -1,0 +1,423 @@
+"""Backups of a directory and the way back: what is copied, what is kept, what is refused, what a kill leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journal.backup import Made, back_up, newest_lsn, restore
+from journal.check import check_directory
+from journal.engine import open_engine
+from journal.sealer import InlineSealer
+from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
+from shards.file_system import OsFile, OsFileSystem
+from shards.model import ShardConfig
+from shards.parquet.sealing import seal_log
+from tests.journal.engines import append, config, stop_without_checkpoint, values_of
+
+FILES = OsFileSystem()
+
+
+def make(source: Path, target: Path, *, keep: int = 3) -> Made:
+    lsn = newest_lsn(FILES, f"{source}/journal")
+    return back_up(FILES, str(source), str(target), lsn=lsn, now_us=1, keep=keep)
+
+
+def objects(backup: Path) -> dict[str, Path]:
+    return {path.name: path for path in backup.glob("objects/*/*")}
+
+
+async def write(directory: Path, *values: bytes, seal: bool = False) -> None:
+    async with open_engine(
+        str(directory), config(), make_sealer=lambda: InlineSealer(lambda plan: seal_log(FILES, plan))
+    ) as engine:
+        await engine.control.create_shard("plant", ShardConfig(), exist_ok=True)
+        await append(engine, "plant", *values)
+        if seal:
+            await engine.seal("plant", wait=True)
+
+
+async def read(directory: Path) -> list[bytes]:
+    async with open_engine(str(directory), config()) as engine:
+        return await values_of(engine, "plant")
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> Path:
+    """A data directory at rest with a sealed segment and a log."""
+    directory = tmp_path / "data"
+    await write(directory, b"one" * 1000, seal=True)
+    await write(directory, b"two" * 1000)
+    return directory
+
+
+VALUES = [b"one" * 1000, b"two" * 1000]
+
+
+async def test_what_was_backed_up_is_restored(data: Path, tmp_path: Path) -> None:
+    (data / "sealed/notes.txt").write_text("of the operator, and nobody's business")
+    made = make(data, tmp_path / "backup")
+    assert made.number == 1
+    assert made.copied_files == made.files > 4
+    assert check_directory(str(tmp_path / "backup")).damages == []
+    restored = restore(FILES, str(tmp_path / "backup"), str(tmp_path / "new/data"))
+    assert (restored.number, restored.lsn, restored.files) == (1, made.lsn, made.files)
+    report = check_directory(str(tmp_path / "new/data"))
+    assert (report.damages, report.notes) == ([], [])
+    assert report.counts.sealed_segments == 1
+    assert await read(tmp_path / "new/data") == VALUES
+
+
+async def test_a_second_backup_copies_what_is_new_and_reads_what_changed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(data, tmp_path / "backup")
+    before = set(objects(tmp_path / "backup"))
+    await write(data, b"three")
+    opened: list[str] = []
+    genuine = OsFileSystem.open
+
+    def spying(self: OsFileSystem, path: str, **options: bool) -> OsFile:
+        file = genuine(self, path, **options)
+        pread = file.pread
+
+        def read_it(size: int, position: int) -> bytes:
+            opened.append(path)
+            return pread(size, position)
+
+        file.pread = read_it  # type: ignore[method-assign]
+        return file
+
+    monkeypatch.setattr(OsFileSystem, "open", spying)
+    second = make(data, tmp_path / "backup")
+    assert second.number == 2
+    assert 0 < second.copied_files < second.files
+    assert not [path for path in opened if path.startswith(str(data)) and path.endswith(".parquet")]
+    assert before < set(objects(tmp_path / "backup"))
+    monkeypatch.undo()
+
+    assert check_directory(str(tmp_path / "backup")).damages == []
+    for number, expected in ((1, VALUES), (2, [*VALUES, b"three"])):
+        restore(FILES, str(tmp_path / "backup"), str(tmp_path / f"restored-{number}"), number=number)
+        assert await read(tmp_path / f"restored-{number}") == expected
+
+
+async def test_an_unchanged_directory_is_not_copied_twice(data: Path, tmp_path: Path) -> None:
+    make(data, tmp_path / "backup")
+    again = make(data, tmp_path / "backup")
+    assert (again.number, again.copied_files, again.copied_bytes) == (2, 0, 0)
+
+
+async def test_the_same_content_under_a_new_time_is_not_copied_again(data: Path, tmp_path: Path) -> None:
+    make(data, tmp_path / "backup")
+    shutil.copytree(data, tmp_path / "moved", copy_function=shutil.copy)
+    assert make(tmp_path / "moved", tmp_path / "backup").copied_files == 0
+
+
+async def test_older_backups_go_with_what_only_they_had(data: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    for number in range(4):
+        await write(data, b"value %d" % number)
+        made = make(data, backup, keep=2)
+    assert made.freed_bytes > 0
+    assert sorted(path.name for path in (backup / "manifests").iterdir()) == ["00000003", "00000004"]
+    report = check_directory(str(backup))
+    assert report.damages == []
+    restore(FILES, str(backup), str(tmp_path / "third"), number=3)
+    assert (await read(tmp_path / "third"))[-1] == b"value 2"
+    with pytest.raises(DataDirectoryError, match="no backup 1; there are: 3, 4"):
+        restore(FILES, str(backup), str(tmp_path / "first"), number=1)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing of ours may catch it."""
+
+
+def interrupt_after(patch: pytest.MonkeyPatch, calls: int, name: str, where: type) -> None:
+    genuine: Callable[..., object] = getattr(where, name)
+    left = calls
+
+    def counted(*arguments: object, **options: object) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return genuine(*arguments, **options)
+
+    patch.setattr(where, name, counted)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 5, 9, 14, 25])
+@pytest.mark.parametrize("name", ["rename", "open"])
+async def test_a_backup_that_is_killed_leaves_the_one_before_and_goes_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, name: str
+) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup, keep=1)
+    await write(data, b"three", seal=True)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, calls, name, OsFileSystem)
+        try:
+            make(data, backup, keep=1)
+            killed = False
+        except Killed:
+            killed = True
+    assert check_directory(str(backup)).damages == []
+    restored = restore(FILES, str(backup), str(tmp_path / "between"))
+    assert await read(tmp_path / "between") == (VALUES if restored.number == 1 else [*VALUES, b"three"])
+    assert restored.number == 2 or killed
+
+    final = make(data, backup, keep=1)
+    restore(FILES, str(backup), str(tmp_path / "after"))
+    assert await read(tmp_path / "after") == [*VALUES, b"three"]
+    entries = {path.name for path in backup.iterdir()}
+    assert entries == {"BACKUP", "LOCK", "manifests", "objects"}
+    assert len(list((backup / "manifests").iterdir())) == 1
+    assert final.files >= len(objects(backup)) > 0
+
+
+async def test_a_first_backup_that_is_killed_is_none_yet(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 5, "rename", OsFileSystem)
+        with pytest.raises(Killed):
+            make(data, backup)
+    copied = len(objects(backup))
+    assert copied > 0
+    report = check_directory(str(backup))
+    assert (report.damages, len(report.notes)) == ([], 1)
+    with pytest.raises(DataDirectoryError, match="no whole backup yet"):
+        restore(FILES, str(backup), str(tmp_path / "restored"))
+    made = make(data, backup)
+    assert made.copied_files == len(objects(backup)) - copied
+
+
+@pytest.mark.parametrize("calls", [0, 3, 8, 12, 16, 20, 24])
+@pytest.mark.parametrize("name", ["open", "rename", "remove"])
+async def test_a_restore_that_is_killed_opens_for_nobody_and_goes_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, name: str
+) -> None:
+    backup, target = tmp_path / "backup", tmp_path / "restored"
+    made = make(data, backup)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, calls, name, OsFileSystem)
+        with contextlib.suppress(Killed):
+            restore(FILES, str(backup), str(target))
+    if (target / "RESTORING").exists() and not (target / "FORMAT").exists():
+        with pytest.raises(DataDirectoryError, match="only partly restored"):
+            async with open_engine(str(target), config()):
+                raise AssertionError
+    if not (target / "FORMAT").exists() or (target / "RESTORING").exists():
+        again = restore(FILES, str(backup), str(target))
+        assert again.copied_files <= made.files
+    assert not (target / "RESTORING").exists()
+    assert check_directory(str(target)).damages == []
+    assert await read(target) == VALUES
+
+
+async def test_a_restored_directory_that_was_used_already_is_left_alone(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after FORMAT had its place and before the marker went: a server may have written since."""
+    backup, target = tmp_path / "backup", tmp_path / "restored"
+    make(data, backup)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 0, "remove", OsFileSystem)
+        with pytest.raises(Killed):
+            restore(FILES, str(backup), str(target))
+    await write(target, b"since")
+    assert restore(FILES, str(backup), str(target)).copied_files == 0
+    assert await read(target) == [*VALUES, b"since"]
+
+
+async def test_what_an_interrupted_restore_brought_is_compared_not_copied(data: Path, tmp_path: Path) -> None:
+    backup, target = tmp_path / "backup", tmp_path / "restored"
+    made = make(data, backup)
+    restore(FILES, str(backup), str(target))
+    (target / "FORMAT").unlink()
+    (log,) = target.glob("log/*/*.log")
+    damaged = bytearray(log.read_bytes())
+    damaged[100] ^= 1
+    log.write_bytes(damaged)
+    (target / "RESTORING").write_bytes(_marker_of(backup, tmp_path))
+    again = restore(FILES, str(backup), str(target))
+    assert again.copied_files == 2 < made.files
+    assert check_directory(str(target)).damages == []
+
+
+def _marker_of(backup: Path, tmp_path: Path) -> bytes:
+    """The marker that a restore writes, taken from one that was killed at its first object."""
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(patch, 1, "rename", OsFileSystem)
+        with pytest.raises(Killed):
+            restore(FILES, str(backup), str(tmp_path / "other"))
+    return (tmp_path / "other/RESTORING").read_bytes()
+
+
+@pytest.mark.parametrize("what", ["flipped", "cut", "missing"])
+async def test_a_damaged_object_is_found_and_not_restored(data: Path, tmp_path: Path, what: str) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    stored = max(objects(backup).values(), key=lambda path: path.stat().st_blocks)
+    content = stored.read_bytes()
+    if what == "missing":
+        stored.unlink()
+    else:
+        stored.write_bytes(content[:-1] if what == "cut" else bytes([content[0] ^ 1]) + content[1:])
+    report = check_directory(str(backup))
+    assert [finding.path for finding in report.damages] == [str(stored)]
+    assert "of backup 1" in report.damages[0].problem
+    with pytest.raises(CorruptionError, match=stored.name):
+        restore(FILES, str(backup), str(tmp_path / "restored"))
+    # The way out that the check names.
+    stored.unlink(missing_ok=True)
+    assert make(data, backup).copied_files == 1
+    assert check_directory(str(backup)).damages == []
+
+
+@pytest.mark.parametrize("at", [0, 40, -30, "end"])
+async def test_a_damaged_manifest_is_found_and_not_restored(data: Path, tmp_path: Path, at: int | str) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    manifest = backup / "manifests/00000001"
+    content = bytearray(manifest.read_bytes())
+    if isinstance(at, str):
+        del content[content.rindex(b"{") :]
+    else:
+        content[at] ^= 1
+    manifest.write_bytes(content)
+    report = check_directory(str(backup))
+    assert [finding.path for finding in report.damages] == [str(manifest)]
+    with pytest.raises(CorruptionError, match="00000001"):
+        restore(FILES, str(backup), str(tmp_path / "restored"))
+    assert not (tmp_path / "restored/FORMAT").exists()
+
+
+async def test_a_manifest_that_names_files_elsewhere_is_refused(data: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    manifest = backup / "manifests/00000001"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"path":"FORMAT"', b'"path":"../../x"'))
+    with pytest.raises(CorruptionError, match="names no file"):
+        restore(FILES, str(backup), str(tmp_path / "restored"))
+
+
+async def test_a_damage_inside_of_what_was_backed_up_is_told_with_the_backup(data: Path, tmp_path: Path) -> None:
+    (log,) = data.glob("log/*/*.log")
+    damaged = bytearray(log.read_bytes())
+    damaged[200] ^= 1
+    log.write_bytes(damaged)
+    make(data, tmp_path / "backup")
+    (found,) = check_directory(str(tmp_path / "backup")).damages
+    assert found.path == f"{tmp_path}/backup/@1/log/{log.parent.name}/{log.name}"
+
+
+async def test_targets_that_hold_something_else_are_refused(data: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    occupied = tmp_path / "occupied"
+    occupied.mkdir()
+    (occupied / "letter").write_text("mine")
+    with pytest.raises(DataDirectoryError, match="not empty: it holds letter"):
+        restore(FILES, str(backup), str(occupied))
+    with pytest.raises(DataDirectoryError, match="not empty"):
+        restore(FILES, str(backup), str(data))
+    with pytest.raises(DataDirectoryError, match="holds letter"):
+        make(data, occupied)
+    assert [path.name for path in occupied.iterdir()] in (["letter", "LOCK"], ["LOCK", "letter"])
+    with pytest.raises(DataDirectoryError, match="holds no backups"):
+        restore(FILES, str(occupied), str(tmp_path / "restored"))
+    await write(tmp_path / "another", b"of another node")
+    with pytest.raises(DataDirectoryError, match="backups of node"):
+        make(tmp_path / "another", backup)
+    with pytest.raises(DataDirectoryError, match="`journal restore` first"):
+        async with open_engine(str(backup), config()):
+            raise AssertionError
+
+
+async def test_part_of_another_backup_is_refused(data: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    _marker_of(backup, tmp_path)
+    await write(data, b"three")
+    make(data, backup)
+    with pytest.raises(DataDirectoryError, match="part of another backup"):
+        restore(FILES, str(backup), str(tmp_path / "other"))
+    restore(FILES, str(backup), str(tmp_path / "other"), number=1)
+    assert await read(tmp_path / "other") == VALUES
+
+
+async def test_one_process_at_a_time_uses_a_backup_directory(data: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    lock = FILES.lock(str(backup))
+    try:
+        for use in (
+            lambda: make(data, backup),
+            lambda: restore(FILES, str(backup), str(tmp_path / "restored")),
+            lambda: check_directory(str(backup)),
+        ):
+            with pytest.raises(DataDirectoryError, match="in use"):
+                use()
+    finally:
+        lock.release()
+
+
+async def test_backups_of_a_newer_program_are_refused(data: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    marker = (backup / "BACKUP").read_text()
+    (backup / "BACKUP").write_text(marker.replace('"version": 1', '"version": 2'))
+    with pytest.raises(FormatVersionError, match="backup layout 2"):
+        restore(FILES, str(backup), str(tmp_path / "restored"))
+    (backup / "BACKUP").write_text(marker)
+    manifest = backup / "manifests/00000001"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"version":1', b'"version":2', 1))
+    with pytest.raises(FormatVersionError, match="manifest format 2"):
+        restore(FILES, str(backup), str(tmp_path / "restored"))
+
+
+async def test_a_directory_as_a_crash_left_it_is_backed_up_as_it_is(tmp_path: Path) -> None:
+    """Its views are behind its journal: a start on the restored directory recovers, as one on this would."""
+    data = tmp_path / "data"
+    async with open_engine(str(data), config()) as engine:
+        await engine.control.create_shard("plant", ShardConfig())
+        await append(engine, "plant", *VALUES)
+        lsn = engine.committer.journal_lsn
+        stop_without_checkpoint(engine)
+    assert make(data, tmp_path / "backup").lsn == lsn
+    assert check_directory(str(tmp_path / "backup")).damages == []
+    restore(FILES, str(tmp_path / "backup"), str(tmp_path / "restored"))
+    assert await read(tmp_path / "restored") == VALUES
+
+
+async def test_a_source_that_goes_away_is_told_as_such(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = OsFileSystem.listdir
+
+    def leaving(self: OsFileSystem, path: str) -> list[str]:
+        if path.endswith("/sealed"):
+            data.rename(tmp_path / "data.gone")
+        return genuine(self, path)
+
+    monkeypatch.setattr(OsFileSystem, "listdir", leaving)
+    with pytest.raises(DataDirectoryError, match="went away while it was being copied"):
+        make(data, tmp_path / "backup")
+    assert list((tmp_path / "backup/manifests").glob("0000000?")) == []
+
+
+async def test_zeros_at_the_end_of_journal_files_take_no_space(data: Path, tmp_path: Path) -> None:
+    source = FILES.open(str(tmp_path / "data/journal/journal-0000000000000001.jnl"))
+    source.truncate(64 << 20)
+    source.close()
+    back_up(FILES, str(data), str(tmp_path / "backup"), lsn=1, now_us=1, keep=1)
+    stored = max(objects(tmp_path / "backup").values(), key=lambda path: path.stat().st_size)
+    assert stored.stat().st_size == 64 << 20
+    assert stored.stat().st_blocks * 512 < 4 << 20

@@ -1,0 +1,76 @@
+"""Which part of a message becomes which column. A header that nobody meant for us once ended the driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_adapter.bridge.projection import Projection, ProjectionError
+from broker_adapter.sinks import Value
+from shards.record import StoredRecord
+
+RECORD = StoredRecord(
+    offset=7,
+    lsn=0,
+    append_time_us=0,
+    value=b'{"a": {"b": [1, 2]}, "odd name": "x"}',
+    key=b"k",
+    topic="plant/line-1/temperature",
+    timestamp_us=1_700_000_000_000_001,
+    headers=(
+        ("client", b"press-07"),
+        ("qos", b"1"),
+        ("content-type", b"application/json"),
+        ("user-property", b"shift\0night"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("topic", "plant/line-1/temperature"),
+        ("topic[0]", "plant"),
+        ("topic[-1]", "temperature"),
+        ("topic[3]", None),
+        ("client", "press-07"),
+        ("qos", 1),
+        ("retain", False),
+        ("offset", 7),
+        ("timestamp", 1_700_000_000_000_001),
+        ("time", "2023-11-14T22:13:20.000001Z"),
+        ("payload", RECORD.value),
+        ("text", RECORD.value.decode()),
+        ("json", {"a": {"b": [1, 2]}, "odd name": "x"}),
+        ("$.a.b[1]", 2),
+        ("$.a.b[2]", None),
+        ('$["odd name"]', "x"),
+        ("$.a.c", None),
+        ("header:content-type", "application/json"),
+        ("header:none", None),
+        ("user:shift", "night"),
+        ("user:none", None),
+        ("headers", {"content-type": "application/json", "shift": "night"}),
+        ("key", b"k"),
+        ("=line 1", "line 1"),
+    ],
+)
+def test_each_source_gives_its_part(source: str, value: Value) -> None:
+    assert Projection({"x": source}).row(RECORD) == {"x": value}
+
+
+@pytest.mark.parametrize("qos", [b"", b"one", b"\xc2\xb2", b"-1", b"\xff"])
+def test_a_qos_that_is_no_number_is_null(qos: bytes) -> None:
+    record = StoredRecord(0, 0, 0, headers=(("qos", qos),))
+    assert Projection({"x": "qos"}).row(record) == {"x": None}
+
+
+@pytest.mark.parametrize("source", ["json", "$.a"])
+def test_a_payload_that_is_nested_too_deeply_makes_no_row(source: str) -> None:
+    with pytest.raises(ProjectionError, match="nested too deeply"):
+        Projection({"x": source}).row(StoredRecord(0, 0, 0, b"[" * 100_000))
+
+
+@pytest.mark.parametrize("source", ["json", "$.a", "text"])
+def test_a_payload_of_another_form_makes_no_row(source: str) -> None:
+    with pytest.raises(ProjectionError, match="the payload is no"):
+        Projection({"x": source}).row(StoredRecord(0, 0, 0, b"\xff{"))

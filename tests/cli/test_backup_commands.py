@@ -1,0 +1,107 @@
+"""`journal backup`, `restore` and `compact` as they are typed, against a server in a process of its own and at rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from journal.cli.main import run
+from shards.file_system import OsFileSystem
+from shards.model import ShardConfig
+from tests.faults.processes import running
+
+
+def journal(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> tuple[str, str]:
+    found = run([str(argument) for argument in arguments])
+    told = capsys.readouterr()
+    assert found == status, told.err
+    return told.out, told.err
+
+
+def test_a_running_server_is_backed_up_restored_and_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, backup, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
+    with running(data) as server:
+        with server.client() as client:
+            handle = client.open("plant", ShardConfig())
+            client.append(handle, b"one", b"two")
+            out, _ = journal(capsys, "backup", data, backup)
+            assert out.startswith(f"backup 1 in {backup}: up to lsn ")
+            client.append(handle, b"three")
+            out, _ = journal(capsys, "backup", data, backup, "--json")
+            made = json.loads(out)
+            assert (made["number"], made["backup"]) == (2, str(backup))
+            assert made["copied_files"] < made["files"]
+        assert server.stop() == 0
+    out, _ = journal(capsys, "check", backup)
+    assert "no damage" in out
+    out, _ = journal(capsys, "restore", backup, restored, "--number", 1)
+    assert out.startswith(f"{restored}: backup 1, up to lsn ")
+    with running(restored) as server, server.client() as client:
+        assert client.read(client.open("plant")) == [b"one", b"two"]
+
+
+def test_a_directory_at_rest_is_backed_up_and_compacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    with running(data) as server:
+        with server.client() as client:
+            client.append(client.open("plant", ShardConfig()), b"one")
+        assert server.stop() == 0
+    out, _ = journal(capsys, "backup", data, backup)
+    assert out.startswith("backup 1")
+    out, _ = journal(capsys, "compact", data)
+    assert out.startswith(f"{data}: gained ")
+    out, _ = journal(capsys, "compact", data, "--json")
+    assert json.loads(out)["removed_files"] == 0
+    out, _ = journal(capsys, "restore", backup, tmp_path / "restored", "--json")
+    assert json.loads(out)["number"] == 1
+    with running(data) as server, server.client() as client:
+        assert client.read(client.open("plant")) == [b"one"]
+
+
+def test_what_cannot_be_is_one_line_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    with running(data) as server:
+        _, errors = journal(capsys, "compact", data, status=1)
+        assert "stop that process" in errors
+        assert server.stop() == 0
+    for arguments, said in (
+        (("backup", tmp_path / "nowhere", backup), "not a data directory"),
+        (("restore", tmp_path, tmp_path / "restored"), "holds no backups"),
+        (("restore", data, tmp_path / "restored"), "holds no backups"),
+        (("compact", tmp_path), "not a data directory"),
+    ):
+        _, errors = journal(capsys, *arguments, status=1)
+        assert said in errors
+        assert errors.count("\n") == 1
+    _, errors = journal(capsys, "backup", data, backup, "--keep", 0, status=2)
+    assert "--keep 0" in errors
+
+
+def test_a_directory_held_by_who_serves_nobody_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    with running(data) as server:
+        assert server.stop() == 0
+    lock = OsFileSystem().lock(str(data))
+    try:
+        _, errors = journal(capsys, "backup", data, tmp_path / "backup", status=1)
+    finally:
+        lock.release()
+    assert "by a process that no client can reach" in errors
+    assert not (tmp_path / "backup").exists()
+
+
+def test_the_server_of_another_directory_is_not_backed_up_in_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(tmp_path / "data") as server, running(tmp_path / "other") as other:
+        address = f"127.0.0.1:{other.ports['tcp']}"
+        _, errors = journal(capsys, "backup", tmp_path / "data", tmp_path / "backup", "--server", address, status=1)
+        assert "the directory belongs to node" in errors
+        assert not (tmp_path / "backup").exists()
+        journal(
+            capsys, "backup", tmp_path / "data", tmp_path / "backup", "--server", f"127.0.0.1:{server.ports['tcp']}"
+        )

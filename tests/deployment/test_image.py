@@ -1,0 +1,122 @@
+"""The container image, as far as it can be judged without a container: what goes in, who runs it, and the wheel."""
+
+from __future__ import annotations
+
+import configparser
+import email
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from journal.config import ServerConfig
+
+REPOSITORY = Path(__file__).parents[2]
+DOCKERFILE = re.sub(r"\\\n", "", (REPOSITORY / "Dockerfile").read_text())
+SETTINGS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+PACKAGES: list[str] = SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+def instructions(name: str) -> list[str]:
+    return re.findall(rf"^{name} (.+)$", DOCKERFILE, re.MULTILINE)
+
+
+def test_everything_that_is_copied_is_there() -> None:
+    sources = [source for line in instructions("COPY") if "--from" not in line for source in line.split()[:-1]]
+    assert len(sources) > len(PACKAGES)
+    for source in sources:
+        assert (REPOSITORY / source).exists(), source
+
+
+def test_nothing_runs_as_root_and_the_data_is_its_own() -> None:
+    last_stage = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
+    assert re.search(r"^USER journal$", last_stage, re.MULTILINE)
+    assert last_stage.index("USER journal") < last_stage.index("ENTRYPOINT")
+    assert "--owner journal --group journal /data" in last_stage
+    assert re.search(r"^VOLUME /data$", last_stage, re.MULTILINE)
+
+
+def test_only_what_was_installed_with_hashes_gets_into_the_image() -> None:
+    assert instructions("COPY")[-1] == "--from=build /opt/journal /opt/journal"
+    for command in re.findall(r"(?:pip install|pip sync)[^&\n]*", DOCKERFILE):
+        assert "--require-hashes" in command or ("--no-deps" in command and "dist/*.whl" in command), command
+
+
+def test_the_health_check_asks_where_the_server_listens() -> None:
+    (check,) = instructions("HEALTHCHECK")
+    assert f"http://{ServerConfig().listen.http}/livez" in check
+    (ports,) = instructions("EXPOSE")
+    listen = ServerConfig().listen
+    assert {listen.tcp.rpartition(":")[2], listen.http.rpartition(":")[2]} <= set(ports.split())
+
+
+def test_it_is_stopped_as_the_server_expects() -> None:
+    assert instructions("STOPSIGNAL") == ["SIGTERM"]
+    assert instructions("ENTRYPOINT")[0].startswith("[")  # a shell in between would not pass the signal on
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the image's first stage builds, by the same command."""
+    place = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place)],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    (built,) = place.glob("*.whl")
+    return built
+
+
+def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    tracked = subprocess.run(
+        ["git", "ls-files", *PACKAGES, "pyspark_journal.py"],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert names == set(tracked)
+    packages = {str(Path(name).parent) for name in names if name.endswith("/__init__.py")}
+    assert {"broker_adapter/mqtt/codec", "broker_adapter/sinks", "broker_adapter/bridge", "journal/backup"} <= packages
+
+
+def test_the_entry_points_of_the_wheel_are_found(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked somewhere else, each one is imported; nothing of this working directory is in reach."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (metadata,) = tmp_path.glob("*.dist-info")
+    points = configparser.ConfigParser()
+    points.read(metadata / "entry_points.txt")
+    targets = [target for section in points.sections() for _, target in points.items(section)]
+    assert len(targets) >= 9
+    program = (
+        "import importlib, sys\n"
+        "for target in sys.argv[1:]:\n"
+        "    module, _, name = target.partition(':')\n"
+        "    found = importlib.import_module(module)\n"
+        "    assert found.__file__.startswith(sys.path[0]), found.__file__\n"
+        "    getattr(found, name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[0] = {str(tmp_path)!r}\n{program}", *targets],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = email.message_from_string((metadata / "METADATA").read_text())
+    assert told["Name"] == SETTINGS["project"]["name"]
+    assert (metadata / "licenses" / "LICENSE").exists()

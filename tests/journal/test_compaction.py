@@ -1,0 +1,106 @@
+"""Compacting removes what no record knows and nothing else, and leaves a damaged directory alone."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from journal.check import check_directory
+from journal.compaction import compact
+from journal.engine import open_engine
+from shards.errors import CorruptionError, DataDirectoryError
+from shards.file_system import OsFileSystem
+from shards.model import ShardConfig
+from tests.journal.engines import append, config, values_of
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> Path:
+    """A directory with a sealed segment and a log, and much in the views that was deleted again."""
+    directory = tmp_path / "data"
+    async with open_engine(str(directory), config()) as engine:
+        await engine.control.create_shard("plant", ShardConfig())
+        await append(engine, "plant", b"sealed" * 1000)
+        await engine.seal("plant", wait=True)
+        await append(engine, "plant", b"in the log" * 1000)
+        for number in range(300):
+            await engine.control.put_state(b"%d" % number, random.Random(number).randbytes(500), None, 0)
+    async with open_engine(str(directory), config()) as engine:
+        for number in range(300):
+            await engine.control.delete_state(b"%d" % number, None)
+    return directory
+
+
+def leave_behind(data: Path) -> dict[Path, int]:
+    """Files as crashes and files put back from elsewhere leave them: of a deleted shard, and a replaced log."""
+    (log,) = data.glob("log/*/*.log")
+    (sealed,) = data.glob("sealed/*/*.parquet")
+    left = {
+        data / "log/fe/00000000000000fe-00000000000000000000.log": log,
+        data / "log/fe/00000000000000fe-00000000000000000000.index": log,
+        sealed.with_name(f"{sealed.name[:-24]}00000000000000fe.parquet"): sealed,
+        data / "sealed/shard=gone" / sealed.name: sealed,
+    }
+    for path, source in left.items():
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(source, path)
+    return {path: path.stat().st_size for path in left}
+
+
+def digests(data: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for name in ("log", "sealed")
+        for path in (data / name).rglob("*")
+        if path.is_file()
+    }
+
+
+async def test_what_no_record_knows_goes_and_the_rest_stays_as_it_is(data: Path) -> None:
+    before = digests(data)
+    left = leave_behind(data)
+    (data / "sealed/notes.txt").write_text("of the operator")
+    compacted = await compact(str(data), config())
+    assert (compacted.removed_files, compacted.removed_bytes) == (4, sum(left.values()))
+    assert compacted.views_after_bytes < compacted.views_before_bytes
+    assert compacted.gained_bytes > compacted.removed_bytes
+    (data / "sealed/notes.txt").unlink()
+    assert digests(data) == before
+    assert not (data / "sealed/shard=gone").exists()
+    report = check_directory(str(data))
+    assert (report.damages, report.notes) == ([], [])
+    async with open_engine(str(data), config()) as engine:
+        assert await values_of(engine, "plant") == [b"sealed" * 1000, b"in the log" * 1000]
+        assert engine.control.scan_state(b"", None, 10) == []
+
+
+async def test_a_second_time_there_is_nothing_to_gain(data: Path) -> None:
+    await compact(str(data), config())
+    again = await compact(str(data), config())
+    assert again.removed_files == 0
+    assert abs(again.views_before_bytes - again.views_after_bytes) < 4096
+
+
+async def test_a_damaged_directory_is_left_alone(data: Path) -> None:
+    left = leave_behind(data)
+    (log,) = [path for path in data.glob("log/*/*.log") if path not in left]
+    content = bytearray(log.read_bytes())
+    content[200] ^= 1
+    log.write_bytes(content)
+    before = digests(data)
+    with pytest.raises(CorruptionError, match="nothing was changed"):
+        await compact(str(data), config())
+    assert digests(data) == before
+
+
+async def test_a_directory_in_use_is_refused(data: Path) -> None:
+    lock = OsFileSystem().lock(str(data))
+    try:
+        with pytest.raises(DataDirectoryError, match="in use"):
+            await compact(str(data), config())
+    finally:
+        lock.release()

@@ -1,0 +1,195 @@
+"""A snapshot holds what was acknowledged before it, and stays as it is while the engine goes on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+
+from journal.check import check_directory
+from journal.engine import Engine, open_engine
+from journal.maintenance import Maintenance
+from shards.errors import DiskFullError, OverloadedError, StorageFailedError
+from shards.file_system import OsFileSystem
+from shards.model import Mode, ShardConfig
+from tests.journal.engines import append, config, values_of
+from tests.server.serving import serving
+
+
+async def fill(engine: Engine, count: int = 200) -> list[bytes]:
+    """Records in two segments, one of them sealed; a cursor and a key of state."""
+    values = [b"%d" % number * 50 for number in range(count)]
+    await engine.control.create_shard("plant", ShardConfig(segment_bytes=1 << 20))
+    await append(engine, "plant", *values[: count // 2])
+    await engine.seal("plant", wait=True)
+    await append(engine, "plant", *values[count // 2 :])
+    await engine.control.commit_cursor("plant", "reader", 7, None)
+    await engine.control.put_state(b"key", b"value", None, 0)
+    return values
+
+
+async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tmp_path: Path) -> None:
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        values = await fill(engine)
+        (tmp_path / "data/sealed/notes.txt").write_text("of the operator, and nobody's business")
+        async with engine.snapshots.take() as snapshot:
+            assert snapshot.lsn == engine.committer.journal_lsn
+            await append(engine, "plant", b"too late")
+            await engine.control.put_state(b"key", b"too late", None, 0)
+            shutil.copytree(snapshot.path, tmp_path / "copy")
+        assert not Path(snapshot.path).exists()
+        assert list((tmp_path / "data/snapshots").iterdir()) == []
+        newest_us = engine.now_us()
+
+    assert check_directory(str(tmp_path / "copy")).damages == []
+    async with open_engine(str(tmp_path / "copy"), config()) as copy:
+        assert copy.node_id == engine.node_id
+        assert copy.recovery.truncated_bytes == 0
+        assert copy.committer.next_lsn > snapshot.lsn
+        assert await values_of(copy, "plant") == values
+        assert copy.control.get_state(b"key").value == b"value"  # type: ignore[union-attr]
+        assert copy.control.get_cursor("plant", "reader").offset == 7  # type: ignore[union-attr]
+        await append(copy, "plant", b"another way")
+        assert copy.now_us() >= newest_us
+    assert check_directory(str(tmp_path / "copy")).damages == []
+
+
+async def test_what_is_dropped_meanwhile_stays_in_the_snapshot(tmp_path: Path) -> None:
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        values = await fill(engine)
+        async with engine.snapshots.take() as snapshot:
+            await engine.control.delete_shard("plant")
+            await engine.control.create_shard("plant", ShardConfig())
+            await append(engine, "plant", b"of a new life")
+            # Everything that takes files away: a checkpoint recycles the journal, and removes what was dropped.
+            for _ in range(3):
+                await engine.maintenance.after_checkpoint(trio.lowlevel.checkpoint)
+            assert list((tmp_path / "data/sealed").iterdir()) == []
+            shutil.copytree(snapshot.path, tmp_path / "copy")
+    assert check_directory(str(tmp_path / "copy")).damages == []
+    async with open_engine(str(tmp_path / "copy"), config()) as copy:
+        assert await values_of(copy, "plant") == values
+
+
+async def test_what_is_in_memory_only_is_not_in_it_and_its_offsets_are_not_given_again(tmp_path: Path) -> None:
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        await engine.control.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
+        await append(engine, "volatile", b"gone", b"gone")
+        async with engine.snapshots.take() as snapshot:
+            shutil.copytree(snapshot.path, tmp_path / "copy")
+    async with open_engine(str(tmp_path / "copy"), config()) as copy:
+        assert await values_of(copy, "volatile") == []
+        assert copy.table.by_name("volatile").published_offset >= 2
+
+
+async def test_an_empty_node_has_a_snapshot_too(tmp_path: Path) -> None:
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        async with engine.snapshots.take() as snapshot:
+            assert snapshot.lsn == 0
+            shutil.copytree(snapshot.path, tmp_path / "copy")
+    assert check_directory(str(tmp_path / "copy")).damages == []
+
+
+async def test_one_snapshot_at_a_time(tmp_path: Path) -> None:
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        async with engine.snapshots.take():
+            with pytest.raises(OverloadedError, match="another backup"):
+                async with engine.snapshots.take():
+                    raise AssertionError
+        async with engine.snapshots.take() as again:
+            assert Path(again.path).is_dir()
+
+
+async def test_a_snapshot_that_cannot_be_made_is_no_failure_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        await fill(engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(OsFileSystem, "link", refuse)
+            with pytest.raises(StorageFailedError, match="the server goes on without it"):
+                async with engine.snapshots.take():
+                    raise AssertionError
+        assert list((tmp_path / "data/snapshots").iterdir()) == []
+        await append(engine, "plant", b"still alive")
+        assert engine.failure is None
+        async with engine.snapshots.take() as snapshot:
+            assert Path(snapshot.path).is_dir()
+
+
+async def test_without_a_checkpoint_there_is_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(self: Maintenance, *, least_bytes: int = 0) -> bool:
+        return False
+
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(Maintenance, "flush", full)
+            with pytest.raises(DiskFullError):
+                async with engine.snapshots.take():
+                    raise AssertionError
+
+
+async def test_a_start_removes_what_a_killed_server_left(tmp_path: Path) -> None:
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        values = await fill(engine)
+        async with engine.snapshots.take() as snapshot:
+            shutil.copytree(snapshot.path, tmp_path / "left")
+    shutil.copytree(tmp_path / "left", tmp_path / "data/snapshots/0badcafe")
+    shutil.copytree(tmp_path / "left/log", tmp_path / "data/snapshots/1badcafe.gone/log")
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        assert list((tmp_path / "data/snapshots").iterdir()) == []
+        assert await values_of(engine, "plant") == values
+
+
+async def test_appends_go_on_while_snapshots_are_made(tmp_path: Path) -> None:
+    """Each snapshot has all that was acknowledged before it, and a whole prefix of the rest."""
+    acknowledged = 0
+    taken: list[tuple[int, str]] = []
+    async with open_engine(str(tmp_path / "data"), config(journal_file_bytes=64 * 1024)) as engine:
+        await engine.control.create_shard("plant", ShardConfig(segment_bytes=64 * 1024))
+
+        async def write() -> None:
+            nonlocal acknowledged
+            while True:
+                await append(engine, "plant", b"%06d" % acknowledged * 20)
+                acknowledged += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            for number in range(4):
+                while acknowledged < 200 * (number + 1):
+                    await trio.sleep(0.001)
+                before = acknowledged
+                async with engine.snapshots.take() as snapshot:
+                    copy = str(tmp_path / f"copy-{number}")
+                    await trio.to_thread.run_sync(shutil.copytree, snapshot.path, copy)
+                taken.append((before, copy))
+            nursery.cancel_scope.cancel()
+    for before, path in taken:
+        assert check_directory(path).damages == []
+        async with open_engine(path, config(journal_file_bytes=64 * 1024)) as copied:
+            values = await values_of(copied, "plant")
+            assert len(values) >= before
+            assert values == [b"%06d" % number * 20 for number in range(len(values))]
+
+
+async def test_over_the_wire_it_is_held_as_long_as_the_connection(tmp_path: Path) -> None:
+    from journal.client import open_client
+
+    async with serving(tmp_path) as served:
+        async with open_client(served.address) as client:
+            reply = await client.snapshot()
+            assert Path(reply.path).is_absolute()
+            assert (Path(reply.path) / "FORMAT").exists()
+            async with open_client(served.address) as second:
+                with pytest.raises(OverloadedError):
+                    await second.snapshot()
+            assert (Path(reply.path) / "FORMAT").exists()
+        with trio.fail_after(5):
+            while Path(reply.path).parent.exists() and list(Path(reply.path).parent.iterdir()):
+                await trio.sleep(0.01)

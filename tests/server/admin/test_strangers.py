@@ -1,0 +1,145 @@
+"""A stranger gets nowhere over HTTP: every endpoint, by who is nobody, and by who may something else."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from journal.access_settings import QuotaTable
+from journal.server.admin.endpoints import ENDPOINTS
+from tests.server.admin.test_api import admin
+from tests.server.json_protocol.talking import talking
+from tests.server.people import EXPIRED_TOKEN, PASSWORD, TOKEN, guarded, rule
+from tests.server.serving import Served
+
+RULES: Final = (
+    rule("elsewhere/#", principal="anna"),
+    rule("#", principal="admin"),
+    rule("#", principal="robot", actions=("read",)),
+)
+NAMED: Final = {"params": {"name": "plant/1"}}
+REQUESTS: Final[dict[str, dict[str, Any]]] = {
+    "list_shards": {"params": {"filter": "plant/#"}},
+    "create_shard": {"json": {"name": "plant/2"}},
+    "describe_shard": NAMED,
+    "configure_shard": {**NAMED, "json": {"segment_bytes": 1_000_000}},
+    "delete_shard": NAMED,
+    "set_mode": {**NAMED, "json": {"mode": "memory"}},
+    "seal": NAMED,
+    "trim": {**NAMED, "json": {"before_offset": 1}},
+    "list_cursors": {"params": {"filter": "plant/#"}},
+    "cursor_delete": {"params": {"shard": "plant/1", "name": "c"}},
+    "list_connections": {},
+    "list_subscriptions": {},
+    "describe_node": {},
+}
+READING: Final = {"list_shards", "describe_shard", "list_cursors"}
+"""What who may read may look at, without being an administrator."""
+
+
+def test_the_table_has_every_endpoint() -> None:
+    assert set(REQUESTS) == {endpoint.name for endpoint in ENDPOINTS}
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+ADMIN: Final = basic("admin", PASSWORD)
+
+
+@asynccontextmanager
+async def plant(path: Path, **changes: Any) -> AsyncIterator[Served]:
+    async with guarded(path, *RULES, **changes) as served:
+        async with talking(served, user="admin", password=PASSWORD) as talker:
+            await talker.append("plant/1", "secret", create={})
+        await served.engine.control.commit_cursor("plant/1", "c", 0, None)
+        yield served
+
+
+def untouched(served: Served) -> None:
+    info = served.engine.table.by_name("plant/1").info(with_segments=True)
+    assert (info.start_offset, info.config.mode, info.config.segment_bytes, len(info.segments)) == (0, "file", 0, 1)
+    assert [cursor.name for cursor in served.engine.control.list_cursors("plant/1")] == ["c"]
+    assert len(served.engine.table.catalogue) == 1
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        None,
+        basic("anna", "guess"),
+        basic("eve", PASSWORD),
+        basic("admin", ""),
+        f"Bearer {EXPIRED_TOKEN}",
+        "Bearer guess",
+        "Bearer",
+        f"Bearer {PASSWORD}",
+    ],
+)
+async def test_who_cannot_show_who_it_is_may_do_nothing(tmp_path: Path, credentials: str | None) -> None:
+    headers = {} if credentials is None else {"authorization": credentials}
+    async with plant(tmp_path) as served, admin(served, **headers) as client:
+        for endpoint in ENDPOINTS:
+            answer = await client.request(endpoint.method, endpoint.path, **REQUESTS[endpoint.name])
+            assert (answer.status_code, answer.json()["code"]) == (401, "authentication_failed"), endpoint.name
+            assert "Bearer" in answer.headers["www-authenticate"]
+        untouched(served)
+
+
+async def test_who_may_something_elsewhere_may_nothing_here(tmp_path: Path) -> None:
+    async with plant(tmp_path) as served, admin(served, authorization=basic("anna", PASSWORD)) as client:
+        for endpoint in ENDPOINTS:
+            answer = await client.request(endpoint.method, endpoint.path, **REQUESTS[endpoint.name])
+            assert (answer.status_code, answer.json()["code"]) == (403, "not_authorized"), endpoint.name
+        untouched(served)
+        assert (await client.post("/shards", json={"name": "elsewhere/1"})).status_code == 201
+        assert (await client.get("/shards", params={"filter": "elsewhere/#"})).status_code == 200
+
+
+async def test_who_may_read_looks_and_changes_nothing(tmp_path: Path) -> None:
+    async with plant(tmp_path) as served, admin(served, authorization=f"Bearer {TOKEN}") as client:
+        for endpoint in ENDPOINTS:
+            answer = await client.request(endpoint.method, endpoint.path, **REQUESTS[endpoint.name])
+            assert answer.status_code == (200 if endpoint.name in READING else 403), endpoint.name
+        untouched(served)
+
+
+async def test_what_was_done_is_recorded_with_what_came_of_it(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with plant(tmp_path, access__audit_file=str(audit)) as served:
+        async with admin(served, authorization=ADMIN) as client:
+            for endpoint in ENDPOINTS:
+                await client.request(endpoint.method, endpoint.path, **REQUESTS[endpoint.name])
+        async with admin(served, authorization=f"Bearer {TOKEN}") as client:
+            await client.delete("/shard", **NAMED)
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["principal"], line["act"], line["target"], line["outcome"]) for line in lines] == [
+        ("admin", "create_shard", "plant/2", "ok"),
+        ("admin", "configure_shard", "plant/1", "ok"),
+        ("admin", "delete_shard", "plant/1", "ok"),
+        ("admin", "set_mode", "plant/1", "shard_not_found"),
+        ("admin", "seal", "plant/1", "shard_not_found"),
+        ("admin", "trim", "plant/1", "shard_not_found"),
+        ("admin", "cursor_delete", "plant/1", "shard_not_found"),
+        ("robot", "delete_shard", "plant/1", "not_authorized"),
+    ]
+    assert all(line["peer"].startswith("127.0.0.1:") for line in lines)
+
+
+async def test_the_quota_of_shards_holds_here_too(tmp_path: Path) -> None:
+    quota = QuotaTable(principal="anna", topics=("elsewhere/#",), shards=1)
+    async with plant(tmp_path, quotas=(quota,)) as served:
+        async with admin(served, authorization=basic("anna", PASSWORD)) as client:
+            assert (await client.post("/shards", json={"name": "elsewhere/1"})).status_code == 201
+            refused = await client.post("/shards", json={"name": "elsewhere/2"})
+            assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+            assert refused.headers["retry-after"] == "1"
+        async with admin(served, authorization=ADMIN) as client:
+            assert (await client.post("/shards", json={"name": "plant/2"})).status_code == 201

@@ -1,0 +1,251 @@
+"""What changes while a server runs: users, rules and certificates; what is recorded; what quotas do to whom."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from journal.access.tokens import TokenHash
+from journal.access.users import Cost, PasswordHash, write_user
+from journal.access_settings import QuotaTable
+from journal.client import open_client
+from journal.config import ServerConfig
+from journal.protocol import Op, decode_error, messages
+from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError
+from journal.server.guard import read
+from shards.model import Mode
+from tests.server.people import PASSWORD, TOKEN, guarded, rule, write_people
+from tests.server.serving import TIMEOUT_S, RawClient, Served, batch_of, serving, small_config
+
+
+def take_over(served: Served, config: ServerConfig) -> None:
+    """What SIGHUP does."""
+    served.server.take_over(read(config))
+
+
+async def told_at_the_end(client: RawClient) -> Exception:
+    """Why the server closed the connection."""
+    last = (await client.receive_until_closed())[-1]
+    return decode_error(last.status, last.body)
+
+
+async def test_whose_password_changed_must_come_again_and_others_stay(tmp_path: Path) -> None:
+    people = write_people(tmp_path)
+    async with (
+        serving(tmp_path, **people) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+        served.client(token=TOKEN) as robot,
+    ):
+        handle = await bob.open("x")
+        write_user(people["access__users_file"], "anna", PasswordHash.of(b"changed", Cost(2, 1, 1)))
+        take_over(served, small_config(**people))
+        assert isinstance(await told_at_the_end(anna), AuthenticationError)
+        await bob.append_values(handle, b"value")
+        await robot.call(Op.PING)
+        with pytest.raises(AuthenticationError):
+            async with served.client(user="anna", password=PASSWORD):
+                pass
+        async with served.client(user="anna", password="changed"):
+            pass
+        Path(people["access__tokens_file"]).write_text("")
+        take_over(served, small_config(**people))
+        assert isinstance(await told_at_the_end(robot), AuthenticationError)
+
+
+async def test_changed_rules_hold_for_handles_and_subscriptions_that_are_open(tmp_path: Path) -> None:
+    people = write_people(tmp_path)
+    async with (
+        serving(tmp_path, **people) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+    ):
+        handle = await anna.open("x")
+        await anna.append_values(handle, b"value")
+        subscription = messages.SubscribeRequest(1, credit_bytes=1 << 20, start="latest", filter="#")
+        await bob.call(Op.SUBSCRIBE, subscription)
+        take_over(served, small_config(**people, access__rules=(rule("x", actions=("read",)),)))
+        assert isinstance(await told_at_the_end(bob), NotAuthorizedError)
+        with pytest.raises(NotAuthorizedError, match="may not append 'x'"):
+            await anna.append_values(handle, b"value")
+        assert await anna.read_values(handle) == [b"value"]
+        take_over(served, small_config(**people, access__rules=(rule("x", actions=("append",)),)))
+        await anna.append_values(handle, b"again")
+        with pytest.raises(NotAuthorizedError, match="may not read"):
+            await anna.fetch(handle, 0)
+
+
+async def test_who_came_in_unasked_leaves_when_credentials_are_asked_for(tmp_path: Path) -> None:
+    people = write_people(tmp_path)
+    async with serving(tmp_path) as served, served.client() as stranger:
+        take_over(served, small_config(**people))
+        assert isinstance(await told_at_the_end(stranger), AuthenticationError)
+
+
+async def test_a_connection_ends_with_its_token(tmp_path: Path) -> None:
+    people = write_people(tmp_path)
+    tokens = Path(people["access__tokens_file"])
+    tokens.write_text(TokenHash.of("robot", TOKEN, float(int(time.time()) + 2)).format())
+    async with serving(tmp_path, **people) as served, served.client(token=TOKEN) as robot:
+        await robot.call(Op.PING)
+        error = await told_at_the_end(robot)
+        assert isinstance(error, AuthenticationError)
+        assert "expired" in str(error)
+
+
+async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    rules = (rule("#", principal="admin"), rule("x", actions=("append",)))
+    async with guarded(tmp_path, *rules, access__audit_file=str(audit)) as served:
+        async with served.client(user="admin", password=PASSWORD) as admin:
+            await admin.call(Op.CREATE_SHARD, messages.CreateShardRequest("x"))
+            await admin.append_values(await admin.open("x"), b"value")
+            await admin.call(Op.SET_MODE, messages.SetModeRequest("x", Mode.FILE))
+            await admin.call(Op.TRIM, messages.TrimRequest("x", 1))
+        async with served.client(user="anna", password=PASSWORD) as anna:
+            with pytest.raises(NotAuthorizedError):
+                await anna.call(Op.DELETE_SHARD, messages.NameRequest("x"))
+        with pytest.raises(AuthenticationError):
+            async with served.client(user="admin", password="guess"):
+                pass
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["principal"], line["act"], line["target"], line["outcome"]) for line in lines] == [
+        ("admin", "create_shard", "x", "ok"),
+        ("admin", "set_mode", "x", "ok"),
+        ("admin", "trim", "x", "ok"),
+        ("anna", "delete_shard", "x", "not_authorized"),
+    ]
+    assert all(line["peer"].startswith("127.0.0.1:") and line["time_us"] > 1_700_000_000_000_000 for line in lines)
+    assert PASSWORD not in audit.read_text()
+
+
+async def test_a_moved_audit_log_begins_anew_and_loses_nothing(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with serving(tmp_path, access__audit_file=str(audit)) as served, served.client() as client:
+        await client.call(Op.CREATE_SHARD, messages.CreateShardRequest("a"))
+        audit.rename(tmp_path / "old")
+        await client.call(Op.CREATE_SHARD, messages.CreateShardRequest("b"))
+        served.server.guard.audit.reopen()
+        await client.call(Op.CREATE_SHARD, messages.CreateShardRequest("c"))
+    assert [json.loads(line)["target"] for line in (tmp_path / "old").read_text().splitlines()] == ["a", "b"]
+    assert json.loads(audit.read_text())["target"] == "c"
+
+
+# Quotas
+
+
+async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_left_is_free(tmp_path: Path) -> None:
+    async with guarded(tmp_path, quotas=(QuotaTable(connections=2),)) as served:
+        async with served.client(user="anna", password=PASSWORD) as first:
+            async with served.client(user="anna", password=PASSWORD):
+                with pytest.raises(QuotaExceededError, match=r"quotas.connections allows 2"):
+                    async with served.client(user="anna", password=PASSWORD):
+                        pass
+                async with served.client(user="bob", password=PASSWORD):
+                    pass
+            with trio.fail_after(TIMEOUT_S):
+                while True:
+                    try:
+                        async with served.client(user="anna", password=PASSWORD):
+                            break
+                    except QuotaExceededError:
+                        await trio.sleep(0.01)
+            await first.call(Op.PING)
+
+
+async def test_a_client_beyond_the_quota_comes_again_until_there_is_a_place(tmp_path: Path) -> None:
+    async with guarded(tmp_path, quotas=(QuotaTable(connections=1),)) as served, trio.open_nursery() as nursery:
+        connected = trio.Event()
+
+        async def come() -> None:
+            credentials = {"user": "anna", "password": PASSWORD}
+            async with open_client(served.address, credentials=credentials, backoff_max_s=0.1):
+                connected.set()
+
+        async with served.client(user="anna", password=PASSWORD):
+            nursery.start_soon(come)
+            with trio.move_on_after(0.3):
+                await connected.wait()
+            assert not connected.is_set()
+        with trio.fail_after(TIMEOUT_S):
+            await connected.wait()
+
+
+async def test_shards_beyond_the_quota_are_refused_also_many_at_once(tmp_path: Path) -> None:
+    quota = QuotaTable(topics=("of/%u/#",), shards=3)
+    async with (
+        guarded(tmp_path, quotas=(quota,)) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+    ):
+        requests = [
+            anna.start(Op.CREATE_SHARD, messages.CreateShardRequest(f"of/anna/{number}")) for number in range(10)
+        ]
+        await anna.send(*(frame for _, frame in requests))
+        made = []
+        for correlation, _ in requests:
+            try:
+                made.append((await anna.reply_to(Op.CREATE_SHARD, correlation)).name)
+            except QuotaExceededError:
+                continue
+        assert len(made) == 3
+        with pytest.raises(QuotaExceededError, match=r"quotas.shards allows 3"):
+            await anna.open("of/anna/x")
+        await anna.open(made[0])
+        await anna.open("elsewhere")
+        await bob.open("of/bob/0")
+
+
+async def test_bytes_beyond_the_quota_are_refused_until_there_is_room_and_others_are_not(tmp_path: Path) -> None:
+    quota = QuotaTable(topics=("of/%u/#",), stored_bytes=100_000)
+    async with (
+        guarded(tmp_path, quotas=(quota,)) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+    ):
+        handle, other = await anna.open("of/anna/x"), await bob.open("of/bob/x")
+        with (
+            trio.fail_after(TIMEOUT_S),
+            pytest.raises(QuotaExceededError, match=r"quotas.stored_bytes"),
+        ):
+            while True:
+                await anna.append(handle, batch_of(b"x" * 20_000))
+                await trio.sleep(0.05)
+        assert (await anna.fetch(handle, 0)).batches
+        await bob.append_values(other, b"value")
+        await anna.call(Op.DELETE_SHARD, messages.NameRequest("of/anna/x"))
+        handle = await anna.open("of/anna/y")
+        with trio.fail_after(TIMEOUT_S):
+            while True:
+                try:
+                    await anna.append_values(handle, b"value")
+                    break
+                except QuotaExceededError:
+                    await trio.sleep(0.05)
+
+
+async def test_who_is_over_its_rate_waits_and_nobody_else_does(tmp_path: Path) -> None:
+    quotas = (QuotaTable("anna", bytes_per_s=200_000), QuotaTable("bob", requests_per_s=1_000_000))
+    async with (
+        guarded(tmp_path, quotas=quotas) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+    ):
+        handle, other = await anna.open("x"), await bob.open("y")
+        started = trio.current_time()
+        for _ in range(5):
+            await anna.append(handle, batch_of(b"x" * 100_000))
+        # A burst of 200,000 is free; the last of the rest is paid for after its answer.
+        assert trio.current_time() - started > 0.9
+        started = trio.current_time()
+        for _ in range(20):
+            await bob.append(other, batch_of(b"x" * 100_000))
+        assert trio.current_time() - started < 0.9
+        started = trio.current_time()
+        for _ in range(3):
+            await anna.fetch(handle, 0, max_bytes=100_000)
+        assert trio.current_time() - started > 0.5, "what is read counts, too"

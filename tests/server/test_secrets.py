@@ -1,0 +1,168 @@
+"""A server as a process with TLS and users: commands reach it, SIGHUP changes who may, and no secret shows anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from journal.access.users import Cost, PasswordHash, write_user
+from tests.server.people import AUTHORITY, EXPIRED_TOKEN, PASSWORD, TOKEN, write_people, write_server_certificate
+
+PATIENCE_S = 30.0
+_COMMAND = [sys.executable, "-m", "journal.cli.main"]
+
+
+class Process:
+    """A running `journal serve`."""
+
+    def __init__(self, path: Path, config: str) -> None:
+        self._log = (path / "log").open("w+")
+        (path / "journal.toml").write_text(config)
+        self.process = subprocess.Popen(
+            [*_COMMAND, "serve", "--data", str(path / "data"), "--config", str(path / "journal.toml")],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        assert ready.startswith("ready"), self.log
+        self.address = next(word for word in ready.split() if word.startswith("tcp=")).removeprefix("tcp=")
+
+    @property
+    def log(self) -> str:
+        return Path(self._log.name).read_text()
+
+    def close(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._log.close()
+
+    def reload(self, *, expect: str) -> None:
+        """Send SIGHUP and wait until the server says what came of it."""
+        before = self.log.count(expect)
+        self.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + PATIENCE_S
+        while self.log.count(expect) == before:
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)
+
+    def command_lines(self) -> str:
+        """What everybody on the machine sees of the server and of this process's other children."""
+        pids = [pid for pid in os.listdir("/proc") if pid.isdigit()]
+        found = []
+        for pid in pids:
+            try:
+                found.append(Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
+            except OSError:
+                continue  # It ended meanwhile.
+        return "\n".join(found)
+
+
+@contextmanager
+def served(path: Path, settings: dict[str, object]) -> Iterator[Process]:
+    sections: dict[str, list[str]] = {"listen": ['tcp = "127.0.0.1:0"', 'websocket = ""', 'http = ""']}
+    for name, value in settings.items():
+        section, _, key = name.partition("__")
+        sections.setdefault(section, []).append(f'{key} = "{value}"')
+    text = "\n".join(f"[{section}]\n" + "\n".join(lines) for section, lines in sections.items())
+    server = Process(path, text)
+    try:
+        yield server
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        status = server.process.wait(PATIENCE_S)
+        log = server.log
+        server.close()
+        assert status == 0, log
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def journal(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_COMMAND, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_commands_reach_a_server_with_tls_and_users_and_no_secret_shows(tmp_path: Path) -> None:
+    settings = {**write_people(tmp_path), **write_server_certificate(tmp_path)}
+    secret, ca = tmp_path / "secret", tmp_path / "trusted.pem"
+    secret.write_text(PASSWORD)
+    ca.write_bytes(AUTHORITY.cert_pem.bytes())
+    with served(tmp_path, settings) as server:
+        url = f"journals://anna@{server.address}?ca_file={ca}"
+        with_file = f"{url}&password_file={secret}"
+        assert journal("shard", "create", "x", "--server", with_file).returncode == 0
+        assert journal("shard", "list", JOURNAL_SERVER=url, JOURNAL_PASSWORD=PASSWORD).returncode == 0
+        by_token = f"journals://{server.address}?ca_file={ca}"
+        assert journal("shard", "show", "x", "--server", by_token, JOURNAL_TOKEN=TOKEN).returncode == 0
+        told = [
+            journal("shard", "list", "--server", url, JOURNAL_PASSWORD="guess-of-eve"),
+            journal("shard", "list", "--server", by_token, JOURNAL_TOKEN=EXPIRED_TOKEN),
+            journal("shard", "list", "--server", by_token, JOURNAL_TOKEN=""),
+            journal("shard", "list", "--server", f"journals://anna@{server.address}", JOURNAL_PASSWORD=PASSWORD),
+            journal("shard", "list", "--debug", "--server", url, JOURNAL_PASSWORD="guess-of-eve"),
+        ]
+        for one, expected in zip(
+            told,
+            ["wrong user name", "expired at 2001", "no credentials", "not to be trusted", "wrong user name"],
+            strict=True,
+        ):
+            assert one.returncode != 0
+            assert expected in one.stderr
+        everything = server.log + server.command_lines() + "".join(one.stdout + one.stderr for one in told)
+        for word in (PASSWORD, TOKEN, EXPIRED_TOKEN, "guess-of-eve"):
+            assert word not in everything
+        digests = [line.partition(":")[2] for name in ("users", "tokens") for line in lines_of(tmp_path / name)]
+        assert not any(digest.strip() in everything for digest in digests)
+
+
+def test_sighup_changes_who_may_and_what_is_wrong_changes_nothing(tmp_path: Path) -> None:
+    settings = {**write_people(tmp_path), "access__audit_file": tmp_path / "audit"}
+    with served(tmp_path, settings) as server:
+
+        def may(name: str, password: str) -> bool:
+            done = journal("shard", "list", "--server", f"{name}@{server.address}", JOURNAL_PASSWORD=password)
+            return done.returncode == 0
+
+        users = tmp_path / "users"
+        assert may("anna", PASSWORD)
+        kept = users.read_text()
+        users.write_text(kept + "no line at all\n")
+        server.reload(expect="everything stays as it was")
+        assert may("anna", PASSWORD)
+        users.write_text(kept)
+        write_user(str(users), "anna", None)
+        write_user(str(users), "carl", PasswordHash.of(b"new", Cost(2, 1, 1)))
+        server.reload(expect="reloaded")
+        assert not may("anna", PASSWORD)
+        assert may("carl", "new")
+        config = tmp_path / "journal.toml"
+        config.write_text(config.read_text() + '\n[[access.rules]]\npermission = "deny"\ntopics = "#"\n')
+        server.reload(expect="reloaded")
+        assert not may("carl", "new")
+        assert [line.count('"outcome":"ok"') for line in (tmp_path / "audit").read_text().splitlines()] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("arguments", [["--listen", "0.0.0.0:0"], ["--set", "listen.http=[::]:0"]])
+def test_a_server_that_asks_nobody_does_not_start_where_strangers_are(tmp_path: Path, arguments: list[str]) -> None:
+    done = journal("serve", "--data", str(tmp_path / "data"), *arguments)
+    assert done.returncode != 0
+    assert "is open to strangers" in done.stderr
+    assert not (tmp_path / "data").exists()
