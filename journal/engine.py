@@ -37,9 +37,10 @@ from journal.shard_table import ShardTable
 from journal.snapshots import Snapshots
 from journal.subscriptions import Subscriptions
 from journal.views import Views
+from shards.batch_header import BatchHeader
 from shards.chunks import ChunkPool
 from shards.clock import Clock, SystemClock
-from shards.errors import CorruptionError, OverloadedError, StorageError, StorageFailedError
+from shards.errors import CorruptionError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
@@ -191,7 +192,7 @@ class Engine:
             epochs=self.views.producers.epochs,
             load_producers=self._load_producers,
             open_segment=self._open_segment,
-            words=_words,
+            words=self._words,
             fold_words=lambda words: self.views.fold((), words),
             publishing=self.news.publishing,
         )
@@ -227,7 +228,7 @@ class Engine:
             maintenance=self.maintenance,
             table=self.table,
             begin_chunk=self.begin_chunk,
-            words=_words,
+            words=self._words,
         )
         self.sealing = Sealing(
             config=self.config.sealing,
@@ -446,9 +447,15 @@ class Engine:
         finally:
             self.appender.finish()
 
-
-def _words(shard: Shard, batch: memoryview) -> Words:
-    return words_of(shard.config, batch)
+    def _words(self, shard: Shard, batch: memoryview) -> Words:
+        """What of a batch goes into the shard's index: the one thing for which a server opens a body."""
+        raw_bytes, limit = BatchHeader.unpack(batch).raw_size, self.config.limits.max_batch_bytes
+        if raw_bytes > limit:
+            raise LimitExceededError(
+                f"record batch of {raw_bytes} bytes before compression is over the limit of {limit} for an indexed "
+                f"shard (limits.max_batch_bytes); split it"
+            )
+        return words_of(shard.config, batch)
 
 
 def _new_salt() -> int:

@@ -29,6 +29,8 @@ from shards.store import DirectoryStore
 
 _COPIED_AT_ONCE = 1 << 20
 _GONE = ".gone"
+_PATIENCE_S = 5.0
+"""How long one that wants a snapshot waits for the one that holds it, which may just be letting go."""
 
 
 @attrs.frozen(slots=True)
@@ -76,7 +78,7 @@ class Snapshots:
         self._store = store
         self._newest_lsn = newest_lsn
         self._limiter = trio.CapacityLimiter(1)
-        self._is_taken = False
+        self._turn = trio.Semaphore(1)
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[Snapshot]:
@@ -85,15 +87,11 @@ class Snapshots:
         Whatever was acknowledged as durable before is in it. What memory-mode shards hold in memory is not.
 
         Raises:
-            OverloadedError: Another one is held.
+            OverloadedError: Another one is held, and was not let go of within five seconds.
             DiskFullError: No checkpoint can be made.
             StorageFailedError: The disk failed, or refused the snapshot.
         """
-        if self._is_taken:
-            raise OverloadedError(
-                f"another backup is copying a snapshot of {self._directory.path}; wait until it is done, or end it"
-            )
-        self._is_taken = True
+        await self._take_turn()
         path = f"{self._directory.snapshots}/{secrets.token_hex(4)}"
         try:
             taken: list[Snapshot] = []
@@ -110,7 +108,15 @@ class Snapshots:
                 with trio.CancelScope(shield=True):
                     await self._off_loop(lambda: self._let_go(path))
         finally:
-            self._is_taken = False
+            self._turn.release()
+
+    async def _take_turn(self) -> None:
+        with trio.move_on_after(_PATIENCE_S) as waiting:
+            await self._turn.acquire()
+        if waiting.cancelled_caught:
+            raise OverloadedError(
+                f"another backup is copying a snapshot of {self._directory.path}; wait until it is done, or end it"
+            )
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work, limiter=self._limiter)

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest
+
+from journal.websocket_pieces import PieceBoundedConnection
 
 _RECEIVE_BYTES = 64 * 1024
 _CLOSING_S = 0.5
@@ -41,9 +43,10 @@ async def open_websocket(
     async with stream, trio.open_nursery() as nursery:
         try:
             with trio.fail_after(handshake_timeout_s):
-                request = await wrap_server_stream(
-                    nursery, stream, max_message_size=max_message_bytes, receive_buffer_size=_RECEIVE_BYTES
+                connection = PieceBoundedConnection(
+                    stream, _peer_of(stream), max_message_bytes=max_message_bytes, receive_bytes=_RECEIVE_BYTES
                 )
+                request = await connection.open(nursery)
                 websocket = await _accept(request, subprotocol, choices, allows_origin)
             yield websocket
             with trio.move_on_after(_CLOSING_S):
@@ -73,3 +76,12 @@ async def _accept(
     if subprotocol is None:
         subprotocol = next((offer for offer in request.proposed_subprotocols if offer in choices), None)
     return await request.accept(subprotocol=subprotocol)
+
+
+def _peer_of(stream: trio.abc.Stream) -> str:
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    if not isinstance(stream, trio.SocketStream):
+        return ""
+    address = stream.socket.getpeername()
+    return f"{address[0]}:{address[1]}"

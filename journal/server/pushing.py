@@ -5,6 +5,7 @@ In which form it goes out is a `PushForm`: frames here, JSON in `journal.server.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from shards.errors import InvalidRequestError
 from shards.pushes import Notice, Push
 
 _LARGEST_PUSH_BYTES = 1 << 20
+_SLICE_S = 0.0002
 
 
 class PushState:
@@ -166,7 +168,12 @@ class Pushing:
             self.end(number)
 
     async def run(self) -> None:
-        """Send pushes until cancelled."""
+        """Send pushes until cancelled.
+
+        Whoever has many subscriptions to the same records gets them many times over, mostly without anything to wait
+        for: others have their turn in between.
+        """
+        slice_ends = 0.0
         while True:
             if not self._ready:
                 self._wake = trio.Event()
@@ -181,6 +188,10 @@ class Pushing:
             state = self._ready.popleft()
             state.queued = False
             await self._push_one(state)
+            now = time.perf_counter()
+            if now >= slice_ends:
+                await trio.lowlevel.checkpoint()
+                slice_ends = time.perf_counter() + _SLICE_S
 
     async def _push_one(self, state: PushState) -> None:
         subscription = state.subscription

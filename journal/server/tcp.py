@@ -14,6 +14,8 @@ from journal.server.connection import Connection
 from journal.server.receive_buffers import BufferPool, ReceiveBuffer
 
 _LEAST_ROOM_BYTES = 64 * 1024
+_PATIENCE_S = 60.0
+_SLOWEST_BYTES_PER_S = 64 * 1024
 
 
 class Receivable(Protocol):
@@ -52,6 +54,8 @@ class _Receiver:
         self._end = 0
         # What was received while another connection needed the buffer more.
         self._aside = b""
+        # How much longer the peer may take for the rest of its frame; None until it is waited for.
+        self._patience_s: float | None = None
 
     async def run(self) -> None:
         connection = self._connection
@@ -75,8 +79,7 @@ class _Receiver:
                         self._buffer = None
                         await trio.lowlevel.wait_readable(self._socket)
                     else:
-                        with self._waiting():
-                            await trio.lowlevel.wait_readable(self._socket)
+                        await self._wait_for_rest(buffer)
                     continue
                 if not received:
                     return
@@ -90,11 +93,36 @@ class _Receiver:
 
     def _take_frames(self, buffer: ReceiveBuffer) -> None:
         connection = self._connection
-        self._start = connection.take_frames(buffer, self._start, self._end)
+        start = self._start
+        self._start = connection.take_frames(buffer, start, self._end)
+        if self._start != start:
+            self._patience_s = None
         if connection.greeted or connection.is_greeting:
             self._greeting.deadline = float("inf")
         if not connection.is_paused:
             self._make_room(buffer)
+
+    async def _wait_for_rest(self, buffer: ReceiveBuffer) -> None:
+        """Wait for the peer to go on with a frame. It holds memory, so the peer may not take for ever.
+
+        Only waiting for the peer counts, not what the server needs before it reads on.
+
+        Raises:
+            RemoteProtocolError: It took too long, over all waits for this frame.
+        """
+        left = self._end - self._start
+        frame_bytes = HEADER.unpack_from(buffer.view, self._start)[0] if left >= HEADER.size else HEADER.size
+        allowed_s = _PATIENCE_S + frame_bytes / _SLOWEST_BYTES_PER_S
+        if self._patience_s is None:
+            self._patience_s = allowed_s
+        began = trio.current_time()
+        with trio.move_on_after(self._patience_s) as patience, self._waiting():
+            await trio.lowlevel.wait_readable(self._socket)
+        if patience.cancelled_caught:
+            raise RemoteProtocolError(
+                f"{left} bytes of a frame of {frame_bytes} came within {allowed_s:.0f} s; send whole frames"
+            )
+        self._patience_s -= trio.current_time() - began
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -121,8 +149,7 @@ class _Receiver:
         aside, self._aside = self._aside, b""
         needed = len(aside) + _LEAST_ROOM_BYTES if aside else 0
         if len(aside) >= HEADER.size:
-            needed = max(needed, HEADER.unpack_from(aside)[0])
-        # A frame larger than the pool's buffers gets one of its own; limits.max_frame_bytes bounds it.
+            needed = max(needed, self._room_for(HEADER.unpack_from(aside)[0], len(aside)))
         buffer = ReceiveBuffer(None, needed) if needed > self._pool.size_bytes else await self._pool.take()
         buffer.view[: len(aside)] = aside
         self._start, self._end = 0, len(aside)
@@ -136,16 +163,20 @@ class _Receiver:
         if not left and buffer.users == 1:
             self._start = self._end = 0
             return
-        needed = _LEAST_ROOM_BYTES
+        free = buffer.size_bytes - end
+        room = left + _LEAST_ROOM_BYTES
         if left >= HEADER.size:
-            needed = HEADER.unpack_from(buffer.view, start)[0] - left
-        if buffer.size_bytes - end >= needed:
+            frame_bytes = HEADER.unpack_from(buffer.view, start)[0]
+            if frame_bytes > self._pool.size_bytes and free >= self._pool.size_bytes // 4:
+                return
+            room = self._room_for(frame_bytes, left)
+        if free >= room - left:
             return
-        following = self._following(left + needed)
+        following = self._following(room)
         if following is None:
-            if buffer.users > 1 or not left:
+            if buffer.users > 1 or not left or buffer.size_bytes < room:
                 # All buffers wait for the disk: wait for one with nothing but the incomplete frame in hand.
-                following = ReceiveBuffer(None, max(left + needed, _LEAST_ROOM_BYTES))
+                following = ReceiveBuffer(None, max(room, _LEAST_ROOM_BYTES))
             else:
                 buffer.view[:left] = bytes(buffer.view[start:end])
                 self._start, self._end = 0, left
@@ -155,8 +186,15 @@ class _Receiver:
         self._buffer = following
         self._start, self._end = 0, left
 
+    def _room_for(self, frame_bytes: int, received_bytes: int) -> int:
+        """Size of the buffer in which a frame goes on.
+
+        A frame larger than the pool's buffers gets one of its own, which grows with what has come: a peer that says
+        how large its frame is may never send it. limits.max_frame_bytes bounds it.
+        """
+        return min(frame_bytes, max(self._pool.size_bytes, 2 * received_bytes))
+
     def _following(self, needed_bytes: int) -> ReceiveBuffer | None:
         if needed_bytes > self._pool.size_bytes:
-            # A frame larger than the pool's buffers gets one of its own; limits.max_frame_bytes bounds it.
             return ReceiveBuffer(None, needed_bytes)
         return self._pool.take_nowait()

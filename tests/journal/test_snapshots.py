@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
+from journal import snapshots
 from journal.check import check_directory
 from journal.engine import Engine, open_engine
 from journal.maintenance import Maintenance
@@ -92,7 +94,8 @@ async def test_an_empty_node_has_a_snapshot_too(tmp_path: Path) -> None:
     assert check_directory(str(tmp_path / "copy")).damages == []
 
 
-async def test_one_snapshot_at_a_time(tmp_path: Path) -> None:
+async def test_one_snapshot_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_PATIENCE_S", 0.05)
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         async with engine.snapshots.take():
             with pytest.raises(OverloadedError, match="another backup"):
@@ -100,6 +103,24 @@ async def test_one_snapshot_at_a_time(tmp_path: Path) -> None:
                     raise AssertionError
         async with engine.snapshots.take() as again:
             assert Path(again.path).is_dir()
+
+
+async def test_who_comes_while_a_snapshot_is_let_go_of_gets_the_next(tmp_path: Path) -> None:
+    async with open_engine(str(tmp_path / "data"), config()) as engine, trio.open_nursery() as nursery:
+        taken: list[str] = []
+
+        async def take() -> None:
+            async with engine.snapshots.take() as snapshot:
+                taken.append(snapshot.path)
+
+        async with engine.snapshots.take() as first:
+            nursery.start_soon(take)
+            await trio.testing.wait_all_tasks_blocked()
+            assert taken == []
+        with trio.fail_after(10):
+            while not taken:
+                await trio.lowlevel.checkpoint()
+        assert taken != [first.path]
 
 
 async def test_a_snapshot_that_cannot_be_made_is_no_failure_of_the_engine(

@@ -1,0 +1,70 @@
+"""The server's end of a WebSocket whose messages are bounded in their pieces as well as in their bytes.
+
+A message comes in pieces: fragments that the peer made, and parts of them that one receive brought. Each costs memory
+beside its bytes, and an empty fragment has no bytes at all, so a limit of bytes bounds neither. Compression is never
+agreed on: what a message holds is what was sent, and a compressed frame is a breach of the protocol.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+import wsproto
+from trio_websocket import CloseReason, WebSocketConnection, WebSocketRequest
+from wsproto.events import BytesMessage, CloseConnection, TextMessage
+
+_FREE_PIECES = 1024
+_LEAST_BYTES_A_PIECE = 256
+_TOO_BIG = 1009
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+
+
+class PieceBoundedConnection(WebSocketConnection):
+    """See the module.
+
+    Args:
+        stream: What was accepted.
+        peer: Who it is, for the log.
+        max_message_bytes: A longer message ends the connection.
+        receive_bytes: How much is received at once.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, peer: str, *, max_message_bytes: int, receive_bytes: int) -> None:
+        super().__init__(
+            stream,
+            wsproto.WSConnection(wsproto.ConnectionType.SERVER),
+            max_message_size=max_message_bytes,
+            receive_buffer_size=receive_bytes,
+        )
+        self._peer = peer
+        self._max_message_bytes = max_message_bytes
+
+    async def open(self, nursery: trio.Nursery) -> WebSocketRequest:
+        """Receive in the nursery; gives the peer's request for a WebSocket."""
+        nursery.start_soon(self._reader_task)
+        return await self._get_request()
+
+    async def _handle_message_event(self, event: BytesMessage | TextMessage) -> None:
+        if not self._reader_running:
+            # It was refused; this came with the same receive.
+            return
+        size = self._message_size + len(event.data)
+        pieces = len(self._message_parts) + 1
+        if size > self._max_message_bytes:
+            await self._refuse(f"a message of more than {self._max_message_bytes} bytes, the most that is allowed")
+        elif pieces > _FREE_PIECES and not event.message_finished and size < pieces * _LEAST_BYTES_A_PIECE:
+            await self._refuse(
+                f"a message of {pieces} pieces with {size} bytes; send fragments of at least {_LEAST_BYTES_A_PIECE}"
+            )
+        else:
+            await super()._handle_message_event(event)
+
+    async def _refuse(self, reason: str) -> None:
+        log.warning("connection closed", peer=self._peer, reason=reason)
+        self._message_size = 0
+        self._message_parts = []
+        self._close_reason = CloseReason(_TOO_BIG, reason)
+        self._reader_running = False
+        await self._send(CloseConnection(code=_TOO_BIG, reason=reason))
+        await self._recv_channel.aclose()
