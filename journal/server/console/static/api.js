@@ -34,11 +34,9 @@ export class Api {
   shard = (name, signal) => this.#ask("GET", "shard", { name }, undefined, signal);
   cursors = (page, signal) => this.#ask("GET", "cursors", page, undefined, signal);
   connections = (page, signal) => this.#ask("GET", "connections", page, undefined, signal);
-  createShard = (form) => this.#ask("POST", "shards", {}, form);
   setMode = (name, mode) => this.#ask("PUT", "shard/mode", { name }, { mode });
   configure = (name, changes) => this.#ask("PATCH", "shard", { name }, changes);
   seal = (name) => this.#ask("POST", "shard/seal", { name });
-  trim = (name, before_offset) => this.#ask("POST", "shard/trim", { name }, { before_offset });
   deleteShard = (name) => this.#ask("DELETE", "shard", { name });
   deleteCursor = (shard, name, version) => this.#ask("DELETE", "cursor", { shard, name, version });
 

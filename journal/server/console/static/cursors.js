@@ -4,7 +4,7 @@ import { confirmed } from "./dialogs.js";
 import { announce, h, table } from "./dom.js";
 import { failureNotice } from "./failures.js";
 import { count } from "./format.js";
-import { address, filterForm, pager } from "./paging.js";
+import { address, filterForm, NARROWER, pager } from "./paging.js";
 import { poll } from "./polling.js";
 
 const PAGE = 50;
@@ -15,9 +15,10 @@ export const CURSOR_COLUMNS = ["Shard", "Cursor", ["Offset", "number"], ["Behind
 export function openCursors({ main, api, parameters, signal }) {
   const filter = parameters.get("filter") ?? "#";
   const after = parameters.get("after") ?? "";
-  const failure = failureNotice();
+  const failure = failureNotice(NARROWER);
   const pages = pager("cursors", filter, after);
-  const { element, body } = table("Cursors, and how many records they are behind the end of their shard", CURSOR_COLUMNS);
+  const title = "Cursors, and how many records they are behind the end of their shard";
+  const { element, body } = table(title, CURSOR_COLUMNS, { quiet: true });
   const empty = h("p", { class: "empty", hidden: true });
   main.append(
     h("div", { class: "head" }, h("h1", {}, "Cursors")),
@@ -63,10 +64,10 @@ export function cursorRow(api, cursor, again, withShard) {
     "tr",
     {},
     withShard ? shard : null,
-    h("td", { class: withShard ? null : "title" }, h("span", { class: "mono" }, cursor.name)),
+    h("td", { class: withShard ? "across" : "title" }, h("span", { class: "mono" }, cursor.name)),
     h("td", { class: "number", "data-label": "offset" }, count(cursor.offset)),
     h("td", { class: "number", "data-label": "behind" }, count(cursor.lag_records)),
     h("td", { class: "number", "data-label": "lost" }, count(cursor.lost_records)),
-    h("td", { class: "number" }, remove),
+    h("td", { class: "number corner" }, remove),
   );
 }

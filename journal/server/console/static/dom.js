@@ -32,20 +32,20 @@ export function setText(element, text) {
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
-/** A table with its head; `columns` are texts, or `[text, class]`. */
-export function table(caption, columns) {
+/** A table with its head; `columns` are texts, or `[text, class]`. A quiet caption is for screen readers alone. */
+export function table(caption, columns, { quiet = false } = {}) {
   const body = h("tbody");
   const heads = columns.map((column) => {
     const [text, kind] = Array.isArray(column) ? column : [column, null];
     return h("th", { scope: "col", class: kind }, text);
   });
-  return { body, element: h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body) };
+  return { body, element: h("table", {}, h("caption", { class: quiet ? "quiet" : null }, caption), h("thead", {}, h("tr", {}, heads)), body) };
 }
 
-/** Names and values; gives the element and a function that sets a value. */
-export function facts(names) {
+/** Names and values, as `facts` in columns or as `pairs` below each other; gives the element and a function that sets a value. */
+export function facts(names, kind = "facts") {
   const values = new Map();
-  const element = h("dl", { class: "facts" });
+  const element = h("dl", { class: kind });
   for (const name of names) {
     const value = h("dd", {}, "–");
     values.set(name, value);

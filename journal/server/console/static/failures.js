@@ -2,12 +2,12 @@
 
 import { h, setText } from "./dom.js";
 
-/** Gives the element, and a function that takes an error or null. */
-export function failureNotice() {
+/** Gives the element, and a function that takes an error or null; `forbidden` is what else helps who may not. */
+export function failureNotice(forbidden = "") {
   const element = h("p", { class: "notice bad", role: "alert", hidden: true });
   const show = (error) => {
     element.hidden = error === null;
-    setText(element, error === null ? "" : error.message);
+    setText(element, error === null ? "" : [error.message, error.status === 403 ? forbidden : ""].join(" ").trim());
   };
   return { element, show };
 }

@@ -36,6 +36,11 @@ export function moment(us) {
   return us > 0 ? new Date(us / 1000).toLocaleString() : "–";
 }
 
+/** Day in local time; 0 stands for none. */
+export function day(us) {
+  return us > 0 ? new Date(us / 1000).toLocaleDateString() : "–";
+}
+
 /** Time of the day, to the millisecond. */
 export function clock(us) {
   const date = new Date(us / 1000);

@@ -81,21 +81,22 @@ let watching = new AbortController();
 function watch() {
   watching.abort();
   watching = new AbortController();
-  const badge = document.getElementById("health");
+  const link = document.getElementById("health");
+  const badge = link.firstElementChild;
   const ask = async () => {
     const node = await api.node(watching.signal);
     badge.className = `badge ${node.ready ? "good" : "bad"}`;
     setText(badge, node.ready ? "ready" : "not ready");
-    badge.hidden = false;
+    link.hidden = false;
   };
   poll(ask, HEALTH_MS, watching.signal, (error) => {
     if (error?.status === 401 || error?.status === 403) {
-      badge.hidden = true;
+      link.hidden = true;
       watching.abort();
     } else if (error !== null) {
       badge.className = "badge bad";
       setText(badge, "no answer");
-      badge.hidden = false;
+      link.hidden = false;
     }
   });
 }

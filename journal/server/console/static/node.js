@@ -5,32 +5,35 @@ import { failureNotice } from "./failures.js";
 import { bytes, count, duration, moment, rate } from "./format.js";
 import { poll } from "./polling.js";
 import { Rates } from "./rates.js";
-import { Sparkline } from "./sparkline.js";
+import { Chart } from "./sparkline.js";
 
 const CONNECTIONS = 100;
 const INTERVAL_MS = 2000;
-const FACTS = [
-  "Up for", "Appends", "Appended", "Fetched", "Connections", "Subscriptions", "Shards", "Committed lsn", "Commit groups",
-  "Checkpoints", "Sealed segments", "Journal in use", "Unflushed tails", "Memory segments", "Most resident memory",
-];
+const GROUPS = {
+  Traffic: ["Appends", "Appended", "Fetched", "Connections", "Subscriptions"],
+  Storage: ["Shards", "Sealed segments", "Checkpoints", "Commit groups", "Committed lsn"],
+  "Memory and disk": ["Journal in use", "Unflushed tails", "Memory segments", "Most resident memory", "Up for"],
+};
 
 export function openNode({ main, api, signal }) {
   const failure = failureNotice();
   const state = h("span", { class: "badge" });
   const title = h("p", { class: "mono faint" });
   const reasons = h("ul", { class: "notice bad", "aria-label": "Why it is not ready", hidden: true });
-  const numbers = facts(FACTS);
-  const spark = new Sparkline(true);
-  const { element, body } = table(`Open connections, the first ${CONNECTIONS}`, [
-    "Peer", "Client", "Protocol", ["Subscriptions", "number"], ["Waiting", "number"], ["Sent", "number"], "Since",
-  ]);
+  const groups = Object.entries(GROUPS).map(([name, names]) => ({ name, names, ...facts(names, "pairs") }));
+  const numbers = { set: (name, text) => groups.find(({ names }) => names.includes(name)).set(name, text) };
+  const chart = new Chart("Appends in the last minute", rate);
+  const columns = ["Peer", "Client", "Protocol", ["Subscriptions", "number"], ["Waiting", "number"], ["Sent", "number"], "Since"];
+  const { element, body } = table(`Open connections, the first ${CONNECTIONS}`, columns, { quiet: true });
+  const head = h("div", { class: "above" }, h("h2", {}, "Connections"));
   main.append(
     h("div", { class: "head" }, h("h1", {}, "Node"), state),
     title,
     failure.element,
     reasons,
-    h("section", { class: "panel", "aria-label": "Numbers" }, numbers.element, spark.element),
-    h("section", { class: "panel flush", "aria-label": "Connections" }, element),
+    h("section", { class: "panel", "aria-label": "Rate" }, chart.element),
+    h("div", { class: "cards" }, groups.map(({ name, element: pairs }) => h("section", { class: "panel", "aria-label": name }, h("h2", {}, name), pairs))),
+    h("section", { class: "panel flush", "aria-label": "Connections" }, head, element),
   );
   const rates = new Rates();
 
@@ -51,7 +54,7 @@ export function openNode({ main, api, signal }) {
     reasons.hidden = why.length === 0;
     reasons.replaceChildren(...why.map((reason) => h("li", {}, reason)));
     show(numbers, found, rates);
-    spark.draw(rates.of("appends"));
+    chart.draw(rates.of("appends"));
     body.replaceChildren(...page.connections.map(connectionRow));
   }
 
@@ -83,11 +86,11 @@ function connectionRow(each) {
     "tr",
     {},
     h("td", { class: "title mono" }, each.peer),
-    h("td", {}, each.client || "–"),
-    h("td", {}, h("span", { class: "badge" }, each.transport)),
+    h("td", { class: "across" }, each.client || "–"),
+    h("td", { class: "corner" }, h("span", { class: "badge" }, each.transport)),
     h("td", { class: "number", "data-label": "subscriptions" }, count(each.subscriptions)),
     h("td", { class: "number", "data-label": "waiting" }, bytes(each.waiting_bytes)),
     h("td", { class: "number", "data-label": "sent" }, bytes(each.sent_bytes)),
-    h("td", { class: "faint" }, moment(each.opened_us)),
+    h("td", { class: "faint across" }, moment(each.opened_us)),
   );
 }

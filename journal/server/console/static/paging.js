@@ -2,6 +2,9 @@
 
 import { h } from "./dom.js";
 
+/** What helps who may not read all that a filter stands for. */
+export const NARROWER = "Or give a filter of what you may read, as plant/#.";
+
 /** Where a view and its parameters are. */
 export function address(view, parameters) {
   const kept = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null);
@@ -27,8 +30,8 @@ export function filterForm(view, filter, label = "Topic filter") {
 
 /** Buttons to the first and the next page; `update` gets the last name of this page, and whether there are more. */
 export function pager(view, filter, after) {
-  const first = h("a", { href: address(view, { filter }), hidden: after === "" }, "First page");
-  const next = h("a", { hidden: true, rel: "next" }, "Next page");
+  const first = h("a", { class: "button", href: address(view, { filter }), hidden: after === "" }, "First page");
+  const next = h("a", { class: "button", hidden: true, rel: "next" }, "Next page");
   const element = h("nav", { class: "row", "aria-label": "Pages" }, first, next);
   const update = (last, more) => {
     next.hidden = !more;

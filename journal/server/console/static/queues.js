@@ -6,7 +6,7 @@ import { bytes, count, duration, rate } from "./format.js";
 import { address, pager } from "./paging.js";
 import { poll } from "./polling.js";
 import { Rates } from "./rates.js";
-import { Sparkline } from "./sparkline.js";
+import { Chart } from "./sparkline.js";
 
 const FILTER = "$queue/#";
 const PREFIX = "$queue/";
@@ -65,7 +65,7 @@ class Card {
   #left = h("dd");
   #progress;
   #says = h("span", { class: "faint" });
-  #spark = new Sparkline(true);
+  #chart = new Chart("Drained in the last minute", rate);
   #highest = 0;
 
   constructor(name) {
@@ -77,8 +77,8 @@ class Card {
       { class: "panel queue", "data-queue": short },
       h("div", { class: "head" }, h("h2", {}, h("a", { class: "mono", href: address("shard", { name }) }, short)), this.#says),
       this.#progress,
-      h("dl", { class: "facts" }, fact("Waiting", this.#depth), fact("Put in", this.#in), fact("Drained", this.#out), fact("Empty in about", this.#left), fact("Size", this.#size)),
-      this.#spark.element,
+      h("dl", { class: "facts five" }, fact("Waiting", this.#depth), fact("Put in", this.#in), fact("Drained", this.#out), fact("Empty in about", this.#left), fact("Size", this.#size)),
+      this.#chart.element,
     );
   }
 
@@ -95,6 +95,6 @@ class Card {
     setText(this.#out, rate(out));
     setText(this.#left, depth === 0 ? "–" : duration(out > put ? depth / (out - put) : Infinity));
     setText(this.#size, bytes(shard.size_bytes));
-    this.#spark.draw(rates.of(`out ${shard.name}`));
+    this.#chart.draw(rates.of(`out ${shard.name}`));
   }
 }

@@ -1,14 +1,14 @@
 // One shard: its rate, segments, cursors, and what may be done with it.
 
 import { settingsPanel } from "./shard_settings.js";
-import { h, facts, svg, table } from "./dom.js";
+import { facts, h, setText, svg, table } from "./dom.js";
 import { cursorRow, CURSOR_COLUMNS } from "./cursors.js";
 import { failureNotice } from "./failures.js";
-import { bytes, count, moment, rate } from "./format.js";
+import { bytes, count, day, moment, rate } from "./format.js";
 import { address } from "./paging.js";
 import { poll } from "./polling.js";
 import { Rates } from "./rates.js";
-import { Sparkline } from "./sparkline.js";
+import { Chart } from "./sparkline.js";
 
 const INTERVAL_MS = 2000;
 const SHOWN_SEGMENTS = 200;
@@ -17,14 +17,14 @@ export function openShard({ main, api, parameters, signal }) {
   const name = parameters.get("name") ?? "";
   const failure = failureNotice();
   const numbers = facts(["Mode", "Rate", "Records", "First offset", "Next offset", "Size", "Retention", "Created"]);
-  const spark = new Sparkline(true);
+  const chart = new Chart("Records in the last minute", rate);
   const segments = segmentsPanel();
   const cursors = cursorsPanel(api, () => again());
   const settings = settingsPanel(api, name, () => again());
   main.append(
-    h("div", { class: "head" }, h("h1", { class: "mono" }, name), h("a", { href: address("tail", { filter: name }) }, "Tail it")),
+    h("div", { class: "head" }, h("h1", { class: "mono" }, name), h("a", { class: "button", href: address("tail", { filter: name }) }, "Tail it")),
     failure.element,
-    h("section", { class: "panel", "aria-label": "Numbers" }, numbers.element, spark.element),
+    h("section", { class: "panel", "aria-label": "Numbers" }, numbers.element, chart.element),
     segments.element,
     cursors.element,
     settings.element,
@@ -45,8 +45,8 @@ export function openShard({ main, api, parameters, signal }) {
     numbers.set("Next offset", count(shard.next_offset));
     numbers.set("Size", bytes(shard.size_bytes));
     numbers.set("Retention", retentionText(shard.config.retention));
-    numbers.set("Created", moment(shard.created_us));
-    spark.draw(rates.of(name));
+    numbers.set("Created", day(shard.created_us));
+    chart.draw(rates.of(name));
     segments.show(shard.segments);
     cursors.show(page.cursors);
     settings.show(shard);
@@ -64,13 +64,13 @@ function retentionText(retention) {
 }
 
 function segmentsPanel() {
-  const { element, body } = table("Segments, oldest first", [
-    "Kind", "State", ["Offsets", "number"], ["Records", "number"], ["Size", "number"], "Begun",
-  ]);
-  const strip = svg("svg", { class: "strip", viewBox: "0 0 1000 26", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const columns = ["Kind", "State", ["Offsets", "number"], ["Records", "number"], ["Size", "number"], "Begun"];
+  const { element, body } = table("Segments, oldest first", columns, { quiet: true });
+  const strip = svg("svg", { class: "strip", viewBox: "0 0 1000 22", preserveAspectRatio: "none", "aria-hidden": "true" });
   const left = h("p", { class: "empty", hidden: true });
-  const head = h("div", { class: "panel" }, h("h2", {}, "Segments"), strip, h("p", { class: "row faint" },
-    h("span", { class: "key memory" }, "memory"), h("span", { class: "key log" }, "log"), h("span", { class: "key parquet" }, "Parquet")));
+  const sum = h("span", { class: "faint" });
+  const keys = ["memory", "log", "parquet"].map((kind) => h("span", { class: `key ${kind}` }, kind));
+  const head = h("div", { class: "above" }, h("h2", {}, "Segments"), strip, h("p", { class: "keys" }, keys, sum));
   let shown = "";
 
   function show(segments) {
@@ -79,12 +79,14 @@ function segmentsPanel() {
     shown = state;
     const newest = segments.slice(-SHOWN_SEGMENTS);
     body.replaceChildren(...newest.map(segmentRow));
+    const sealed = segments.filter((segment) => segment.sealed).length;
+    setText(sum, `${count(sealed)} sealed, ${count(segments.length - sealed)} active; oldest first`);
     left.hidden = newest.length === segments.length;
     left.textContent = `${count(segments.length - newest.length)} older segments are not listed.`;
     drawStrip(strip, segments);
   }
 
-  return { element: h("section", { class: "stack", "aria-label": "Segments" }, head, h("div", { class: "panel flush" }, element, left)), show };
+  return { element: h("section", { class: "panel flush", "aria-label": "Segments" }, head, element, left), show };
 }
 
 function segmentRow(segment) {
@@ -93,11 +95,11 @@ function segmentRow(segment) {
     "tr",
     {},
     h("td", { class: "title" }, h("span", { class: `key ${segment.kind}` }, segment.kind)),
-    h("td", {}, h("span", { class: state[1] }, state[0])),
+    h("td", { class: "corner" }, h("span", { class: state[1] }, state[0])),
     h("td", { class: "number", "data-label": "offsets" }, `${count(segment.base_offset)} – ${count(segment.next_offset)}`),
     h("td", { class: "number", "data-label": "records" }, count(segment.next_offset - segment.base_offset)),
     h("td", { class: "number", "data-label": "size" }, bytes(segment.size_bytes)),
-    h("td", { class: "faint" }, moment(segment.created_us)),
+    h("td", { class: "faint across" }, moment(segment.created_us)),
   );
 }
 
@@ -108,13 +110,14 @@ function drawStrip(strip, segments) {
   const boxes = segments.slice(-SHOWN_SEGMENTS).map((segment) => {
     const x = ((segment.base_offset - first) * 1000) / all;
     const width = Math.max(1, ((segment.next_offset - segment.base_offset) * 1000) / all - 2);
-    return svg("rect", { class: segment.kind, x: x.toFixed(2), y: 0, width: width.toFixed(2), height: 26 });
+    return svg("rect", { class: segment.kind, x: x.toFixed(2), y: 0, width: width.toFixed(2), height: 22 });
   });
   strip.replaceChildren(...boxes);
 }
 
 function cursorsPanel(api, again) {
-  const { element, body } = table("Cursors of this shard, and how far they are behind", CURSOR_COLUMNS.slice(1));
+  const { element, body } = table("Cursors of this shard, and how far they are behind", CURSOR_COLUMNS.slice(1), { quiet: true });
+  const head = h("div", { class: "above" }, h("h2", {}, "Cursors"));
   const empty = h("p", { class: "empty" }, "This shard has no cursors.");
   let shown = "";
 
@@ -127,5 +130,5 @@ function cursorsPanel(api, again) {
     body.replaceChildren(...cursors.map((cursor) => cursorRow(api, cursor, again, false)));
   }
 
-  return { element: h("section", { class: "panel flush", "aria-label": "Cursors" }, element, empty), show };
+  return { element: h("section", { class: "panel flush", "aria-label": "Cursors" }, head, element, empty), show };
 }

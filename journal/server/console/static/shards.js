@@ -3,7 +3,7 @@
 import { h, setText, table } from "./dom.js";
 import { failureNotice } from "./failures.js";
 import { bytes, count, rate } from "./format.js";
-import { address, filterForm, pager } from "./paging.js";
+import { address, filterForm, NARROWER, pager } from "./paging.js";
 import { poll } from "./polling.js";
 import { Rates } from "./rates.js";
 import { Sparkline } from "./sparkline.js";
@@ -14,14 +14,14 @@ const INTERVAL_MS = 2000;
 export function openShards({ main, api, parameters, signal }) {
   const filter = parameters.get("filter") ?? "#";
   const after = parameters.get("after") ?? "";
-  const failure = failureNotice();
+  const failure = failureNotice(NARROWER);
   const pages = pager("shards", filter, after);
-  const { element, body } = table("Shards by name, with the records a second that they take", [
-    "Shard", "Mode", ["Records", "number"], ["Size", "number"], ["Rate", "number"], "Last minute",
-  ]);
+  const columns = ["Shard", "Mode", ["Records", "number"], ["Size", "number"], ["Rate", "number"], "Last minute"];
+  const { element, body } = table("Shards by name, with the records a second that they take", columns, { quiet: true });
+  const sum = h("p", { class: "faint" });
   const empty = h("p", { class: "empty", hidden: true }, "No shard matches this filter.");
   main.append(
-    h("div", { class: "head" }, h("h1", {}, "Shards")),
+    h("div", { class: "head" }, h("h1", {}, "Shards"), sum),
     filterForm("shards", filter),
     failure.element,
     h("section", { class: "panel flush", "aria-label": "Shards" }, element, empty),
@@ -57,9 +57,17 @@ export function openShards({ main, api, parameters, signal }) {
     element.hidden = page.shards.length === 0;
     empty.hidden = page.shards.length > 0;
     pages.update(page.shards.at(-1)?.name ?? after, page.more);
+    setText(sum, sumText(page, after, rates));
   }
 
   poll(ask, INTERVAL_MS, signal, failure.show);
+}
+
+/** What the page adds up to; how many shards are on other pages is not asked for. */
+function sumText({ shards, more }, after, rates) {
+  const here = `${count(shards.length)} ${shards.length === 1 ? "shard" : "shards"}${more || after ? " on this page" : ""}`;
+  const known = shards.map((shard) => rates.now(shard.name)).filter((each) => each !== null);
+  return known.length ? `${here}, ${rate(known.reduce((sum, each) => sum + each, 0), " records")}` : here;
 }
 
 class Row {
@@ -74,11 +82,11 @@ class Row {
       "tr",
       {},
       h("td", { class: "title" }, h("a", { class: "mono", href: address("shard", { name }) }, name)),
-      h("td", {}, this.#mode),
+      h("td", { class: "corner" }, this.#mode),
       this.#records,
       this.#size,
       this.#rate,
-      h("td", {}, this.#spark.element),
+      h("td", { class: "chart" }, this.#spark.element),
     );
   }
 

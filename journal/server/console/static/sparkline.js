@@ -1,6 +1,6 @@
 // A small drawing of rates. What it shows stands beside it as text, so it is hidden from screen readers.
 
-import { svg } from "./dom.js";
+import { h, setText, svg } from "./dom.js";
 import { SAMPLES } from "./rates.js";
 
 const WIDTH = 120;
@@ -14,6 +14,7 @@ export class Sparkline {
     this.element = svg(
       "svg",
       { class: wide ? "spark wide" : "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      svg("line", { x1: 0, y1: HEIGHT, x2: WIDTH, y2: HEIGHT }),
       this.#area,
       this.#line,
     );
@@ -23,10 +24,27 @@ export class Sparkline {
     const highest = Math.max(1e-9, ...rates);
     const points = rates.map((rate, index) => {
       const x = WIDTH - ((rates.length - 1 - index) * WIDTH) / (SAMPLES - 1);
-      return `${x.toFixed(1)},${(HEIGHT - 2 - (rate / highest) * (HEIGHT - 4)).toFixed(1)}`;
+      return `${x.toFixed(1)},${(HEIGHT - 1 - (rate / highest) * (HEIGHT - 3)).toFixed(1)}`;
     });
     this.#line.setAttribute("points", points.join(" "));
-    const first = WIDTH - ((rates.length - 1) * WIDTH) / (SAMPLES - 1);
+    const first = (WIDTH - ((rates.length - 1) * WIDTH) / (SAMPLES - 1)).toFixed(1);
     this.#area.setAttribute("points", points.length > 1 ? `${first},${HEIGHT} ${points.join(" ")} ${WIDTH},${HEIGHT}` : "");
+  }
+}
+
+/** A wide drawing that says what it shows and how high it reaches; `text` writes a rate. */
+export class Chart {
+  #spark = new Sparkline(true);
+  #highest = h("span");
+  #text;
+
+  constructor(title, text) {
+    this.#text = text;
+    this.element = h("figure", {}, h("figcaption", {}, h("span", {}, title), this.#highest), this.#spark.element);
+  }
+
+  draw(rates) {
+    setText(this.#highest, rates.length ? `highest ${this.#text(Math.max(...rates))}` : "");
+    this.#spark.draw(rates);
   }
 }
