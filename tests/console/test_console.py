@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
-from shards.model import Mode, ShardConfig
-from tests.console.browser import Browser, Page
+from shards.model import Mode
+from tests.console.browser import Browser
+from tests.console.places import fill, url
 from tests.server.serving import MEMORY, Served
-
-
-def url(served: Served, place: str = "") -> str:
-    return f"http://127.0.0.1:{served.ports['http']}/{place}"
-
-
-async def fill(served: Served, name: str, *values: bytes, config: ShardConfig | None = None) -> None:
-    async with served.client() as client:
-        handle = await client.open(name, config or ShardConfig())
-        await client.append_values(handle, *values)
 
 
 async def test_shards_are_listed_with_rates_and_filtered(served: Served, browser: Browser) -> None:
@@ -128,25 +117,6 @@ async def test_a_filter_is_tailed_paused_and_bounded(served: Served, browser: Br
     assert page.errors == []
 
 
-async def test_topics_and_payloads_are_text(served: Served, browser: Browser) -> None:
-    name = "plant/<img src=x onerror=alert(1)>/<script>window.hit=1</script>"
-    payload = b"<script>window.hit=1</script><img src=x onerror='window.hit=1'>"
-    await fill(served, name, payload)
-    page = await browser.page(url(served))
-    await page.says(name)
-    await page.click("tbody a")
-    await page.until(f"document.querySelector('h1').textContent === {json.dumps(name)}")
-    await page.says("Next offset")
-    await page.open(url(served, "#/tail?from=earliest&filter=%23"))
-    await page.says(payload.decode())
-    assert await page.ask("window.hit") is None
-    assert await page.ask("document.querySelectorAll('main script, main img').length") == 0
-    assert page.errors == []
-    # And if some line did make markup of a text, the browser would not take it.
-    refused = await page.ask("(() => { try { document.body.innerHTML = '<b>'; } catch (e) { return e.name; } })()")
-    assert refused == "TypeError"
-
-
 async def test_a_queue_drains(served: Served, browser: Browser) -> None:
     await fill(served, "$queue/warehouse", *[b"row"] * 400)
     page = await browser.page(url(served, "#/queues"))
@@ -179,85 +149,6 @@ async def test_the_node_says_how_it_is(served: Served, browser: Browser) -> None
     served.server.why_not_ready = lambda: ["the disk is <full>"]  # type: ignore[method-assign]
     await page.says("the disk is <full>")
     await page.until("document.getElementById('health').textContent === 'not ready'")
-
-
-async def test_everything_fits_a_phone(served: Served, browser: Browser) -> None:
-    await fill(served, "plant/" + "a-very-long-level-without-a-break" * 4, *[b"x" * 3_000] * 3)
-    await fill(served, "$queue/warehouse-of-the-second-plant", b"1")
-    await served.engine.control.commit_cursor("$queue/warehouse-of-the-second-plant", "drained", 0, None)
-    page = await browser.page(url(served))
-    await page.size(360, 740, phone=True)
-    name = "plant%2F" + "a-very-long-level-without-a-break" * 4
-    for place, awaited in [
-        ("#/shards", "a-very-long-level"),
-        (f"#/shard?name={name}", "Switch to memory mode"),
-        ("#/queues", "warehouse-of-the-second-plant"),
-        ("#/cursors?filter=$queue/%23", "drained"),
-        ("#/tail?from=earliest&filter=plant/%23", "xxxx"),
-        ("#/node", "Checkpoints"),
-    ]:
-        await page.open(url(served, place))
-        await page.says(awaited)
-        assert await page.too_wide() == [], place
-
-
-async def tab_to(page: Page, wanted: str) -> None:
-    for _ in range(40):
-        await page.press("Tab")
-        if await page.focused() == wanted:
-            return
-    raise AssertionError(f"{wanted!r} was not reached by the keyboard; the focus is on {await page.focused()!r}")
-
-
-async def test_the_keyboard_is_enough(served: Served, browser: Browser) -> None:
-    await fill(served, "plant/a", b"1")
-    page = await browser.page(url(served))
-    await page.says("plant/a")
-    await page.press("Tab")
-    assert await page.focused() == "Skip to content"
-    assert await page.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    await page.press("/")
-    assert await page.focused() == "filter"
-    await tab_to(page, "plant/a")
-    await page.press("Enter")
-    await page.says("Switch to memory mode")
-    assert await page.focused() == "main"
-    await tab_to(page, "switch-mode")
-    await page.press("Enter")
-    await page.until("document.querySelector('dialog[open]') !== null")
-    # The focus stays in the dialog, begins at what changes nothing, and comes back.
-    assert await page.focused() == "Cancel"
-    await page.press("Tab")
-    assert await page.focused() == "Switch to memory"
-    await page.press("Enter")
-    await page.says("plant/a is in memory mode.")
-    assert await page.ask("document.querySelector('dialog') === null")
-
-
-async def test_every_control_has_a_name(served: Served, browser: Browser) -> None:
-    await fill(served, "plant/a", b"1")
-    await served.engine.control.commit_cursor("plant/a", "report", 0, None)
-    page = await browser.page(url(served))
-    for place, awaited in [
-        ("#/shards", "plant/a"),
-        ("#/shard?name=plant/a", "report"),
-        ("#/tail", "Tail"),
-        ("#/node", "Up for"),
-    ]:
-        await page.open(url(served, place))
-        await page.says(awaited)
-        nodes = (await page.call("Accessibility.getFullAXTree"))["nodes"]
-        controls = ("button", "link", "textbox", "spinbutton", "combobox", "progressbar", "table", "region")
-        nameless = [
-            node
-            for node in nodes
-            if node.get("role", {}).get("value") in controls
-            and not node.get("name", {}).get("value")
-            and not node["ignored"]
-        ]
-        assert nameless == []
-        roles = {node.get("role", {}).get("value") for node in nodes}
-        assert {"main", "banner", "navigation", "heading", "status"} <= roles
 
 
 async def test_dark_and_light(served: Served, browser: Browser) -> None:
@@ -293,12 +184,3 @@ _LOWEST_CONTRAST = """() => {
     return (x + 0.05) / (y + 0.05);
   }));
 }"""
-
-
-async def test_a_node_that_answers_no_more_is_told(served: Served, browser: Browser) -> None:
-    page = await browser.page(url(served))
-    await page.until("document.getElementById('health').textContent === 'ready'")
-    # Its port is still open, but nobody accepts: whoever asks waits.
-    served.server.stopping.set()
-    await page.says("The node does not answer.")
-    await page.until("document.getElementById('health').textContent === 'no answer'")

@@ -1,6 +1,8 @@
 // Asking again and again while a view is open and its tab is looked at.
 
-const LONGEST_MS = 30_000;
+// A node that is away is looked for often enough to be seen when it is back; a refusal is not likely to change.
+const LONGEST_AWAY_MS = 5000;
+const LONGEST_REFUSED_MS = 30_000;
 
 /** Call `ask` now and every `intervalMs`, until the signal; `failed` gets what it throws, and null once it went well. */
 export function poll(ask, intervalMs, signal, failed) {
@@ -20,7 +22,8 @@ export function poll(ask, intervalMs, signal, failed) {
     } catch (error) {
       if (!signal.aborted) failed(error);
       failures += 1;
-      wait = Math.min(intervalMs * 2 ** failures, LONGEST_MS);
+      const longest = error.status >= 400 && error.status < 500 ? LONGEST_REFUSED_MS : LONGEST_AWAY_MS;
+      wait = Math.min(intervalMs * 2 ** failures, longest);
     } finally {
       asking = false;
     }

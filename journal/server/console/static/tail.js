@@ -11,7 +11,7 @@ const ROWS = 500;
 const SHOWN_CHARACTERS = 2000;
 const TAIL = 1;
 const FIRST_RETRY_MS = 1000;
-const LONGEST_RETRY_MS = 30_000;
+const LONGEST_RETRY_MS = 5000;
 const STARTS = { latest: "From now on", earliest: "From the beginning" };
 
 export function openTail({ main, api, parameters, signal }) {
@@ -27,7 +27,7 @@ export function openTail({ main, api, parameters, signal }) {
     h("div", { class: "head" }, h("h1", {}, "Tail"), state),
     tailForm(filter, start),
     failure.element,
-    h("div", { class: "row" }, pause, clear, shown),
+    h("div", { class: "row level" }, pause, clear, shown),
     // It is long and grows fast: reading it aloud as it comes would drown everything else.
     h("section", { class: "panel flush", "aria-label": "Records" }, rows.element),
   );
@@ -97,8 +97,8 @@ class Tail {
       this.#retryMs = FIRST_RETRY_MS;
       failure.show(null);
       this.#on.pause.disabled = false;
-      this.#show("live", "good");
       this.#stream.pause(TAIL, this.#paused);
+      this.#showLive();
     } catch (error) {
       if (signal.aborted) return;
       // What the node has said will be the same next time; a connection that broke may not.
@@ -110,6 +110,7 @@ class Tail {
     this.#refused = true;
     this.#on.failure.show(error);
     this.#show("stopped", "bad");
+    this.#on.pause.disabled = true;
     this.#stream?.close();
   }
 
@@ -119,6 +120,7 @@ class Tail {
     if (this.#retryMs === FIRST_RETRY_MS && this.#records) rows.tell("The connection was lost. What comes meanwhile is not shown.");
     failure.show(new Error(`The WebSocket listener does not take a connection from ${location.origin}. It may be out, or listen.websocket_origins has no such origin.`));
     this.#show("waiting", "warn");
+    this.#on.pause.disabled = true;
     this.#on.start = "latest";
     this.#stream = null;
     this.#owed = 0;
@@ -130,7 +132,7 @@ class Tail {
     this.#paused = paused;
     this.#on.pause.setAttribute("aria-pressed", String(paused));
     setText(this.#on.pause, paused ? "Go on" : "Pause");
-    this.#show(paused ? "paused" : "live", paused ? "warn" : "good");
+    this.#showLive();
     this.#stream?.pause(TAIL, paused);
     if (!paused) this.#later();
   }
@@ -158,6 +160,10 @@ class Tail {
       this.#stream?.used(TAIL, this.#owed);
       this.#owed = 0;
     });
+  }
+
+  #showLive() {
+    this.#show(this.#paused ? "paused" : "live", this.#paused ? "warn" : "good");
   }
 
   #show(text, kind) {
@@ -196,7 +202,7 @@ function recordRow(record) {
     "li",
     {},
     h("span", { class: "faint" }, clock(record.timestamp_us)),
-    h("span", {}, record.topic || record.shard),
+    h("span", { class: "topic" }, record.topic || record.shard),
     h("span", { class: "faint" }, count(record.offset)),
     h("span", { class: "value" }, payload(record)),
   );
