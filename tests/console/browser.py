@@ -20,6 +20,21 @@ _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 _TEXTS = {"Enter": "\r", " ": " "}
 
 
+# The middle of an element, null while it cannot be pressed there: not yet there, locked, moving, or covered.
+_PLACE = """async (selector) => {
+  const element = document.querySelector(selector);
+  if (element === null || element.disabled) return null;
+  element.scrollIntoView({ block: "center" });
+  const box = () => element.getBoundingClientRect();
+  const before = box();
+  await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+  const after = box();
+  if (before.x !== after.x || before.y !== after.y || before.width !== after.width) return null;
+  const [x, y] = [after.x + after.width / 2, after.y + after.height / 2];
+  return element.contains(document.elementFromPoint(x, y)) ? [x, y] : null;
+}"""
+
+
 class PageError(AssertionError):
     """A script of the test failed in the page."""
 
@@ -142,16 +157,8 @@ class Page:
         await self.until(f"document.body?.innerText.includes({json.dumps(text)})")
 
     async def click(self, selector: str) -> None:
-        """Press where an element is, as a mouse would."""
-        await self.until(
-            f"document.querySelector({json.dumps(selector)})?.disabled === false"
-            f" || document.querySelector({json.dumps(selector)})?.matches(':not(button)')"
-        )
-        box = await self.ask(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
-            "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
-            "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
-        )
+        """Press where an element is, as a mouse would: once it can be pressed, and stays where it is."""
+        box = await self.until(f"({_PLACE})({json.dumps(selector)})")
         for kind in ("mousePressed", "mouseReleased"):
             await self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from tests.console.browser import Browser, Page
-from tests.server.serving import MEMORY, Served, batch_of
+from tests.server.serving import FILE, MEMORY, Served, batch_of
 
 LARGEST_BYTES = 150_000
 _TOPICS = {
@@ -27,7 +27,7 @@ _TICK_S = 0.25
 
 async def test_screenshots(served: Served, browser: Browser, tmp_path: Path) -> None:
     wanted = os.environ.get("SCREENSHOTS", "")
-    folder, samples = (Path(wanted), 10) if wanted else (tmp_path, 2)
+    folder, samples = (Path(wanted), 16) if wanted else (tmp_path, 2)
     folder.mkdir(parents=True, exist_ok=True)
     await prepare(served)
     async with trio.open_nursery() as nursery:
@@ -37,7 +37,7 @@ async def test_screenshots(served: Served, browser: Browser, tmp_path: Path) -> 
             "console-shard": await look(browser, served, "#/shard?name=plant/line1/temperature", 1180, 980, dark=True),
             "console-queues": await look(browser, served, "#/queues", 1180, 640),
             "console-node": await look(browser, served, "#/node", 1180, 640, dark=True),
-            "console-tail": await look(browser, served, "#/tail?filter=plant/%23", 1180, 640, dark=True),
+            "console-tail": await look(browser, served, "#/tail?filter=plant/%2B/temperature", 1180, 640, dark=True),
             "console-phone": await look(browser, served, "#/shards", 390, 780),
         }
         for name, page in views.items():
@@ -45,7 +45,7 @@ async def test_screenshots(served: Served, browser: Browser, tmp_path: Path) -> 
                 await page.until("document.querySelectorAll('.records li').length > 30")
             else:
                 drawn = "document.querySelector('main .spark polyline')?.getAttribute('points').split(' ').length"
-                await page.until(f"{drawn} >= {samples}", patience_s=30)
+                await page.until(f"{drawn} >= {samples}", patience_s=40)
             assert await page.too_wide() == []
             assert page.errors == []
             await page.screenshot(folder / f"{name}.png")
@@ -63,10 +63,14 @@ async def prepare(served: Served) -> None:
         for name in _TOPICS:
             handle = await client.open(name)
             await client.append_values(handle, *[b"21.5"] * 300)
-        for number in range(3):
-            await served.engine.seal("plant/line1/temperature")
-            handle = await client.open("plant/line1/temperature")
-            await client.append_values(handle, *[b"21.5"] * (200 + 150 * number))
+        # Segments of every kind: sealed in Parquet, a stretch in memory, and the log that goes on.
+        handle = await client.open("plant/line1/temperature")
+        for count in (500, 350):
+            await served.engine.seal("plant/line1/temperature", wait=True)
+            await client.append_values(handle, *[b"21.5"] * count)
+        await served.engine.control.set_mode("plant/line1/temperature", MEMORY.mode)
+        await client.append_values(handle, *[b"21.5"] * 250)
+        await served.engine.control.set_mode("plant/line1/temperature", FILE.mode)
         for name in _IN_MEMORY:
             await served.engine.control.set_mode(name, MEMORY.mode)
         for name, waiting in (("$queue/warehouse", 6_000), ("$queue/cloud-archive", 900)):

@@ -1,4 +1,4 @@
-// What may be done with a shard: mode, retention, sealing, trimming, deleting. What loses records is asked about first.
+// What may be done with a shard: mode, retention, sealing, deleting. What loses records is asked about first.
 
 import { announce, h } from "./dom.js";
 import { confirmed } from "./dialogs.js";
@@ -44,7 +44,7 @@ export function settingsPanel(api, name, again) {
     if (sure) await act(mode, `${name} is in ${wanted} mode.`, () => api.setMode(name, wanted));
   });
 
-  const seal = h("button", { type: "button", id: "seal" }, "Seal active segment");
+  const seal = h("button", { type: "button", id: "seal", disabled: true }, "Seal active segment");
   seal.addEventListener("click", async () => {
     const text = "The active segment is closed and becomes a Parquet file in the background. Nothing is lost.";
     if (await confirmed({ title: "Seal the active segment?", text, action: "Seal" })) {
@@ -52,7 +52,7 @@ export function settingsPanel(api, name, again) {
     }
   });
 
-  const remove = h("button", { type: "button", id: "delete", class: "danger" }, "Delete shard");
+  const remove = h("button", { type: "button", id: "delete", class: "danger", disabled: true }, "Delete shard");
   remove.addEventListener("click", async () => {
     const text = "All its records, cursors and files are deleted. This cannot be taken back.";
     if (await confirmed({ title: `Delete ${name}?`, text, action: "Delete for good", danger: true, word: "delete" })) {
@@ -64,7 +64,7 @@ export function settingsPanel(api, name, again) {
   });
 
   const inputs = new Map(BOUNDS.map(([key]) => [key, numberInput(key)]));
-  const save = h("button", { type: "submit" }, "Save retention");
+  const save = h("button", { type: "submit", disabled: true }, "Save retention");
   const form = h(
     "form",
     { class: "row" },
@@ -83,8 +83,9 @@ export function settingsPanel(api, name, again) {
   });
 
   function show(found) {
+    // Locked until it is known what they act on; afterwards an act locks its own.
+    if (shard === null) for (const button of [mode, seal, remove, save]) button.disabled = false;
     shard = found;
-    mode.disabled = false;
     mode.textContent = found.config.mode === "memory" ? "Switch to file mode" : "Switch to memory mode";
     if (edited || form.contains(document.activeElement)) return;
     for (const [key, input] of inputs) input.value = found.config.retention[key];
@@ -96,7 +97,7 @@ export function settingsPanel(api, name, again) {
     h("h2", { id: "settings" }, "Change it"),
     failure.element,
     form,
-    h("p", { class: "row" }, mode, seal, remove),
+    h("p", { class: "row level" }, mode, seal, remove),
   );
   return { element, show };
 }
