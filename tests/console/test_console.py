@@ -162,23 +162,27 @@ async def test_dark_and_light(served: Served, browser: Browser) -> None:
     await page.call("Page.reload")
     await page.says("Theme: dark")
     await page.until(f"{ground} === 'rgb(15, 21, 25)'")
-    assert await page.ask(f"({_LOWEST_CONTRAST})()") >= 4.5
+    assert await page.ask(f"({_LOWEST_CONTRAST})({_TEXTS})") >= 4.5
+    assert await page.ask(f"({_LOWEST_CONTRAST})({_EDGES})") >= 3
     await page.click("#theme")
     await page.until(f"{ground} === 'rgb(246, 247, 248)'")
-    assert await page.ask(f"({_LOWEST_CONTRAST})()") >= 4.5
+    assert await page.ask(f"({_LOWEST_CONTRAST})({_TEXTS})") >= 4.5
+    assert await page.ask(f"({_LOWEST_CONTRAST})({_EDGES})") >= 3
 
 
 # Of all pairs of text and ground that the style sheet has.
-_LOWEST_CONTRAST = """() => {
+_TEXTS = """[["text", "ground"], ["text", "panel"], ["text", "track"], ["faint", "ground"], ["faint", "panel"],
+  ["accent", "ground"], ["accent", "panel"], ["on-accent", "accent"], ["good", "good-ground"], ["warn", "warn-ground"],
+  ["warn", "panel"], ["bad", "bad-ground"], ["ground", "text"]]"""
+# And of what is no text: the edges of controls, the drawings.
+_EDGES = """[["edge", "ground"], ["edge", "panel"], ["memory", "panel"], ["log", "panel"], ["parquet", "panel"]]"""
+_LOWEST_CONTRAST = """(pairs) => {
   const style = getComputedStyle(document.documentElement);
   const light = (name) => {
     const channels = style.getPropertyValue(name).trim().slice(1).match(/../g).map((each) => parseInt(each, 16) / 255);
     const [r, g, b] = channels.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
-  const pairs = [["text", "ground"], ["text", "panel"], ["text", "track"], ["faint", "ground"], ["faint", "panel"],
-    ["accent", "ground"], ["accent", "panel"], ["on-accent", "accent"], ["good", "good-ground"],
-    ["warn", "warn-ground"], ["warn", "panel"], ["bad", "bad-ground"]];
   return Math.min(...pairs.map(([a, b]) => {
     const [x, y] = [light("--" + a), light("--" + b)].sort((p, q) => q - p);
     return (x + 0.05) / (y + 0.05);

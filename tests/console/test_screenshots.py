@@ -23,20 +23,22 @@ _TOPICS = {
 }
 _IN_MEMORY = ("plant/line1/vibration", "plant/line2/vibration")
 _TICK_S = 0.25
+# More than is drained while the pictures are taken.
+WAITING = 12_000
 
 
 async def test_screenshots(served: Served, browser: Browser, tmp_path: Path) -> None:
     wanted = os.environ.get("SCREENSHOTS", "")
-    folder, samples = (Path(wanted), 16) if wanted else (tmp_path, 2)
+    folder, samples = (Path(wanted), 13) if wanted else (tmp_path, 2)
     folder.mkdir(parents=True, exist_ok=True)
     await prepare(served)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(work, served)
         views = {
-            "console-shards": await look(browser, served, "#/shards", 1180, 700),
-            "console-shard": await look(browser, served, "#/shard?name=plant/line1/temperature", 1180, 980, dark=True),
+            "console-shards": await look(browser, served, "#/shards", 1180, 590),
+            "console-shard": await look(browser, served, "#/shard?name=plant/line1/temperature", 1180, 944, dark=True),
             "console-queues": await look(browser, served, "#/queues", 1180, 640),
-            "console-node": await look(browser, served, "#/node", 1180, 640, dark=True),
+            "console-node": await look(browser, served, "#/node", 1180, 740, dark=True),
             "console-tail": await look(browser, served, "#/tail?filter=plant/%2B/temperature", 1180, 640, dark=True),
             "console-phone": await look(browser, served, "#/shards", 390, 780),
         }
@@ -73,7 +75,7 @@ async def prepare(served: Served) -> None:
         await served.engine.control.set_mode("plant/line1/temperature", FILE.mode)
         for name in _IN_MEMORY:
             await served.engine.control.set_mode(name, MEMORY.mode)
-        for name, waiting in (("$queue/warehouse", 6_000), ("$queue/cloud-archive", 900)):
+        for name, waiting in (("$queue/warehouse", WAITING), ("$queue/cloud-archive", 900)):
             handle = await client.open(name)
             await client.append_values(handle, *[b'{"value": 21.5}'] * waiting)
             await served.engine.control.commit_cursor(name, "drained", 0, None)
@@ -93,6 +95,6 @@ async def work(served: Served) -> None:
                 values = [b'{"value": %.2f, "unit": "C"}' % (20 + swing + at / 10) for at in range(count)]
                 if values:
                     await client.append(handles[name], batch_of(*values, timestamp_us=served.engine.now_us()))
-            drained = min(6_000, drained + 60)
+            drained = min(WAITING, drained + 60)
             await served.engine.control.commit_cursor("$queue/warehouse", "drained", drained, None)
             await trio.sleep(_TICK_S)

@@ -31,19 +31,21 @@ export function duration(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
-/** Moment in local time; 0 stands for none. */
+const part = (value, digits = 2) => String(value).padStart(digits, "0");
+
+/** Moment in local time, as 2026-01-31 23:59:59 everywhere; 0 stands for none. */
 export function moment(us) {
-  return us > 0 ? new Date(us / 1000).toLocaleString() : "–";
+  return us > 0 ? `${day(us)} ${clock(us).slice(0, 8)}` : "–";
 }
 
 /** Day in local time; 0 stands for none. */
 export function day(us) {
-  return us > 0 ? new Date(us / 1000).toLocaleDateString() : "–";
+  const date = new Date(us / 1000);
+  return us > 0 ? `${part(date.getFullYear(), 4)}-${part(date.getMonth() + 1)}-${part(date.getDate())}` : "–";
 }
 
 /** Time of the day, to the millisecond. */
 export function clock(us) {
   const date = new Date(us / 1000);
-  const part = (value, digits) => String(value).padStart(digits, "0");
-  return `${part(date.getHours(), 2)}:${part(date.getMinutes(), 2)}:${part(date.getSeconds(), 2)}.${part(date.getMilliseconds(), 3)}`;
+  return `${part(date.getHours())}:${part(date.getMinutes())}:${part(date.getSeconds())}.${part(date.getMilliseconds(), 3)}`;
 }

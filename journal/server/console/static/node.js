@@ -22,7 +22,7 @@ export function openNode({ main, api, signal }) {
   const reasons = h("ul", { class: "notice bad", "aria-label": "Why it is not ready", hidden: true });
   const groups = Object.entries(GROUPS).map(([name, names]) => ({ name, names, ...facts(names, "pairs") }));
   const numbers = { set: (name, text) => groups.find(({ names }) => names.includes(name)).set(name, text) };
-  const chart = new Chart("Appends in the last minute", rate);
+  const chart = new Chart("Appends a second in the last minute", rate);
   const columns = ["Peer", "Client", "Protocol", ["Subscriptions", "number"], ["Waiting", "number"], ["Sent", "number"], "Since"];
   const { element, body } = table(`Open connections, the first ${CONNECTIONS}`, columns, { quiet: true });
   const head = h("div", { class: "above" }, h("h2", {}, "Connections"));
@@ -91,6 +91,6 @@ function connectionRow(each) {
     h("td", { class: "number", "data-label": "subscriptions" }, count(each.subscriptions)),
     h("td", { class: "number", "data-label": "waiting" }, bytes(each.waiting_bytes)),
     h("td", { class: "number", "data-label": "sent" }, bytes(each.sent_bytes)),
-    h("td", { class: "faint across" }, moment(each.opened_us)),
+    h("td", { class: "when across", "data-label": "since" }, moment(each.opened_us)),
   );
 }

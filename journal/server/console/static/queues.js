@@ -65,7 +65,7 @@ class Card {
   #left = h("dd");
   #progress;
   #says = h("span", { class: "faint" });
-  #chart = new Chart("Drained in the last minute", rate);
+  #chart = new Chart("Drained a second in the last minute", rate);
   #highest = 0;
 
   constructor(name) {

@@ -17,7 +17,7 @@ export function openShard({ main, api, parameters, signal }) {
   const name = parameters.get("name") ?? "";
   const failure = failureNotice();
   const numbers = facts(["Mode", "Rate", "Records", "First offset", "Next offset", "Size", "Retention", "Created"]);
-  const chart = new Chart("Records in the last minute", rate);
+  const chart = new Chart("Records a second in the last minute", rate);
   const segments = segmentsPanel();
   const cursors = cursorsPanel(api, () => again());
   const settings = settingsPanel(api, name, () => again());
@@ -99,7 +99,7 @@ function segmentRow(segment) {
     h("td", { class: "number", "data-label": "offsets" }, `${count(segment.base_offset)} – ${count(segment.next_offset)}`),
     h("td", { class: "number", "data-label": "records" }, count(segment.next_offset - segment.base_offset)),
     h("td", { class: "number", "data-label": "size" }, bytes(segment.size_bytes)),
-    h("td", { class: "faint across" }, moment(segment.created_us)),
+    h("td", { class: "when across", "data-label": "begun" }, moment(segment.created_us)),
   );
 }
 
