@@ -30,7 +30,7 @@ async def test_a_token_opens_the_console_and_its_tail(tmp_path: Path) -> None:
         await page.says("Give a token, or a user and a password.")
         await page.type("a wrong one")
         await page.press("Enter")
-        await page.until("document.querySelector('.notice.bad') !== null")
+        await page.says("the token is none that this server knows")
         await page.fill("input[name=token]", TOKEN)
         await page.press("Enter")
         await page.says("plant/a")
@@ -54,10 +54,13 @@ async def test_a_password_opens_the_console_and_is_kept_nowhere(tmp_path: Path, 
         page = await browser.page(url(served))
         await page.says("Sign in to this node")
         await sign_in(page, "admin", "a guess")
-        await page.until("document.querySelector('.notice.bad') !== null")
+        await page.until("document.querySelector('.notice.bad:not([hidden])') !== null")
         await sign_in(page, "admin", PASSWORD)
         await page.says("plant/a")
         await page.until("document.getElementById('health').textContent === 'ready'")
+        # A wrong password counts as one failed login: those before it came without any.
+        assert len([error for error in page.errors if "status of 401" in error and "limit=1 " in f"{error} "]) == 1
+        assert len([error for error in page.errors if "status of 401" in error]) <= 3
         await page.open(url(served, "#/tail?filter=plant/%23"))
         await page.until("document.getElementById('tail-state')?.textContent === 'live'")
         kept = await page.ask(

@@ -19,6 +19,7 @@ export function openCursors({ main, api, parameters, signal }) {
   const pages = pager("cursors", filter, after);
   const title = "Cursors, and how many records they are behind the end of their shard";
   const { element, body } = table(title, CURSOR_COLUMNS, { quiet: true });
+  element.hidden = true;
   const empty = h("p", { class: "empty", hidden: true });
   main.append(
     h("div", { class: "head" }, h("h1", {}, "Cursors")),

@@ -7,7 +7,8 @@ export function failureNotice(forbidden = "") {
   const element = h("p", { class: "notice bad", role: "alert", hidden: true });
   const show = (error) => {
     element.hidden = error === null;
-    setText(element, error === null ? "" : [error.message, error.status === 403 ? forbidden : ""].join(" ").trim());
+    const more = error?.status === 403 && forbidden ? `, ${forbidden}` : "";
+    setText(element, error === null ? "" : `${error.message}${more}`);
   };
   return { element, show };
 }

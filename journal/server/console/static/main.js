@@ -61,8 +61,18 @@ function askWho(error) {
   api.credentials = null;
   signOut.hidden = true;
   main.replaceChildren();
-  openSignIn(main, again ? error.message : null, (credentials) => {
+  openSignIn(main, again ? error : null, async (credentials) => {
     api.credentials = credentials;
+    try {
+      // One question alone: a wrong password is one failed login, however much a view asks for.
+      await api.shards({ filter: "#", limit: 1 });
+    } catch (failure) {
+      // Who is known may still not read everything.
+      if (failure.status !== 403) {
+        api.credentials = null;
+        throw failure;
+      }
+    }
     signOut.hidden = false;
     show(true);
     watch();

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 /** What helps who may not read all that a filter stands for. */
-export const NARROWER = "Or give a filter of what you may read, as plant/#.";
+export const NARROWER = "or give a filter of what you may read, as plant/#";
 
 /** Where a view and its parameters are. */
 export function address(view, parameters) {

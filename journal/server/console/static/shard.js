@@ -66,6 +66,7 @@ function retentionText(retention) {
 function segmentsPanel() {
   const columns = ["Kind", "State", ["Offsets", "number"], ["Records", "number"], ["Size", "number"], "Begun"];
   const { element, body } = table("Segments, oldest first", columns, { quiet: true });
+  element.hidden = true;
   const strip = svg("svg", { class: "strip", viewBox: "0 0 1000 22", preserveAspectRatio: "none", "aria-hidden": "true" });
   const left = h("p", { class: "empty", hidden: true });
   const sum = h("span", { class: "faint" });
@@ -80,7 +81,8 @@ function segmentsPanel() {
     const newest = segments.slice(-SHOWN_SEGMENTS);
     body.replaceChildren(...newest.map(segmentRow));
     const sealed = segments.filter((segment) => segment.sealed).length;
-    setText(sum, `${count(sealed)} sealed, ${count(segments.length - sealed)} active; oldest first`);
+    element.hidden = segments.length === 0;
+    setText(sum, segments.length ? `${count(sealed)} sealed, ${count(segments.length - sealed)} active; oldest first` : "none yet");
     left.hidden = newest.length === segments.length;
     left.textContent = `${count(segments.length - newest.length)} older segments are not listed.`;
     drawStrip(strip, segments);
@@ -118,7 +120,8 @@ function drawStrip(strip, segments) {
 function cursorsPanel(api, again) {
   const { element, body } = table("Cursors of this shard, and how far they are behind", CURSOR_COLUMNS.slice(1), { quiet: true });
   const head = h("div", { class: "above" }, h("h2", {}, "Cursors"));
-  const empty = h("p", { class: "empty" }, "This shard has no cursors.");
+  const empty = h("p", { class: "empty", hidden: true }, "This shard has no cursors.");
+  element.hidden = true;
   let shown = "";
 
   function show(cursors) {

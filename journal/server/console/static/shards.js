@@ -19,6 +19,7 @@ export function openShards({ main, api, parameters, signal }) {
   const columns = ["Shard", "Mode", ["Records", "number"], ["Size", "number"], ["Rate", "number"], "Last minute"];
   const { element, body } = table("Shards by name, with the records a second that they take", columns, { quiet: true });
   const sum = h("p", { class: "faint" });
+  element.hidden = true;
   const empty = h("p", { class: "empty", hidden: true }, "No shard matches this filter.");
   main.append(
     h("div", { class: "head" }, h("h1", {}, "Shards"), sum),
