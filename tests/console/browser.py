@@ -15,7 +15,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 _TEXTS = {"Enter": "\r", " ": " "}
 

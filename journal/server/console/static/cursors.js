@@ -1,7 +1,7 @@
 // Cursors of the shards of a filter, and how far they are behind.
 
 import { confirmed } from "./dialogs.js";
-import { announce, h, table } from "./dom.js";
+import { announce, h, setText, table } from "./dom.js";
 import { failureNotice } from "./failures.js";
 import { count } from "./format.js";
 import { address, filterForm, NARROWER, pager } from "./paging.js";
@@ -9,6 +9,7 @@ import { poll } from "./polling.js";
 
 const PAGE = 50;
 const INTERVAL_MS = 3000;
+const SHOWN_CURSORS = 200;
 
 export const CURSOR_COLUMNS = ["Shard", "Cursor", ["Offset", "number"], ["Behind", "number"], ["Lost", "number"], ""];
 
@@ -38,12 +39,19 @@ export function openCursors({ main, api, parameters, signal }) {
     if (state === shown) return;
     shown = state;
     element.hidden = page.cursors.length === 0;
-    empty.hidden = page.cursors.length > 0;
-    empty.textContent = page.more ? `None of these ${PAGE} shards has a cursor; look at the next page.` : "There are no cursors.";
-    body.replaceChildren(...page.cursors.map((cursor) => cursorRow(api, cursor, again, true)));
+    const none = page.more ? `None of these ${PAGE} shards has a cursor; look at the next page.` : "There are no cursors.";
+    showCursors(body, empty, page.cursors, none, (cursor) => cursorRow(api, cursor, again, true));
   }
 
   const again = poll(ask, INTERVAL_MS, signal, failure.show);
+}
+
+/** Rows for cursors, of which a shard may have any number; what is left out or missing is said below. */
+export function showCursors(body, note, cursors, none, row) {
+  body.replaceChildren(...cursors.slice(0, SHOWN_CURSORS).map(row));
+  const left = cursors.length - SHOWN_CURSORS;
+  note.hidden = cursors.length > 0 && left <= 0;
+  setText(note, cursors.length === 0 ? none : `${count(left)} more are not listed; journal cursor list SHARD lists all.`);
 }
 
 /** A row for a cursor, with its shard or without. */

@@ -2,7 +2,7 @@
 
 import { settingsPanel } from "./shard_settings.js";
 import { facts, h, setText, svg, table } from "./dom.js";
-import { cursorRow, CURSOR_COLUMNS } from "./cursors.js";
+import { cursorRow, CURSOR_COLUMNS, showCursors } from "./cursors.js";
 import { failureNotice } from "./failures.js";
 import { bytes, count, day, moment, rate } from "./format.js";
 import { address } from "./paging.js";
@@ -120,7 +120,7 @@ function drawStrip(strip, segments) {
 function cursorsPanel(api, again) {
   const { element, body } = table("Cursors of this shard, and how far they are behind", CURSOR_COLUMNS.slice(1), { quiet: true });
   const head = h("div", { class: "above" }, h("h2", {}, "Cursors"));
-  const empty = h("p", { class: "empty", hidden: true }, "This shard has no cursors.");
+  const empty = h("p", { class: "empty", hidden: true });
   element.hidden = true;
   let shown = "";
 
@@ -128,9 +128,8 @@ function cursorsPanel(api, again) {
     const state = JSON.stringify(cursors);
     if (state === shown) return;
     shown = state;
-    empty.hidden = cursors.length > 0;
     element.hidden = cursors.length === 0;
-    body.replaceChildren(...cursors.map((cursor) => cursorRow(api, cursor, again, false)));
+    showCursors(body, empty, cursors, "This shard has no cursors.", (cursor) => cursorRow(api, cursor, again, false));
   }
 
   return { element: h("section", { class: "panel flush", "aria-label": "Cursors" }, head, element, empty), show };
