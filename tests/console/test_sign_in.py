@@ -12,7 +12,7 @@ from journal.server.console.pages import policy
 from shards.model import ShardConfig
 from tests.console.browser import Browser, Page, chromium
 from tests.console.places import url
-from tests.server.people import PASSWORD, guarded, rule
+from tests.server.people import PASSWORD, client_context, guarded, rule, write_server_certificate
 from tests.server.serving import serving
 
 TOKEN = "a-token-for-this-test"
@@ -178,3 +178,31 @@ def test_the_policy_names_the_listener_and_nothing_that_a_host_header_brings(hos
 
 def test_without_a_websocket_listener_the_page_connects_to_its_node_alone() -> None:
     assert "connect-src 'self'; base-uri" in policy("127.0.0.1:7422", None)
+
+
+@pytest.mark.parametrize("asks_for_certificates", [False, True])
+async def test_under_tls_the_page_and_its_tail_are_encrypted(
+    tmp_path: Path, browser: Browser, asks_for_certificates: bool
+) -> None:
+    tls = write_server_certificate(tmp_path)
+    if not asks_for_certificates:
+        del tls["tls__client_ca_file"]
+    async with guarded(tmp_path, ALL, **tls) as served:
+        base = f"https://127.0.0.1:{served.ports['http']}"
+        async with httpx.AsyncClient(verify=client_context()) as client:
+            allowed = (await client.get(base)).headers["content-security-policy"]
+            assert f" wss://127.0.0.1:{served.ports['websocket']}; " in allowed
+        page = await browser.page("about:blank#")
+        await page.call("Security.setIgnoreCertificateErrors", ignore=True)
+        await page.open(f"{base}/#/tail?filter=plant/%23")
+        await page.says("Sign in to this node")
+        await sign_in(page, "admin", PASSWORD)
+        if asks_for_certificates:
+            # Chromium asks its user which certificate to show for pages only.
+            listener = f"https://127.0.0.1:{served.ports['websocket']}/"
+            await page.says(f"the browser may first have to be asked for a certificate, at {listener}")
+            await page.open(listener)
+            await page.open(f"{base}/#/tail?filter=plant/%23")
+            await page.says("Sign in to this node")
+            await sign_in(page, "admin", PASSWORD)
+        await page.until("document.getElementById('tail-state')?.textContent === 'live'")

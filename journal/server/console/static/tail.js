@@ -64,6 +64,7 @@ class Tail {
   #frame = 0;
   #retryMs = FIRST_RETRY_MS;
   #refused = false;
+  #url = null;
 
   constructor(on) {
     this.#on = on;
@@ -89,6 +90,7 @@ class Tail {
       return;
     }
     try {
+      this.#url = url;
       this.#stream = new Stream(url, { pushed: (message, size) => this.#take(message, size), closed: () => this.#lost() });
       const hello = { client: "console" };
       if (api.credentials !== null) hello.credentials = api.credentials;
@@ -118,7 +120,7 @@ class Tail {
     const { signal, failure, rows } = this.#on;
     if (signal.aborted || this.#refused) return;
     if (this.#retryMs === FIRST_RETRY_MS && this.#records) rows.tell("The connection was lost. What comes meanwhile is not shown.");
-    failure.show(new Error(`The WebSocket listener does not take a connection from ${location.origin}. It may be out, or listen.websocket_origins has no such origin.`));
+    failure.show(new Error(lostText(this.#url)));
     this.#show("waiting", "warn");
     this.#on.pause.disabled = true;
     this.#on.start = "latest";
@@ -170,6 +172,14 @@ class Tail {
     this.#on.state.className = `badge ${kind}`;
     setText(this.#on.state, text);
   }
+}
+
+/** A browser does not tell a page why a WebSocket fails; these are the reasons that there are. */
+function lostText(url) {
+  const reasons = ["it may be out", `listen.websocket_origins may not list ${location.origin}`];
+  // No browser asks which certificate to show for a WebSocket, and some give up where they would have to.
+  if (url?.startsWith("wss:")) reasons.push(`with tls.client_ca_file, the browser may first have to be asked for a certificate, at ${url.replace("wss:", "https:")}`);
+  return `The WebSocket listener takes no connection: ${reasons.slice(0, -1).join(", ")}, or ${reasons.at(-1)}.`;
 }
 
 class Rows {
