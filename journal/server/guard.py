@@ -103,6 +103,10 @@ class Guard:
         known = self.access.known
         return None if known.has_credentials or self._has_quotas or not known.rules.allow_everything else EVERYBODY
 
+    def current_tls(self) -> ssl.SSLContext | None:
+        """`tls` as it is now, for who asks anew for every connection."""
+        return self.tls
+
     def take_over(self, readable: Readable) -> None:
         """Decide by what was read again from now on."""
         self.access.known = readable.known

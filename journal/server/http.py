@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from journal.server.http_tls import RenewedTls
 from journal.server.metrics import CONTENT_TYPE, recovering_page
 from journal.server.readiness import RECOVERING, STOPPING
 
@@ -83,7 +84,7 @@ class Front:
 
 
 class _Config(Config):
-    """Hypercorn's settings, with certificates that were read already."""
+    """Hypercorn's settings, with certificates that are read elsewhere."""
 
     tls: ssl.SSLContext | None = None
 
@@ -95,10 +96,25 @@ class _Config(Config):
         return self.tls
 
 
-async def serve_http(app: App, sock: socket.socket, stop: trio.Event, tls: ssl.SSLContext | None = None) -> None:
-    """Serve on a listening socket until told to stop."""
+async def serve_http(
+    app: App,
+    sock: socket.socket,
+    stop: trio.Event,
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    handshake_timeout_s: float = 10.0,
+) -> None:
+    """Serve on a listening socket until told to stop.
+
+    Args:
+        app: Answers.
+        sock: Listens.
+        stop: Ends it.
+        tls: Gives the certificates for a new connection; whether there are any does not change.
+        handshake_timeout_s: A peer that has not ended its handshake by then is dropped.
+    """
     config = _Config()
-    config.tls = tls
+    config.tls = None if tls() is None else RenewedTls(tls)
+    config.ssl_handshake_timeout = handshake_timeout_s
     # Hypercorn closes what it listens on, so it gets a descriptor of its own.
     config.bind = [f"fd://{os.dup(sock.fileno())}"]
     config.graceful_timeout = 0.5

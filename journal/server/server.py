@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -29,6 +28,7 @@ from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
 from journal.server.admission import Admission
 from journal.server.connection import Connection
+from journal.server.encryption import Listener, is_encrypted_alike, shake_hands
 from journal.server.guard import Guard, Readable, missing_protection, read, unread_changes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, Front, make_app, serve_http
@@ -156,9 +156,8 @@ class Server:
                     if name in sockets:
                         accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
                 if "http" in sockets:
-                    self._nursery.start_soon(
-                        serve_http, self.make_app(), sockets["http"], self.stopping, self.guard.tls
-                    )
+                    tls = self.guard.current_tls
+                    self._nursery.start_soon(serve_http, self.make_app(), sockets["http"], self.stopping, tls)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.pulse.run)
                 self._nursery.start_soon(self.census.run)
@@ -224,9 +223,11 @@ class Server:
             )
             await linger(sock)
             return
+        if not await self._is_encrypted_alike(sock, "tcp"):
+            return
         secure = TlsSocket(sock, self.guard.tls)
         try:
-            await self._shake_hands(secure.handshake, peer)
+            await shake_hands(secure.handshake, timeout_s=timeout, statistics=self.statistics)
             await self._serve(
                 "tcp",
                 TcpCarrier(secure),
@@ -237,20 +238,14 @@ class Server:
         finally:
             secure.close()
 
-    async def _shake_hands(self, handshake: Callable[[], Awaitable[None]], peer: str) -> None:
-        """Agree on keys in time.
-
-        Raises:
-            OSError: That cannot be.
-        """
-        try:
-            with trio.fail_after(self.engine.config.limits.hello_timeout_s):
-                await handshake()
-        except trio.TooSlowError as error:
-            raise TimeoutError("the TLS handshake took too long") from error
-        except (ssl.SSLError, trio.BrokenResourceError) as error:
-            log.info("TLS handshake failed", peer=peer, reason=_reason(error))
-            raise ConnectionAbortedError("the TLS handshake failed") from error
+    async def _is_encrypted_alike(self, sock: socket.socket, listener: Listener) -> bool:
+        return await is_encrypted_alike(
+            sock,
+            listener,
+            encrypted=self.guard.tls is not None,
+            timeout_s=self.engine.config.limits.hello_timeout_s,
+            statistics=self.statistics,
+        )
 
     def _connection(
         self, peer: str, certificate_name: str, number: int, output: Output, nursery: trio.Nursery
@@ -269,11 +264,14 @@ class Server:
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
+        sock.setblocking(False)
+        if not await self._is_encrypted_alike(sock, "websocket"):
+            return
         stream: trio.abc.Stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         certificate_name = ""
         if self.guard.tls is not None:
             secure = trio.SSLStream(stream, self.guard.tls, server_side=True, https_compatible=True)
-            await self._shake_hands(secure.do_handshake, peer)
+            await shake_hands(secure.do_handshake, timeout_s=limits.hello_timeout_s, statistics=self.statistics)
             certificate_name = common_name(secure.getpeercert())
             stream = secure
         async with open_websocket(
@@ -420,7 +418,7 @@ async def run_server(
             nursery.start_soon(log_limit.keep_telling)
             front = Front(stopping.is_set)
             if "http" in sockets:
-                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), guard.tls)
+                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), guard.current_tls)
             async with open_engine(path, config) as engine:
                 recovery = engine.recovery
                 log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
@@ -491,8 +489,3 @@ class _Signals:
         self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
         if changed := unread_changes(self._config, config):
             log.warning("changed settings that hold only after a restart", sections=changed)
-
-
-def _reason(error: Exception) -> str:
-    cause = error.__cause__
-    return str(cause if isinstance(cause, ssl.SSLError) else error) or type(error).__name__

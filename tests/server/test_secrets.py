@@ -117,11 +117,19 @@ def test_commands_reach_a_server_with_tls_and_users_and_no_secret_shows(tmp_path
             journal("shard", "list", "--server", by_token, JOURNAL_TOKEN=EXPIRED_TOKEN),
             journal("shard", "list", "--server", by_token, JOURNAL_TOKEN=""),
             journal("shard", "list", "--server", f"journals://anna@{server.address}", JOURNAL_PASSWORD=PASSWORD),
+            journal("shard", "list", "--server", f"anna@{server.address}", JOURNAL_PASSWORD=PASSWORD),
             journal("shard", "list", "--debug", "--server", url, JOURNAL_PASSWORD="guess-of-eve"),
         ]
         for one, expected in zip(
             told,
-            ["wrong user name", "expired at 2001", "no credentials", "not to be trusted", "wrong user name"],
+            [
+                "wrong user name",
+                "expired at 2001",
+                "no credentials",
+                "not to be trusted",
+                "connect with journals://",
+                "wrong user name",
+            ],
             strict=True,
         ):
             assert one.returncode != 0
