@@ -108,9 +108,10 @@ class Guard:
         return self.tls
 
     def take_over(self, readable: Readable) -> None:
-        """Decide by what was read again from now on."""
+        """Decide by what was read again from now on. Whether TLS is spoken at all changes with a restart alone."""
         self.access.known = readable.known
-        self.tls = readable.tls
+        if self.tls is not None and readable.tls is not None:
+            self.tls = readable.tls
 
 
 def unread_changes(old: ServerConfig, new: ServerConfig) -> list[str]:
