@@ -159,6 +159,7 @@ class Server:
                     tls = self.guard.current_tls
                     self._nursery.start_soon(serve_http, self.make_app(), sockets["http"], self.stopping, tls)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
+                self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.pulse.run)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
@@ -438,6 +439,7 @@ async def run_server(
         log_limit.tell(also_unfinished=True)
         for sock in sockets.values():
             sock.close()
+        guard.refused_logins.tell(also_unfinished=True)
         guard.audit.close()
 
 

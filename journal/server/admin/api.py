@@ -133,7 +133,12 @@ class _Resource:
         if self._administration.is_stopping():
             raise ShuttingDownError("the server is stopping; ask again when it is back")
         admission, peer = self._administration.admission, _peer(request)
-        asker = HttpAsker(*await admission.identify(_credentials(request), peer))
+        try:
+            credentials = _credentials(request)
+        except AuthenticationError:
+            admission.refused(None, peer)
+            raise
+        asker = HttpAsker(*await admission.identify(credentials, peer))
         if asker.meter is not None:
             await asker.meter.wait()
             asker.meter.spend(1, 0)
