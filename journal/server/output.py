@@ -118,8 +118,8 @@ class Output:
 
     @property
     def has_room(self) -> bool:
-        """Whether less waits, or is being read in order to wait here, than may wait."""
-        return self.waiting_bytes + self._reserved_bytes < self._limit_bytes
+        """Whether less waits, or is being read in order to wait here, than may wait; what is broken takes anything."""
+        return self._broken or self.waiting_bytes + self._reserved_bytes < self._limit_bytes
 
     async def reserve(self, size_bytes: int) -> None:
         """Wait for room and take it for a reply of about this size that is still to be read; see `unreserve`.
@@ -137,7 +137,7 @@ class Output:
 
     async def wait_for_room(self) -> None:
         """Return when `has_room`, or the connection is broken."""
-        while not self.has_room and not self._broken:
+        while not self.has_room:
             await self._drained.park()
 
     async def wait_drained(self) -> None:

@@ -69,6 +69,7 @@ class _Receiver:
                     buffer = await self._take_buffer()
                 if connection.is_paused:
                     self._take_frames(buffer)
+                    await trio.lowlevel.checkpoint()
                     continue
                 try:
                     received = self._socket.recv_into(buffer.view[self._end : buffer.size_bytes])

@@ -1,6 +1,6 @@
 """A well-behaved client in a process of its own: appends and tails one shard, and says how long both take.
 
-Run as ``python -m tests.abuse.bystander PORT NAME``. It writes a line of JSON for every window of `WINDOW_S`: the
+Run as ``python -m tests.abuse.bystander PORT NAME WINDOW_S``. It writes a line of JSON for every window: the
 latencies of its appends up to the acknowledgement, and up to the push, in milliseconds. It ends when standard input
 does.
 """
@@ -18,18 +18,17 @@ from shards.batch import encode_values
 from shards.model import ShardConfig
 from tests.faults.processes import Client
 
-WINDOW_S = 0.25
 _PAUSE_S = 0.004
 
 
-def run(port: int, name: str) -> None:
-    """Append and tail until standard input ends."""
+def run(port: int, name: str, window_s: float) -> None:
+    """Append and tail until standard input ends; a line of what was met after each window."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = Client(sock)
         handle = client.open(name, ShardConfig())
         client.call(Op.SUBSCRIBE, messages.SubscribeRequest(1, shard=name, credit_bytes=1 << 31))
-        window_ends = time.monotonic() + WINDOW_S
+        window_ends = time.monotonic() + window_s
         acks_ms: list[float] = []
         pushes_ms: list[float] = []
         # A pause on standard input costs no sleep: it ends at once when the test does.
@@ -41,7 +40,7 @@ def run(port: int, name: str) -> None:
                 sys.stdout.write(json.dumps({"acks_ms": acks_ms, "pushes_ms": pushes_ms}) + "\n")
                 sys.stdout.flush()
                 acks_ms, pushes_ms = [], []
-                window_ends = time.monotonic() + WINDOW_S
+                window_ends = time.monotonic() + window_s
 
 
 def _round(client: Client, handle: int) -> tuple[float, float]:
@@ -60,4 +59,4 @@ def _round(client: Client, handle: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    run(int(sys.argv[1]), sys.argv[2])
+    run(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

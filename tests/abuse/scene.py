@@ -34,8 +34,13 @@ SETTINGS = (
 )
 POOL_BYTES = RECEIVE_BUFFERS * 256 * KIB
 
+# What an interpreter that does more than before takes for its arenas and threads, whoever sends.
+_ARENAS_BYTES = 8 * MIB
+
 _WINDOWS = 8
+_WINDOW_S = 0.1
 _WINDOWS_LONG = 40
+_WINDOW_LONG_S = 0.25
 _TRIES = 3
 _SLACK_MS = 5.0
 _SLACK_LONG_MS = 2.0
@@ -123,9 +128,10 @@ class Scene:
         return all(found_ms <= 2 * usual_ms + slack_ms for usual_ms, found_ms in pairs)
 
     def check_memory(self, may_grow_bytes: int) -> None:
-        """The server holds little more than before."""
+        """The server holds little more than before: so much, and what any new kind of work takes."""
         grown = self.resident_bytes() - self._usual_bytes
-        assert grown <= may_grow_bytes, f"{grown / MIB:.1f} MiB more than before, {may_grow_bytes / MIB:.1f} allowed"
+        allowed = may_grow_bytes + _ARENAS_BYTES
+        assert grown <= allowed, f"{grown / MIB:.1f} MiB more than before, {allowed / MIB:.1f} allowed"
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         """Return once it is so; the bystander's windows are the pace at which it is looked at.
@@ -143,8 +149,9 @@ class Scene:
 def scene(data: Path, *settings: str, strict: bool = False) -> Iterator[Scene]:
     """A server and a bystander for the length of the block; both must still be well at its end."""
     with running(data, *SETTINGS, *settings) as server:
+        window_s = _WINDOW_LONG_S if strict else _WINDOW_S
         bystander = subprocess.Popen(
-            [sys.executable, "-m", "tests.abuse.bystander", str(server.ports["tcp"]), "bystander"],
+            [sys.executable, "-m", "tests.abuse.bystander", str(server.ports["tcp"]), "bystander", str(window_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -90,7 +90,7 @@ def test_a_record_batch_that_expands_to_a_gigabyte_costs_the_server_what_was_sen
                         abuser.reply_to(correlation)
                 else:
                     assert abuser.receive()[:2] == (Op.APPENDED, 0)
-        found.check(may_grow_bytes=POOL_BYTES + 20 * len(batch) + 8 * MIB)
+        found.check(may_grow_bytes=POOL_BYTES + 20 * len(batch))
     stored = bytearray(batch)
     stamp(stored, 0, 0, 1, 1)
     with pytest.raises(BatchError, match=r"the header says|raw_size|not an lz4 block|not one whole zstd frame"):
@@ -108,7 +108,7 @@ def test_an_indexed_shard_does_not_open_a_body_larger_than_a_batch_may_be(tmp_pa
             abuser.sock.sendall(frames.build_append(correlation, handle, batch))
             with pytest.raises(LimitExceededError, match=r"limits\.max_batch_bytes"):
                 abuser.reply_to(correlation)
-        found.check(may_grow_bytes=POOL_BYTES + 8 * MIB)
+        found.check(may_grow_bytes=POOL_BYTES)
 
 
 def test_a_compressed_websocket_message_is_refused_unopened(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_compressed_websocket_message_is_refused_unopened(tmp_path: Path) -> N
             with open_websocket(found.server.ports["websocket"]) as abuser:
                 flood(abuser, fragment(content, opcode=2, final=True, compressed=True), len(content))
                 assert is_closed_soon(found, abuser)
-        found.check(may_grow_bytes=16 * MIB)
+        found.check(may_grow_bytes=8 * MIB)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100])
@@ -132,7 +132,7 @@ def test_a_websocket_message_in_fragments_without_end_is_cut_off(tmp_path: Path,
                 assert flood(abuser, part, 16 * MIB) < 16 * MIB
                 assert is_closed_soon(found, abuser)
         found.wait_until(lambda: "send fragments of at least" in found.log_text())
-        found.check(may_grow_bytes=8 * MIB)
+        found.check(may_grow_bytes=0)
 
 
 def test_a_websocket_message_over_the_limit_is_cut_off(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_websocket_message_over_the_limit_is_cut_off(tmp_path: Path) -> None:
         assert flood(abuser, part, 32 * MIB) < 32 * MIB
         assert is_closed_soon(found, abuser)
         found.wait_until(lambda: f"a message of more than {FRAME_BYTES} bytes" in found.log_text())
-        found.check(may_grow_bytes=4 * FRAME_BYTES)
+        found.check(may_grow_bytes=3 * FRAME_BYTES)
 
 
 def test_a_fine_message_in_many_fragments_is_taken(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_fine_message_in_many_fragments_is_taken(tmp_path: Path) -> None:
             client.sendall(fragment(piece, opcode=0) + fragment(b"", opcode=0))
         client.sendall(fragment(pieces[-1], opcode=0, final=True))
         assert client.recv(100).endswith(frame)
-        found.check(may_grow_bytes=4 * MIB)
+        found.check(may_grow_bytes=0)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_subscriptions_to_everything_without_credit_cost_little(
         if each == 1000:
             with pytest.raises(LimitExceededError, match="max_subscriptions_per_connection"):
                 abuser.call(Op.SUBSCRIBE, messages.SubscribeRequest(each, filter="#", credit_bytes=0))
-        found.check(may_grow_bytes=connection_count * each * SUBSCRIPTION_BYTES + 8 * MIB)
+        found.check(may_grow_bytes=connection_count * each * SUBSCRIPTION_BYTES)
 
 
 def test_a_thousand_subscriptions_to_everything_leave_others_their_turn(tmp_path: Path) -> None:
@@ -180,13 +180,13 @@ def test_a_thousand_subscriptions_to_everything_leave_others_their_turn(tmp_path
     with scene(tmp_path / "data") as found, client_of(found.server.ports["tcp"]) as abuser:
         subscribe(abuser, 1000, credit_bytes=1 << 31)
         with reading(abuser):
-            found.check(may_grow_bytes=1000 * SUBSCRIPTION_BYTES + OUTPUT_BYTES + 8 * MIB)
+            found.check(may_grow_bytes=1000 * SUBSCRIPTION_BYTES + OUTPUT_BYTES)
 
 
 def test_who_never_reads_what_a_thousand_subscriptions_push_is_held_to_the_output_limit(tmp_path: Path) -> None:
     with scene(tmp_path / "data") as found, client_of(found.server.ports["tcp"]) as abuser:
         subscribe(abuser, 1000, credit_bytes=1 << 31)
-        found.check(may_grow_bytes=1000 * SUBSCRIPTION_BYTES + 2 * OUTPUT_BYTES + 8 * MIB)
+        found.check(may_grow_bytes=1000 * SUBSCRIPTION_BYTES + 2 * OUTPUT_BYTES)
 
 
 def test_who_asks_and_never_reads_is_held_to_the_output_limit(tmp_path: Path) -> None:
@@ -201,7 +201,8 @@ def test_who_asks_and_never_reads_is_held_to_the_output_limit(tmp_path: Path) ->
                 abuser = stack.enter_context(client_of(found.server.ports["tcp"]))
                 abuser.open("read")
                 assert flood(abuser.sock, fetches, 64 * MIB, patience_s=0.2) < 64 * MIB
-            found.check(may_grow_bytes=10 * 2 * OUTPUT_BYTES + POOL_BYTES + 16 * MIB)
+            # What waits is the limit and a frame; the heap may have as much again in holes where others were read.
+            found.check(may_grow_bytes=10 * 2 * (OUTPUT_BYTES + FRAME_BYTES) + POOL_BYTES)
 
 
 def subscribe(client: Client, count: int, *, credit_bytes: int) -> None:

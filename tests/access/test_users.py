@@ -131,7 +131,7 @@ GOOD = kept(b"x").format()
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("anna", r"is not of the form name:\$scrypt\$n\$r\$p\$salt\$hash; `journal-broker passwd"),
+        ("anna", r"is not of the form name:\$scrypt\$n\$r\$p\$salt\$hash; `journal passwd"),
         ("anna:secret", r"is not of the form \$scrypt"),
         ("anna:$6$salt$hash", r"is not of the form \$scrypt"),
         (f":{GOOD}", "has '' for a user name"),
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"/none cannot be read: No such file.* passwd .* USER`"):
         read_users(str(tmp_path / "none"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe:x")
-    with pytest.raises(ConfigurationError, match="is no password file"):
+    with pytest.raises(ConfigurationError, match="`journal passwd` writes no such bytes"):
         read_users(str(tmp_path / "binary"))
 
 

@@ -40,7 +40,7 @@ def test_a_data_directory_has_one_server(data: Path) -> None:
 
 def test_the_directory_tells_its_readers_where_the_server_listens(data: Path) -> None:
     announced = data / "SERVER"
-    with running(data, "listen.tcp=0.0.0.0:0") as server:
+    with running(data, "listen.tcp=0.0.0.0:0", "access.allow_insecure=true") as server:
         expected = {"tcp": f"127.0.0.1:{server.ports['tcp']}", "pid": server.pid}
         assert json.loads(announced.read_text()) == expected
         server.kill()
