@@ -59,6 +59,12 @@ class Admission:
         """Who everybody is, where nobody is asked; None elsewhere."""
         return self._guard.everybody
 
+    @property
+    def asks(self) -> bool:
+        """Whether nobody gets in who gives nothing."""
+        known = self._guard.access.known
+        return known.has_credentials and not known.anonymous
+
     async def admit(self, connection: Served, client: str, credentials: Mapping[str, str] | None) -> None:
         """Greet a client as who it is.
 

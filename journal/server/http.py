@@ -17,8 +17,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from journal.server.admin.problems import problem_response
 from journal.server.http_tls import RenewedTls
 from journal.server.metrics import CONTENT_TYPE, recovering_page
+from journal.server.observers import Observers
 from journal.server.readiness import RECOVERING, STOPPING
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -28,7 +30,10 @@ App: TypeAlias = Callable[
 
 
 def make_app(
-    why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes], api: Sequence[BaseRoute] = ()
+    why_not_ready: Callable[[], list[str]],
+    metrics_page: Callable[[], bytes],
+    api: Sequence[BaseRoute] = (),
+    observers: Observers | None = None,
 ) -> Starlette:
     """The HTTP application of a server.
 
@@ -36,6 +41,7 @@ def make_app(
         why_not_ready: Gives the reasons, none if it is ready.
         metrics_page: Gives the text of the metrics.
         api: The routes of the administration.
+        observers: Who may see reasons and metrics; None for everybody.
     """
 
     async def livez(request: Request) -> Response:
@@ -43,9 +49,13 @@ def make_app(
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
+        if reasons and observers is not None and not await observers.may_look(request):
+            reasons = ["who may read the metrics is told why"]
         return _not_ready(reasons) if reasons else PlainTextResponse("ready\n")
 
     async def metrics(request: Request) -> Response:
+        if observers is not None and (refusal := await observers.refusal(request)) is not None:
+            return problem_response(refusal)
         return Response(metrics_page(), media_type=CONTENT_TYPE)
 
     return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *api])

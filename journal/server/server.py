@@ -35,6 +35,7 @@ from journal.server.http import App, Front, make_app, serve_http
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
 from journal.server.json_protocol.connection import JsonCarrier
 from journal.server.metrics import ServerCollector, page_of
+from journal.server.observers import Observers
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
@@ -139,7 +140,8 @@ class Server:
         collector = ServerCollector(
             self.engine, self.statistics, self.census, self.pulse, self.why_not_ready, self._pushed_bytes
         )
-        return make_app(self.why_not_ready, page_of(collector), admin_routes(self._administration()))
+        observers = Observers(self.admission, self.statistics)
+        return make_app(self.why_not_ready, page_of(collector), admin_routes(self._administration()), observers)
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
