@@ -43,8 +43,10 @@ class RenewedTls(ssl.SSLContext):
         """Begin a connection; see the standard library."""
         context = self._current()
         assert context is not None  # there are certificates as long as it serves
+        # Other listeners use the same context.
         context.sslobject_class = _Connection
         begun = context.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        context.sslobject_class = ssl.SSLObject
         assert isinstance(begun, _Connection)
         begun.outgoing = outgoing
         return begun

@@ -235,7 +235,7 @@ class Server:
                 "tcp",
                 TcpCarrier(secure),
                 partial(self._connection, peer, secure.peer_name),
-                lambda connection: receive(connection, secure, self._pool, timeout),
+                lambda connection: receive(connection, secure, self._pool, timeout, holds_some=secure.holds_some),
             )
             await linger(secure.say_end())
         finally:
