@@ -7,8 +7,11 @@ that reads nothing without end, also while the server stops. What is answered is
 from __future__ import annotations
 
 import socket
+import ssl
+from collections.abc import Callable
 from typing import Final
 
+import attrs
 import h11
 import structlog
 import trio
@@ -20,6 +23,8 @@ from hypercorn.typing import ASGIFramework, ConnectionState
 from hypercorn.utils import wrap_app
 
 from journal.listening import accept
+from journal.server.encryption import is_encrypted_alike, shake_hands
+from journal.server.statistics import ServerStatistics
 
 MOST_CONNECTIONS: Final = 1000
 """Those who ask for health and metrics are few, and each connection takes a descriptor that a client cannot have."""
@@ -32,14 +37,31 @@ _SENT_AT_ONCE_BYTES: Final = 64 * 1024
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
+@attrs.frozen
+class Encryption:
+    """How connections are encrypted.
+
+    Attributes:
+        current: Gives the certificates for a new connection; whether there are any does not change.
+        handshake_timeout_s: A peer that has not ended its handshake by then is dropped.
+        statistics: Counts those that come otherwise than this.
+    """
+
+    current: Callable[[], ssl.SSLContext | None] = lambda: None
+    handshake_timeout_s: float = 10.0
+    statistics: ServerStatistics = attrs.Factory(ServerStatistics)
+
+
 class _PatientStream(trio.abc.HalfCloseableStream):
     """A socket over which no sending waits without end. What sends over it cannot be cancelled.
 
     Attributes:
         socket: The socket. Closing it ends whatever waits for it.
+        raw: The same for who looks at its first bytes.
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        self.raw = sock
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self.socket = self._stream.socket
 
@@ -97,26 +119,31 @@ class _Connection(TCPServer):
         await super()._read_data()
 
 
-async def serve_connections(app: ASGIFramework, config: Config, sock: socket.socket, stop: trio.Event) -> None:
+async def serve_connections(
+    app: ASGIFramework, config: Config, sock: socket.socket, stop: trio.Event, encryption: Encryption
+) -> None:
     """Accept and serve until told to stop; then give what is under way ``config.graceful_timeout``.
 
     Args:
         app: Answers.
-        config: Settings of each connection, and the certificates.
+        config: Settings of each connection.
         sock: Listens.
         stop: Ends it.
+        encryption: How.
     """
-    context, tls = WorkerContext(None), config.create_ssl_context()
+    context = WorkerContext(None)
     wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
     open_streams: set[_PatientStream] = set()
     gone = trio.lowlevel.ParkingLot()
 
     async def serve(stream: _PatientStream, peer: str) -> None:
-        carried: trio.abc.Stream = stream
-        if tls is not None:
-            carried = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
-            await _Connection(wrapped, config, context, ConnectionState({}), carried)  # type: ignore[arg-type]
+            carried = await _encrypted(stream, encryption)
+            if carried is not None:
+                await _Connection(wrapped, config, context, ConnectionState({}), carried)  # type: ignore[arg-type]
+        except OSError:
+            # It broke before there was anything to say.
+            pass
         except Exception:
             # It ends this connection, no other.
             log.exception("unexpected error", peer=peer)
@@ -153,3 +180,21 @@ async def serve_connections(app: ASGIFramework, config: Config, sock: socket.soc
             while open_streams:
                 await gone.park()
         connections.cancel_scope.cancel()
+
+
+async def _encrypted(stream: _PatientStream, encryption: Encryption) -> trio.abc.Stream | None:
+    """The stream to go on with; None if the peer was told that it comes otherwise than it should.
+
+    Raises:
+        OSError: It sent nothing in time, is gone, or no keys can be agreed on.
+    """
+    tls, statistics = encryption.current(), encryption.statistics
+    if not await is_encrypted_alike(
+        stream.raw, "http", encrypted=tls is not None, timeout_s=encryption.handshake_timeout_s, statistics=statistics
+    ):
+        return None
+    if tls is None:
+        return stream
+    secure = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+    await shake_hands(secure.do_handshake, timeout_s=encryption.handshake_timeout_s, statistics=statistics)
+    return secure

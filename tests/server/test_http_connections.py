@@ -15,7 +15,7 @@ from starlette.routing import Route
 from journal.server import http_connections
 from journal.server.http import serve_http
 from journal.settings import MIB
-from tests.server.serving import TIMEOUT_S, _bound
+from tests.server.serving import TIMEOUT_S, bound
 
 LARGE_BYTES = 32 * MIB
 
@@ -31,7 +31,7 @@ async def small(request: Request) -> Response:
 @asynccontextmanager
 async def answering(stop: trio.Event) -> AsyncIterator[int]:
     """An HTTP server for the length of the block, which then must end soon; gives its port."""
-    with _bound(0) as sock:
+    with bound() as sock:
         async with trio.open_nursery() as nursery:
             app = Starlette(routes=[Route("/large", large), Route("/small", small)])
             nursery.start_soon(serve_http, app, sock, stop)
