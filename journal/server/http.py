@@ -26,14 +26,14 @@ App: TypeAlias = Callable[
 
 
 def make_app(
-    why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes], api: Sequence[BaseRoute] = ()
+    why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes], pages: Sequence[BaseRoute] = ()
 ) -> Starlette:
     """The HTTP application of a server.
 
     Args:
         why_not_ready: Gives the reasons, none if it is ready.
         metrics_page: Gives the text of the metrics.
-        api: The routes of the administration.
+        pages: The routes of the administration and of the console.
     """
 
     async def livez(request: Request) -> Response:
@@ -46,7 +46,7 @@ def make_app(
     async def metrics(request: Request) -> Response:
         return Response(metrics_page(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *api])
+    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *pages])
 
 
 def _not_ready(reasons: list[str]) -> Response:

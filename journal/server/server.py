@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
 from journal.server.admission import Admission
 from journal.server.connection import Connection
+from journal.server.console import console_routes
 from journal.server.guard import Guard, Readable, check_reload, missing_protection, read, unread_changes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, Front, make_app, serve_http
@@ -138,12 +139,14 @@ class Server:
         """All reasons why it takes no appends just now."""
         return why_not_ready(self.engine, self.pulse, is_stopping=self.stopping.is_set())
 
-    def make_app(self) -> App:
-        """What it answers over HTTP."""
+    def make_app(self, sockets: Mapping[str, socket.socket]) -> App:
+        """What it answers over HTTP, if these are its sockets."""
         collector = ServerCollector(
             self.engine, self.statistics, self.census, self.pulse, self.why_not_ready, self._pushed_bytes
         )
-        return make_app(self.why_not_ready, page_of(collector), admin_routes(self._administration()))
+        websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
+        pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
+        return make_app(self.why_not_ready, page_of(collector), pages)
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
@@ -161,7 +164,7 @@ class Server:
                         accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
                 if "http" in sockets:
                     self._nursery.start_soon(
-                        serve_http, self.make_app(), sockets["http"], self.stopping, self.guard.tls
+                        serve_http, self.make_app(sockets), sockets["http"], self.stopping, self.guard.tls
                     )
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.pulse.run)
@@ -463,7 +466,7 @@ async def run_server(
                 for damage in recovery.damages:
                     log.error("shard stopped", damage=damage)
                 server = signals.server = Server(engine, stopping, guard)
-                front.app = server.make_app()
+                front.app = server.make_app(sockets)
                 async with trio.open_nursery() as serving:
                     await serving.start(server.run, {name: sock for name, sock in sockets.items() if name != "http"})
                     tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
