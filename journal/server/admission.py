@@ -59,6 +59,12 @@ class Admission:
         """Who everybody is, where nobody is asked; None elsewhere."""
         return self._guard.everybody
 
+    @property
+    def asks(self) -> bool:
+        """Whether nobody gets in who gives nothing."""
+        known = self._guard.access.known
+        return known.has_credentials and not known.anonymous
+
     async def admit(self, connection: Served, client: str, credentials: Mapping[str, str] | None) -> None:
         """Greet a client as who it is.
 
@@ -72,7 +78,7 @@ class Admission:
             QuotaExceededError: It has too many connections.
         """
         access = self._guard.access
-        principal = await access.authenticate(credentials, connection.peer, connection.certificate_name)
+        principal = await self._authenticate(credentials, connection.peer, connection.certificate_name)
         meter = self._guard.quotas.meter_of(principal.name)
         if meter is not None:
             await self._stored.measure(meter.accounts)
@@ -94,11 +100,27 @@ class Admission:
         """
         if (everybody := self.everybody) is not None:
             return everybody, None
-        principal = await self._guard.access.authenticate(credentials, peer)
+        principal = await self._authenticate(credentials, peer)
         meter = self._guard.quotas.meter_of(principal.name)
         if meter is not None:
             await self._stored.measure(meter.accounts)
         return principal, meter
+
+    async def _authenticate(
+        self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
+    ) -> Admitted:
+        try:
+            return await self._guard.access.authenticate(credentials, peer, certificate_name)
+        except AuthenticationError:
+            self.refused(credentials, peer)
+            raise
+
+    def refused(self, credentials: Mapping[str, str] | None, peer: str) -> None:
+        """Keep a record of somebody who was not let in."""
+        name = (credentials or {}).get("user", "")
+        users = self._guard.access.known.users
+        is_known = users is not None and users.hash_of(name) is not None
+        self._guard.refused_logins.write(user=name if is_known else "", peer=peer)
 
     def record(self, *, principal: str, peer: str, act: str, target: str, outcome: str) -> None:
         """Keep a record of an administrative act."""

@@ -16,12 +16,14 @@ from structlog.contextvars import bound_contextvars
 from journal.access.principal import EVERYBODY, Action, Principal, SentAway, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
+from journal.first_bytes import ENOUGH_BYTES, Spoken, spoken_in
 from journal.protocol.errors import (
     RemoteProtocolError,
     UnknownHandleError,
     encode_error,
 )
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
+from journal.server.encryption import speaks_no_tls
 from journal.server.output import Output
 from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
@@ -259,9 +261,7 @@ class Connection:
                         break
                 length, op, _, correlation, handle, _, _ = unpack(view, start)
                 if not HEADER.size <= length <= self._max_frame_bytes:
-                    raise RemoteProtocolError(
-                        f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
-                    )
+                    raise RemoteProtocolError(self._no_frame(length, bytes(view[start : start + ENOUGH_BYTES])))
                 stop = start + length
                 if stop > end:
                     break
@@ -295,6 +295,15 @@ class Connection:
             if self.meter is not None:
                 self.meter.spend(0, start - first)
         return start
+
+    def _no_frame(self, length: int, first: bytes) -> str:
+        spoken = Spoken.OTHER if self.greeted else spoken_in(first)
+        if spoken is Spoken.TLS:
+            return speaks_no_tls("tcp")
+        told = f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
+        if spoken is Spoken.HTTP:
+            told += "; HTTP is spoken at listen.http, and WebSocket at listen.websocket"
+        return told
 
     def _hold(self, buffer: ReceiveBuffer, size_bytes: int) -> None:
         """Keep the buffer until the group that now lies in it is committed."""

@@ -15,8 +15,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from journal.server.admin.problems import problem_response
 from journal.server.http_connections import serve_connections
+from journal.server.http_tls import RenewedTls
 from journal.server.metrics import CONTENT_TYPE, recovering_page
+from journal.server.observers import Observers
 from journal.server.readiness import RECOVERING, STOPPING
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -26,7 +29,10 @@ App: TypeAlias = Callable[
 
 
 def make_app(
-    why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes], pages: Sequence[BaseRoute] = ()
+    why_not_ready: Callable[[], list[str]],
+    metrics_page: Callable[[], bytes],
+    pages: Sequence[BaseRoute] = (),
+    observers: Observers | None = None,
 ) -> Starlette:
     """The HTTP application of a server.
 
@@ -34,6 +40,7 @@ def make_app(
         why_not_ready: Gives the reasons, none if it is ready.
         metrics_page: Gives the text of the metrics.
         pages: The routes of the administration and of the console.
+        observers: Who may see reasons and metrics; None for everybody.
     """
 
     async def livez(request: Request) -> Response:
@@ -41,9 +48,13 @@ def make_app(
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
+        if reasons and observers is not None and not await observers.may_look(request):
+            reasons = ["who may read the metrics is told why"]
         return _not_ready(reasons) if reasons else PlainTextResponse("ready\n")
 
     async def metrics(request: Request) -> Response:
+        if observers is not None and (refusal := await observers.refusal(request)) is not None:
+            return problem_response(refusal)
         return Response(metrics_page(), media_type=CONTENT_TYPE)
 
     return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *pages])
@@ -82,7 +93,7 @@ class Front:
 
 
 class _Config(Config):
-    """Hypercorn's settings, with certificates that were read already."""
+    """Hypercorn's settings, with certificates that are read elsewhere."""
 
     tls: ssl.SSLContext | None = None
 
@@ -94,10 +105,25 @@ class _Config(Config):
         return self.tls
 
 
-async def serve_http(app: App, sock: socket.socket, stop: trio.Event, tls: ssl.SSLContext | None = None) -> None:
-    """Serve on a listening socket until told to stop."""
+async def serve_http(
+    app: App,
+    sock: socket.socket,
+    stop: trio.Event,
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    handshake_timeout_s: float = 10.0,
+) -> None:
+    """Serve on a listening socket until told to stop.
+
+    Args:
+        app: Answers.
+        sock: Listens.
+        stop: Ends it.
+        tls: Gives the certificates for a new connection; whether there are any does not change.
+        handshake_timeout_s: A peer that has not ended its handshake by then is dropped.
+    """
     config = _Config()
-    config.tls = tls
+    config.tls = None if tls() is None else RenewedTls(tls)
+    config.ssl_handshake_timeout = handshake_timeout_s
     config.graceful_timeout = 0.5
     config.accesslog = None
     config.errorlog = logging.getLogger("journal.http")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,12 +30,14 @@ from journal.server.admin.forms import NodeInfo
 from journal.server.admission import Admission
 from journal.server.connection import Connection
 from journal.server.console import console_routes
+from journal.server.encryption import Listener, is_encrypted_alike, shake_hands
 from journal.server.guard import Guard, Readable, check_reload, missing_protection, read, unread_changes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, Front, make_app, serve_http
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
 from journal.server.json_protocol.connection import JsonCarrier
 from journal.server.metrics import ServerCollector, page_of
+from journal.server.observers import Observers
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
@@ -146,7 +147,7 @@ class Server:
         )
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
-        return make_app(self.why_not_ready, page_of(collector), pages)
+        return make_app(self.why_not_ready, page_of(collector), pages, Observers(self.admission, self.statistics))
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
@@ -163,10 +164,10 @@ class Server:
                     if name in sockets:
                         accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
                 if "http" in sockets:
-                    self._nursery.start_soon(
-                        serve_http, self.make_app(sockets), sockets["http"], self.stopping, self.guard.tls
-                    )
+                    tls = self.guard.current_tls
+                    self._nursery.start_soon(serve_http, self.make_app(sockets), sockets["http"], self.stopping, tls)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
+                self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.pulse.run)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
@@ -244,33 +245,29 @@ class Server:
             )
             await linger(sock)
             return
+        if not await self._is_encrypted_alike(sock, "tcp"):
+            return
         secure = TlsSocket(sock, self.guard.tls)
         try:
-            await self._shake_hands(secure.handshake, peer)
+            await shake_hands(secure.handshake, timeout_s=timeout, statistics=self.statistics)
             await self._serve(
                 "tcp",
                 TcpCarrier(secure),
                 partial(self._connection, peer, secure.peer_name, partial(self._let_in, sock)),
-                lambda connection: receive(connection, secure, self._pool, timeout),
+                lambda connection: receive(connection, secure, self._pool, timeout, holds_some=secure.holds_some),
             )
             await linger(secure.say_end())
         finally:
             secure.close()
 
-    async def _shake_hands(self, handshake: Callable[[], Awaitable[None]], peer: str) -> None:
-        """Agree on keys in time.
-
-        Raises:
-            OSError: That cannot be.
-        """
-        try:
-            with trio.fail_after(self.engine.config.limits.hello_timeout_s):
-                await handshake()
-        except trio.TooSlowError as error:
-            raise TimeoutError("the TLS handshake took too long") from error
-        except (ssl.SSLError, trio.BrokenResourceError) as error:
-            log.info("TLS handshake failed", peer=peer, reason=_reason(error))
-            raise ConnectionAbortedError("the TLS handshake failed") from error
+    async def _is_encrypted_alike(self, sock: socket.socket, listener: Listener) -> bool:
+        return await is_encrypted_alike(
+            sock,
+            listener,
+            encrypted=self.guard.tls is not None,
+            timeout_s=self.engine.config.limits.hello_timeout_s,
+            statistics=self.statistics,
+        )
 
     def _connection(
         self,
@@ -296,11 +293,14 @@ class Server:
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
+        sock.setblocking(False)
+        if not await self._is_encrypted_alike(sock, "websocket"):
+            return
         stream: trio.abc.Stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         certificate_name = ""
         if self.guard.tls is not None:
             secure = trio.SSLStream(stream, self.guard.tls, server_side=True, https_compatible=True)
-            await self._shake_hands(secure.do_handshake, peer)
+            await shake_hands(secure.do_handshake, timeout_s=limits.hello_timeout_s, statistics=self.statistics)
             certificate_name = common_name(secure.getpeercert())
             stream = secure
         async with open_websocket(
@@ -459,7 +459,7 @@ async def run_server(
             nursery.start_soon(log_limit.keep_telling)
             front = Front(stopping.is_set)
             if "http" in sockets:
-                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), guard.tls)
+                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), guard.current_tls)
             async with open_engine(path, config) as engine:
                 recovery = engine.recovery
                 log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
@@ -479,6 +479,7 @@ async def run_server(
         log_limit.tell(also_unfinished=True)
         for sock in sockets.values():
             sock.close()
+        guard.refused_logins.tell(also_unfinished=True)
         guard.audit.close()
 
 
@@ -531,8 +532,3 @@ class _Signals:
         self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
         if changed := unread_changes(self._config, config):
             log.warning("changed settings that hold only after a restart", sections=changed)
-
-
-def _reason(error: Exception) -> str:
-    cause = error.__cause__
-    return str(cause if isinstance(cause, ssl.SSLError) else error) or type(error).__name__

@@ -23,6 +23,8 @@ from journal.protocol.errors import AuthenticationError, NotAuthorizedError, Quo
 from journal.server import stored_quotas
 from journal.server.guard import read
 from shards.model import Mode
+from tests.server.admin.test_api import admin
+from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.people import PASSWORD, TOKEN, guarded, rule, write_people
 from tests.server.serving import TIMEOUT_S, RawClient, Served, batch_of, serving, small_config
 
@@ -123,6 +125,7 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
         ("admin", "set_mode", "x", "ok"),
         ("admin", "trim", "x", "ok"),
         ("anna", "delete_shard", "x", "not_authorized"),
+        ("", "login", "admin", "authentication_failed"),
     ]
     assert all(line["peer"].startswith("127.0.0.1:") and line["time_us"] > 1_700_000_000_000_000 for line in lines)
     assert PASSWORD not in audit.read_text()
@@ -317,3 +320,26 @@ async def test_who_is_over_its_rate_waits_and_nobody_else_does(tmp_path: Path) -
         for _ in range(3):
             await anna.fetch(handle, 0, max_bytes=100_000)
         assert trio.current_time() - started > 0.5, "what is read counts, too"
+
+
+async def test_who_was_not_let_in_is_recorded_and_counted_whichever_way_it_came(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with guarded(tmp_path, access__audit_file=str(audit)) as served:
+        for credentials in ({"user": "anna", "password": "guess"}, {"token": "guess"}, {"user": "typed-password"}, {}):
+            with pytest.raises(AuthenticationError):
+                async with served.client(**credentials):
+                    pass
+            async with talking(served, greet=False) as talker:
+                with pytest.raises(RefusedError, match="authentication_failed"):
+                    await talker.call("hello", client="test", credentials=credentials or None)
+        async with admin(served) as client:
+            for header in ({}, {"authorization": "Bearer guess"}, {"authorization": "Nonsense"}):
+                assert (await client.get("/shards", headers=header)).status_code == 401
+        assert served.server.statistics.errors == {"authentication_failed": 11}
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["act"], line["target"], line["outcome"]) for line in lines] == [
+        ("login", "anna" if at < 2 else "", "authentication_failed") for at in range(10)
+    ]
+    assert all(line["peer"].startswith("127.0.0.1:") for line in lines)
+    assert "guess" not in audit.read_text()
+    assert "typed-password" not in audit.read_text()
