@@ -22,6 +22,7 @@ _SENT_AT_ONCE_BYTES: Final = 64 * 1024
 # What lies between the socket and TLS grows to this and is kept as long as the connection.
 _DECRYPTED_AT_ONCE_BYTES: Final = 32 * 1024
 _RECORD_BYTES: Final = 17 * 1024
+_LEAST_ROOM_BYTES: Final = 64 * 1024
 
 
 class _Scratch(threading.local):
@@ -107,22 +108,23 @@ class TlsSocket:
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             with suppress(BlockingIOError):
-                self._take(_RECORD_BYTES)
+                self._give(self._take(_RECORD_BYTES))
                 return
 
     def _take(self, limit_bytes: int) -> memoryview:
-        """Receive into the thread's scratch, and hand the first piece on; gives the others.
+        """Receive into the thread's scratch, where it lies for the length of a call; nothing is the end.
 
         Raises:
-            BlockingIOError: Nothing is there.
+            OSError: Nothing is there, or never will be.
         """
         view = _scratch.view
-        size = self._socket.recv_into(view[: min(limit_bytes, len(view))])
-        if size:
-            self._incoming.write(view[: min(size, _DECRYPTED_AT_ONCE_BYTES)])
+        return view[: self._socket.recv_into(view[: min(limit_bytes, len(view))])]
+
+    def _give(self, piece: memoryview) -> None:
+        if piece:
+            self._incoming.write(piece)
         else:
             self._incoming.write_eof()
-        return view[_DECRYPTED_AT_ONCE_BYTES:size]
 
     def recv_into(self, view: memoryview) -> int:
         """Receive what is there into ``view``; 0 when the peer has ended its side.
@@ -132,18 +134,25 @@ class TlsSocket:
             OSError: The connection is broken.
         """
         received, is_end = self._decrypt(view)
-        while not received and not is_end:
-            rest = self._take(max(len(view), _RECORD_BYTES))
-            received, is_end = self._decrypt(view)
-            while rest:
-                self._incoming.write(rest[:_DECRYPTED_AT_ONCE_BYTES])
-                rest = rest[_DECRYPTED_AT_ONCE_BYTES:]
+        is_full = True
+        while is_full and not is_end and (len(view) - received >= _LEAST_ROOM_BYTES or not received):
+            asked = max(_RECORD_BYTES, min(len(view) - received, _RECEIVED_AT_ONCE_BYTES))
+            try:
+                taken = self._take(asked)
+            except OSError:
+                if not received:
+                    raise
+                break
+            for at in range(0, max(1, len(taken)), _DECRYPTED_AT_ONCE_BYTES):
+                self._give(taken[at : at + _DECRYPTED_AT_ONCE_BYTES])
                 size, is_end = self._decrypt(view[received:])
                 received += size
-            if self._outgoing.pending:
-                # Keys are renewed. A peer that takes nothing holds up itself alone.
-                with suppress(BlockingIOError):
-                    self._push()
+            # Less than a record is no reason to stop; that this was all there is, is one.
+            is_full = len(taken) == asked or not received
+        if self._outgoing.pending:
+            # Keys are renewed. A peer that takes nothing holds up itself alone.
+            with suppress(BlockingIOError):
+                self._push()
         return received
 
     def _decrypt(self, view: memoryview) -> tuple[int, bool]:
