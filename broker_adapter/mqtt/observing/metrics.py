@@ -49,7 +49,7 @@ def _serving(serving: Serving, max_connections: int) -> Iterator[Family]:
         "Subscriptions of the clients connected here.",
         ("kind",),
         {
-            ("own",): statistics.subscriptions,
+            ("own",): statistics.subscriptions - statistics.shared_subscriptions,
             ("shared",): statistics.shared_subscriptions,
         },
     )
