@@ -20,10 +20,10 @@ import trio
 
 from journal.listening import accept, linger, prepare
 
-_MAX_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 64
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _RECEIVED_AT_ONCE: Final = 16 * 1024
-_REQUEST_S: Final = 10.0
+REQUEST_S: Final = 10.0
 _IDLE_S: Final = 60.0
 _GONE: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -93,8 +93,8 @@ class HttpPages:
             await accept(sock, partial(self._admit, connections))
 
     def _admit(self, connections: trio.Nursery, sock: socket.socket, address: str) -> bool:
-        if self._connection_count >= _MAX_CONNECTIONS:
-            log.warning("connections refused", peer=address, allowed=_MAX_CONNECTIONS)
+        if self._connection_count >= MAX_CONNECTIONS:
+            log.warning("connections refused", peer=address, allowed=MAX_CONNECTIONS)
             return False
         self._connection_count += 1
         connections.start_soon(self._contained, sock, address.rpartition(":")[0])
@@ -117,7 +117,7 @@ class HttpPages:
     async def _converse(self, sock: socket.socket, host: str) -> None:
         stream = await self._stream_over(sock)
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
-        patience_s = _REQUEST_S
+        patience_s = REQUEST_S
         while True:
             try:
                 with trio.move_on_after(patience_s) as waiting:
@@ -129,7 +129,7 @@ class HttpPages:
             except h11.RemoteProtocolError as error:
                 reply = Reply(f"{error}\n".encode(), error.error_status_hint)
                 is_head = False
-            with trio.fail_after(_REQUEST_S):
+            with trio.fail_after(REQUEST_S):
                 await stream.send_all(_encoded(http, reply, is_head=is_head))
             if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
                 return
@@ -142,7 +142,7 @@ class HttpPages:
         if context is None:
             return stream
         encrypted = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
-        with trio.fail_after(_REQUEST_S):
+        with trio.fail_after(REQUEST_S):
             await encrypted.do_handshake()
         return encrypted
 
