@@ -127,7 +127,8 @@ class HttpPages:
                 reply = await self._answer(asked, host)
                 is_head = asked.method == b"HEAD"
             except h11.RemoteProtocolError as error:
-                reply = Reply(f"{error}\n".encode(), error.error_status_hint)
+                # What it found stands behind the colon, and need not be sent back.
+                reply = Reply(f"{str(error).partition(':')[0]}\n".encode(), error.error_status_hint)
                 is_head = False
             with trio.fail_after(REQUEST_S):
                 await stream.send_all(_encoded(http, reply, is_head=is_head))
