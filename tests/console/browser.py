@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
@@ -199,11 +197,8 @@ class Page:
 
 
 @asynccontextmanager
-async def chromium(profile: Path) -> AsyncIterator[Browser]:
-    """A browser for the length of the block; the test is skipped where there is none."""
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is not installed (make peers)")
+async def chromium(program: str, profile: Path) -> AsyncIterator[Browser]:
+    """A browser for the length of the block."""
     arguments = [
         program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",

@@ -10,7 +10,7 @@ import pytest
 from journal.access.tokens import TokenHash
 from journal.server.console.pages import policy
 from shards.model import ShardConfig
-from tests.console.browser import Browser, Page, chromium
+from tests.console.browser import Browser, Page
 from tests.console.places import url
 from tests.server.people import PASSWORD, client_context, guarded, rule, write_server_certificate
 from tests.server.serving import serving
@@ -18,10 +18,10 @@ from tests.server.serving import serving
 TOKEN = "a-token-for-this-test"
 
 
-async def test_a_token_opens_the_console_and_its_tail(tmp_path: Path) -> None:
+async def test_a_token_opens_the_console_and_its_tail(tmp_path: Path, browser: Browser) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"operator:{TokenHash.of('operator', TOKEN).digest.hex()}\n")
-    async with serving(tmp_path, access__tokens_file=str(tokens)) as served, chromium(tmp_path / "profile") as browser:
+    async with serving(tmp_path, access__tokens_file=str(tokens)) as served:
         await served.engine.control.create_shard("plant/a", ShardConfig())
         page = await browser.page(f"http://127.0.0.1:{served.ports['http']}/")
         await page.says("Sign in to this node")
