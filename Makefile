@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test crash lint format demo bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test crash lint format screenshots demo bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ lint: $(VENV_STAMP) ## check style, formatting, types and import contracts
 format: $(VENV_STAMP) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+screenshots: $(VENV_STAMP) ## take the pictures of the console in docs/images, with Chromium (make peers)
+	@SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/console/test_screenshots.py
 
 demo: $(VENV_STAMP) ## live telemetry through three MQTT brokers, two SIGKILLs; says whether every promise held (ARGS="--json")
 	@$(BIN)/python -m demo $(ARGS)

@@ -82,6 +82,8 @@ class Admission:
         meter = self._guard.quotas.meter_of(principal.name)
         if meter is not None:
             await self._stored.measure(meter.accounts)
+        # A check of a password runs to its end also when the connection is gone, which would never be counted out.
+        await trio.lowlevel.checkpoint_if_cancelled()
         # Nothing may come between these: what was found out must still hold.
         renewed = access.renewed(principal)
         if renewed is None:
@@ -133,7 +135,7 @@ class Admission:
 
     def renew(self, connection: Served) -> None:
         """Users, tokens or rules have changed: see whether a client may stay, and with which rights."""
-        if not connection.greeted:
+        if not connection.greeted or connection.refusal is not None:
             return
         principal = connection.principal
         renewed: Principal | None
@@ -153,16 +155,10 @@ class Admission:
                     )
                     return
 
-    def producer_name(self, connection: Connection, name: str) -> str:
-        """Under which name a producer is known: nobody can fence the producers of another principal.
-
-        Raises:
-            InvalidRequestError: The name has a character that would make it another's.
-        """
-        if not self._guard.access.known.has_credentials:
-            return name
+    def producers_of(self, principal: Principal) -> str:
+        """How the names of a principal's producers begin: nobody can open, or send for, those of another."""
         # No user has a colon in its name, so the first one ends it.
-        return f"{connection.principal.name}:{name}"
+        return f"{principal.name}:" if self._guard.access.known.has_credentials else ""
 
     async def audited(self, connection: Connection, op: int, body: bytes, pending: Awaitable[None]) -> None:
         """Wait for an operation, and keep a record of it if it is an administrative act."""
@@ -193,7 +189,7 @@ class Admission:
 def _target_of(body: bytes) -> str:
     try:
         named = _named.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # It was refused for that.
         return ""
     return (named.shard or named.name)[:_MAX_TARGET_CHARACTERS]

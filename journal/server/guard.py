@@ -17,9 +17,9 @@ from journal.access.refused_logins import RefusedLogins
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.tokens import read_tokens
 from journal.access.users import read_users
-from journal.access_settings import AccessRuleTable, RuleAction, is_loopback
+from journal.access_settings import AccessRuleTable, RuleAction, access_problems, is_loopback
 from journal.config import ServerConfig
-from journal.settings import Permission
+from journal.settings import ConfigurationError, Permission
 
 _REREAD: Final = ("access", "tls")
 
@@ -115,6 +115,16 @@ class Guard:
         self.access.known = readable.known
         if self.tls is not None and readable.tls is not None:
             self.tls = readable.tls
+
+
+def check_reload(old: ServerConfig, new: ServerConfig) -> None:
+    """Make sure that what is read again does not open to strangers the addresses that are listened on all the same.
+
+    Raises:
+        ConfigurationError: It would; whoever changes both has to start the server again.
+    """
+    for problem in access_problems(old.listen.addresses(), new.tls, new.access, new.quotas):
+        raise ConfigurationError(f"{problem}; where it listens, the server changes only at its next start")
 
 
 def unread_changes(old: ServerConfig, new: ServerConfig) -> list[str]:

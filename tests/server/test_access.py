@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
+from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from journal.access.tokens import TokenHash
-from journal.access.users import Cost, PasswordHash, write_user
+from journal.access.users import Cost, PasswordHash, Users, write_user
 from journal.access_settings import QuotaTable
 from journal.client import open_client
 from journal.config import ServerConfig
-from journal.protocol import Op, decode_error, messages
-from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError
+from journal.protocol import Op, decode_error, encode, frames, messages
+from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError, RemoteProtocolError
+from journal.server import stored_quotas
 from journal.server.guard import read
 from shards.model import Mode
 from tests.server.admin.test_api import admin
@@ -126,6 +131,19 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
     assert PASSWORD not in audit.read_text()
 
 
+@pytest.mark.parametrize("body", [b"\x81\xa1x" + b"\x91" * 5000 + b"\xc0", b"\x81\xa4name\xa1\xff", b"\xc1"])
+async def test_an_act_whose_target_cannot_be_read_is_refused_and_recorded_as_well(tmp_path: Path, body: bytes) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with serving(tmp_path, access__audit_file=str(audit)) as served, served.client() as client:
+        correlation = client.next_correlation()
+        await client.send(frames.build(Op.DELETE_SHARD, correlation, body))
+        with pytest.raises(RemoteProtocolError, match="DELETE_SHARD request"):
+            await client.reply_to(Op.DELETE_SHARD, correlation)
+        await client.call(Op.PING)
+    line = json.loads(audit.read_text())
+    assert (line["act"], line["target"], line["outcome"]) == ("delete_shard", "", "protocol_error")
+
+
 async def test_a_moved_audit_log_begins_anew_and_loses_nothing(tmp_path: Path) -> None:
     audit = tmp_path / "audit.jsonl"
     async with serving(tmp_path, access__audit_file=str(audit)) as served, served.client() as client:
@@ -158,6 +176,44 @@ async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_lef
                     except QuotaExceededError:
                         await trio.sleep(0.01)
             await first.call(Op.PING)
+
+
+async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = trio.Event(), threading.Event()
+    really = Users.check
+
+    def check(users: Users, name: str, password: bytes) -> bool:
+        trio.from_thread.run_sync(begun.set)
+        assert goes_on.wait(TIMEOUT_S)
+        return really(users, name, password)
+
+    monkeypatch.setattr(Users, "check", check)
+    async with guarded(tmp_path, quotas=(QuotaTable(connections=1),)) as served:
+        credentials = {"user": "anna", "password": PASSWORD}
+        greeting = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "test", credentials)))
+        no_frame = bytes(12)
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream,
+            trio.open_nursery() as nursery,
+        ):
+            websocket = await wrap_client_stream(nursery, stream, "127.0.0.1", "/")
+            await websocket.send_message(greeting + no_frame)
+            with trio.fail_after(TIMEOUT_S):
+                await begun.wait()
+                # It has been told, and only the check is waited for, which nobody can stop.
+                await websocket.get_message()
+                await trio.testing.wait_all_tasks_blocked()
+                goes_on.set()
+                with suppress(ConnectionClosed):
+                    while True:
+                        await websocket.get_message()
+        with trio.fail_after(TIMEOUT_S):
+            while served.server.statistics.connections:
+                await trio.sleep(0.01)
+        async with served.client(user="anna", password=PASSWORD):
+            pass
 
 
 async def test_a_client_beyond_the_quota_comes_again_until_there_is_a_place(tmp_path: Path) -> None:
@@ -201,6 +257,18 @@ async def test_shards_beyond_the_quota_are_refused_also_many_at_once(tmp_path: P
         await anna.open(made[0])
         await anna.open("elsewhere")
         await bob.open("of/bob/0")
+
+
+async def test_the_place_of_a_deleted_shard_is_free_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_quotas, "_INTERVAL_S", 3600)
+    quota = QuotaTable(topics=("of/%u/#",), shards=2)
+    async with guarded(tmp_path, quotas=(quota,)) as served, served.client(user="anna", password=PASSWORD) as anna:
+        await anna.open("of/anna/kept")
+        for number in range(20):
+            await anna.open(f"of/anna/{number}")
+            with pytest.raises(QuotaExceededError):
+                await anna.open("of/anna/more")
+            await anna.call(Op.DELETE_SHARD, messages.NameRequest(f"of/anna/{number}"))
 
 
 async def test_bytes_beyond_the_quota_are_refused_until_there_is_room_and_others_are_not(tmp_path: Path) -> None:

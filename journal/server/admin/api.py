@@ -23,6 +23,7 @@ from journal.server.admin import forms
 from journal.server.admin.endpoints import ENDPOINTS, PREFIX, Administered, Endpoint
 from journal.server.admin.openapi import DOCUMENT_PATH, openapi_document
 from journal.server.admin.problems import (
+    ANSWER_HEADERS,
     BodyTimeoutError,
     BodyTooLargeError,
     MethodNotAllowedError,
@@ -149,7 +150,7 @@ class _Resource:
             b"" if endpoint.result is None else msgspec.json.encode(result),
             status_code=endpoint.status,
             media_type=None if endpoint.result is None else "application/json",
-            headers={"Cache-Control": "no-store"},
+            headers=ANSWER_HEADERS,
         )
 
     def _check_page(self, request: Request) -> None:
