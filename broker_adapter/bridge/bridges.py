@@ -51,6 +51,10 @@ class Bridges:
         ]
         self.intake = Intake((spec.topics, writer) for spec, writer in self._writers)
 
+    def doing(self) -> dict[str, str]:
+        """What this process is doing for each bridge that it may drive, by the bridge's name."""
+        return {name: driver.doing for name, driver in self._drivers}
+
     async def run(self, *, writes: bool = True, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. It has started when all queues are there.
 

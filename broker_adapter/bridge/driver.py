@@ -27,6 +27,12 @@ from journal.settings import ConfigurationError
 from shards.clock import Clock, SystemClock
 from shards.errors import ShardNotFoundError, StorageError
 
+STANDING_BY: Final = "standing by"
+"""Another process drives the bridge, or nobody can reach the store."""
+
+DOINGS: Final = (STANDING_BY, "starting", "closed", "half open", "open", "paused")
+"""What a candidate may be doing: nothing, or driving, in these states."""
+
 _PAUSE_S: Final = 0.5
 _MICROSECONDS: Final = 1_000_000
 
@@ -55,6 +61,12 @@ class BridgeDriver:
         self._spec = spec
         self._lease = QueueLease(adapter, spec.name, holder, lease or LeaseSettings())
         self._clock = clock or SystemClock()
+        self._reporter: Reporter | None = None
+
+    @property
+    def doing(self) -> str:
+        """What it is doing: one of `DOINGS`."""
+        return STANDING_BY if self._reporter is None else str(self._reporter.activity.state)
 
     async def run(self) -> None:
         """Drive the bridge whenever it is this process's turn, until cancelled.
@@ -84,13 +96,16 @@ class BridgeDriver:
         drain = QueueDrain(self._adapter, grant)
         await drain.begin()
         context = SinkContext(self._spec.name, definition.queue_id, self._spec.projection.columns, grant.epoch)
-        reporter = Reporter(self._adapter, grant, drain, self._clock)
-        async with self._spec.open_sink(context) as sink:
-            try:
-                await _Driving(self._adapter, self._spec, sink, drain, reporter, grant, self._clock).run()
-            finally:
-                with trio.move_on_after(_PAUSE_S, shield=True):
-                    await sink.aclose()
+        reporter = self._reporter = Reporter(self._adapter, grant, drain, self._clock)
+        try:
+            async with self._spec.open_sink(context) as sink:
+                try:
+                    await _Driving(self._adapter, self._spec, sink, drain, reporter, grant, self._clock).run()
+                finally:
+                    with trio.move_on_after(_PAUSE_S, shield=True):
+                        await sink.aclose()
+        finally:
+            self._reporter = None
 
 
 class _Driving:

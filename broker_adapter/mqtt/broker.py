@@ -16,7 +16,7 @@ from broker_adapter.bridge.intake import NO_QUEUES, Intake
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.codec import ReasonCode
 from broker_adapter.mqtt.connection import Connection
-from broker_adapter.mqtt.delivery import Distributor
+from broker_adapter.mqtt.delivery import DeliveryStatistics, Distributor
 from broker_adapter.mqtt.handshake import Handshake
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.message import Message
@@ -109,7 +109,6 @@ class Broker:
         self._gone = trio.lowlevel.ParkingLot()
         self._services: Services | None = None
         self._is_stopping = False
-        self._dropped_before = 0
         self._reported_at_s = -_REPORTED_EVERY_S
 
     # Life
@@ -195,7 +194,7 @@ class Broker:
 
     def _refused(self, error: StorageError) -> None:
         """The store refused a message: say so, but not once for each of thousands."""
-        self.statistics.publishes_dropped += 1
+        self.statistics.dropped["store"] += 1
         now_s = trio.current_time()
         if now_s - self._reported_at_s >= _REPORTED_EVERY_S:
             self._reported_at_s = now_s
@@ -233,7 +232,7 @@ class Broker:
         began_s = last_s = trio.current_time()
         while True:
             now_s = trio.current_time()
-            self._gauge()
+            self.look()
             self._system_topics.update(now_s - last_s)
             last_s = now_s
             now_us = self._clock.now_us()
@@ -243,12 +242,17 @@ class Broker:
                 self.distributor.deliver_local(message)
             await trio.sleep(self._system_interval_s)
 
-    def _gauge(self) -> None:
-        """Count what is counted by looking."""
+    def look(self) -> DeliveryStatistics:
+        """Bring up to date what is counted by looking, and return how delivery stands."""
         sessions = [connection.session for connection in self._connections if connection.session is not None]
         self.statistics.subscriptions = sum(len(session.subscriptions) for session in sessions)
         self.statistics.shared_subscriptions = sum(len(session.memberships) for session in sessions)
-        dropped = self.distributor.statistics().dropped
-        self.statistics.publishes_dropped += dropped - self._dropped_before
-        self._dropped_before = dropped
+        delivery = self.distributor.statistics()
+        self.statistics.dropped["slow_subscriber"] = delivery.dropped
         self.statistics.clients_expired = self.sessions.statistics.expired_count
+        return delivery
+
+    @property
+    def blocked_count(self) -> int:
+        """Clients for which nothing is taken just now: they do not take what waits to be sent to them."""
+        return sum(connection.is_blocked for connection in self._connections)

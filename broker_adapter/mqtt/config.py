@@ -21,6 +21,7 @@ from broker_adapter.mqtt.storage_rules import Storage
 from broker_adapter.mqtt.topics import OWN_PREFIX
 from broker_adapter.opening import ENGINES
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
+from journal.access_settings import is_loopback
 from journal.settings import (
     KIB,
     MIB,
@@ -125,12 +126,13 @@ class BrokerSection:
 
 @attrs.frozen
 class ListenSection:
-    """Where clients come in."""
+    """Where clients come in, and who asks for health and metrics."""
 
     mqtt: Address = "127.0.0.1:1883"
     mqtts: Address = ""
     websocket: Address = ""
     websockets: Address = ""
+    http: Address = ""
 
 
 @attrs.frozen
@@ -221,6 +223,11 @@ def _check(config: BrokerConfig) -> Iterable[str]:
     for name, address in (("mqtts", listen.mqtts), ("websockets", listen.websockets)):
         if address and not (tls.certificate_file and tls.key_file):
             yield f"[listen] {name} = {address!r} needs [tls] certificate_file and key_file"
+    if not (is_loopback(listen.http) or config.access.users_file or config.access.anonymous):
+        yield (
+            f"[listen] http = {listen.http!r} is open to strangers, and nobody is asked who they are: name "
+            "access.users_file, or listen on 127.0.0.1; access.anonymous = true lets everybody see metrics there"
+        )
     if bool(tls.certificate_file) != bool(tls.key_file):
         yield "[tls] certificate_file and key_file belong together; give both or neither"
     for number, table in enumerate(config.storage, 1):

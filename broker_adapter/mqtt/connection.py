@@ -30,11 +30,22 @@ from broker_adapter.mqtt.handshake import ConnectRefusedError
 from broker_adapter.mqtt.sending import Output
 from broker_adapter.mqtt.services import Services
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
+from broker_adapter.mqtt.statistics import EndReason, RefusalReason
 
 _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
 _LAST_WORDS_S: Final = 1.0
 _GRACE_S: Final = 5.0
+
+_REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: "credentials",
+    ReasonCode.BAD_AUTHENTICATION_METHOD: "credentials",
+    ReasonCode.NOT_AUTHORIZED: "not_authorized",
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
+    ReasonCode.PACKET_TOO_LARGE: "packet_size",
+    ReasonCode.SERVER_UNAVAILABLE: "store",
+}
+"""How CONNECTs count that are refused; all others are against the standard."""
 
 _PEER_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
@@ -106,6 +117,11 @@ class Connection:
         """The client's identifier, empty before it was let in."""
         return "" if self._conversation is None else self._conversation.session.client_id
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether so much waits to be sent to the client that nothing more is taken for it."""
+        return not self._output.has_room
+
     # Life
 
     async def run(self) -> None:
@@ -125,39 +141,41 @@ class Connection:
                 await self._receive()
         except MqttProtocolError as error:
             self._log("protocol error", error=str(error))
-            self._end_with(error.answer)
+            self._end_with(error.answer, why="protocol")
         except ConversationError as error:
             self._log("protocol error", error=str(error))
-            self.end(error.reason_code)
+            self.end(error.reason_code, why="protocol")
         except ConnectRefusedError as error:
             self._log("refused", error=str(error), reason=error.reason_code.name)
+            self._services.statistics.refused[_REFUSALS.get(error.reason_code, "protocol")] += 1
             self._end_with(encode(Connack(reason_code=error.reason_code), self._version) if error.is_told else b"")
         except _PEER_GONE:
             self._gone()
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._crashed(error)
 
-    def end(self, reason_code: ReasonCode, ending: Ending = _GONE) -> None:
+    def end(self, reason_code: ReasonCode, ending: Ending = _GONE, *, why: EndReason = "stopping") -> None:
         """End the connection; a client of MQTT 5 is told why. The first call decides."""
         is_told = self._conversation is not None and self._version is Version.V5
-        self._end_with(encode(Disconnect(reason_code), self._version) if is_told else b"", ending)
+        self._end_with(encode(Disconnect(reason_code), self._version) if is_told else b"", ending, why)
 
     def fenced(self) -> None:
         """Another connection, here or at another broker, has the session now."""
-        self.end(ReasonCode.SESSION_TAKEN_OVER, _TAKEN_OVER)
+        self.end(ReasonCode.SESSION_TAKEN_OVER, _TAKEN_OVER, why="taken_over")
 
     def _gone(self) -> None:
-        self._end_with(b"")
+        self._end_with(b"", why="stalled" if self._output.has_stalled else None)
 
     def _crashed(self, error: Exception) -> None:
         """A fault of the broker's own."""
         log.error("connection failed", client=self.client_id, peer=self._peer, exc_info=error)
-        self.end(ReasonCode.UNSPECIFIED_ERROR, _CRASHED)
+        self.end(ReasonCode.UNSPECIFIED_ERROR, _CRASHED, why="fault")
 
-    def _end_with(self, last_words: bytes, ending: Ending = _GONE) -> None:
+    def _end_with(self, last_words: bytes, ending: Ending = _GONE, why: EndReason | None = None) -> None:
         if self._ending is not None:
             return
         self._ending = ending
+        self._count_end(why)
         if self._conversation is not None:
             self._conversation.stop()
             self._services.statistics.client_disconnected()
@@ -166,6 +184,18 @@ class Connection:
             self._output.send(last_words)
             self._output.flush()
         self._receiving.cancel()
+
+    def _count_end(self, why: EndReason | None) -> None:
+        """Count an end that was not the client's own doing; before it was let in, that is a refusal."""
+        statistics = self._services.statistics
+        if why is None:
+            return
+        if self._conversation is not None:
+            statistics.ended[why] += 1
+        elif why == "keep_alive":
+            statistics.refused["no_connect"] += 1
+        elif why == "protocol":
+            statistics.refused["protocol"] += 1
 
     async def _finish(self) -> None:
         """Let what is under way come to its end, and give everything back."""
@@ -212,7 +242,7 @@ class Connection:
             self.fenced()
         except ConversationError as error:
             self._log("protocol error", error=str(error))
-            self.end(error.reason_code)
+            self.end(error.reason_code, why="protocol")
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._crashed(error)
         finally:
@@ -224,7 +254,7 @@ class Connection:
         """End the connection if nothing was heard of the client for too long."""
         if self._is_reading and now_s - self._heard_at_s > self._silence_s:
             self._log("silent for too long", limit_s=self._silence_s)
-            self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
+            self.end(ReasonCode.KEEP_ALIVE_TIMEOUT, why="keep_alive")
 
     def save_position(self) -> None:
         """Have the session's position stored before long, if it has moved."""
@@ -311,4 +341,4 @@ class Connection:
 
     def _unanswerable(self) -> None:
         # Without an answer and a connection the client sends the message again when it is back.
-        self.end(ReasonCode.UNSPECIFIED_ERROR)
+        self.end(ReasonCode.UNSPECIFIED_ERROR, why="refused_publish")

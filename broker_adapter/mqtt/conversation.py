@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import attrs
+import trio
 
+from broker_adapter.mqtt.acknowledgement_times import AcknowledgementTimes
 from broker_adapter.mqtt.codec import (
     Auth,
     Disconnect,
@@ -129,6 +131,7 @@ class Conversation:
             system_messages=services.system_messages,
             max_packet_bytes=terms.max_packet_bytes,
         )
+        self._times = AcknowledgementTimes(services.statistics.acknowledge_s)
         # Most clients never publish.
         self._incoming: Incoming | None = None
         self._inbound: Inbound | None = None
@@ -209,6 +212,7 @@ class Conversation:
         finally:
             if received:
                 assert self._inbound is not None
+                self._times.received(len(received), trio.current_time(), is_answered=received[-1].qos > 0)
                 self._inbound.submit(received)
         if self.leave is None:
             self.pump()
@@ -262,6 +266,7 @@ class Conversation:
             answer = Puback if received.qos == 1 else Pubrec
             self._answer(encode(answer(received.packet_id, reason_code), self._version))
         self._answer_all(pubacks)
+        self._times.answered(len(outcomes), trio.current_time())
         if was_held:
             self.pump()
         self._output.flush()

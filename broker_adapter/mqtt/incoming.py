@@ -80,8 +80,9 @@ class Incoming:
         properties, qos = packet.properties, packet.qos
         topic = packet.topic
         statistics = self._statistics
-        statistics.publishes_received += 1
-        statistics.publish_bytes_received += len(packet.payload)
+        received = statistics.received
+        received.messages[qos] += 1
+        received.payload_bytes[qos] += len(packet.payload)
         if properties is not EMPTY and properties.topic_alias is not None:
             topic = self._aliases.resolve(topic, properties.topic_alias)
         if qos:
@@ -92,10 +93,13 @@ class Incoming:
         route = self._routes.get(topic) or self._find_route(topic)
         if route.refused is not None:
             if not qos:
-                statistics.publishes_dropped += 1
+                statistics.dropped["not_allowed"] += 1
                 return None
-            # MQTT 3.1.1 has no word for it: there it is acknowledged and dropped.
-            reason_code = route.refused if self._version is Version.V5 else ReasonCode.SUCCESS
+            reason_code = route.refused
+            if self._version is not Version.V5:
+                # MQTT 3.1.1 has no word for it: there it is acknowledged and dropped.
+                statistics.dropped["not_allowed"] += 1
+                reason_code = ReasonCode.SUCCESS
             return Received(None, packet.packet_id, qos, reason_code=reason_code)
         if qos == 2:
             if packet.packet_id in self._session.inbound:

@@ -73,11 +73,21 @@ class Listeners:
     Attributes:
         tls: For connections that come from now on; it may be exchanged. Needed where `mqtts` or `websockets` listens.
         connection_count: Open connections, those in their handshake too.
+        by_listener: The same, by name of the listener.
+        accepted_count: How many there were since the start, by name of the listener.
+        refused_count: Connections that were closed at once for lack of room.
+        failed_count: Connections that ended in the handshake of TLS or WebSocket.
+        is_accepting: Whether clients are taken.
     """
 
     def __init__(self, handle: Handler, limits: ListenerLimits, tls: ssl.SSLContext | None = None) -> None:
         self.tls = tls
         self.connection_count = 0
+        self.by_listener: dict[str, int] = {}
+        self.accepted_count: dict[str, int] = {}
+        self.refused_count = 0
+        self.failed_count = 0
+        self.is_accepting = False
         self._handle = handle
         self._limits = limits
         self._serve: dict[str, Callable[[socket.socket, Peer], Awaitable[None]]] = {
@@ -99,6 +109,9 @@ class Listeners:
     ) -> None:
         """Serve bound sockets, by name of the listener, until cancelled."""
         async with trio.open_nursery() as self._connections:
+            self.by_listener = dict.fromkeys(sockets, 0)
+            self.accepted_count = dict.fromkeys(sockets, 0)
+            self.is_accepting = True
             task_status.started()
             with self._accepting:
                 async with trio.open_nursery() as accepting:
@@ -108,6 +121,7 @@ class Listeners:
 
     def stop_accepting(self) -> None:
         """Take no more clients; those that are there stay."""
+        self.is_accepting = False
         self._accepting.cancel()
 
     async def wait_empty(self) -> None:
@@ -123,9 +137,12 @@ class Listeners:
                 # Once, until there is room again: whoever floods us need not flood the log, too.
                 log.warning("connections refused", peer=address, limit="limits.max_connections", allowed=limit)
             self._is_full = True
+            self.refused_count += 1
             return False
         self._is_full = False
         self.connection_count += 1
+        self.by_listener[name] += 1
+        self.accepted_count[name] += 1
         self._connections.start_soon(self._contained, self._serve[name], sock, Peer(address, name))
         return True
 
@@ -145,6 +162,7 @@ class Listeners:
                 trio.lowlevel.notify_closing(sock)
                 sock.close()
             self.connection_count -= 1
+            self.by_listener[peer.transport] -= 1
             if not self.connection_count:
                 self._gone.unpark_all()
 
@@ -167,18 +185,28 @@ class Listeners:
     async def _secure(self, sock: socket.socket) -> TlsStream:
         assert self.tls is not None  # a listener that needs it is not configured without it
         stream = trio.SSLStream(TcpStream(sock), self.tls, server_side=True)
-        with trio.fail_after(self._limits.handshake_timeout_s):
-            await stream.do_handshake()
+        try:
+            with trio.fail_after(self._limits.handshake_timeout_s):
+                await stream.do_handshake()
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError):
+            self.failed_count += 1
+            raise
         return TlsStream(stream)
 
     async def _serve_messages(self, stream: trio.abc.Stream, peer: Peer) -> None:
-        async with open_websocket(
-            stream,
-            max_message_bytes=self._limits.max_message_bytes,
-            handshake_timeout_s=self._limits.handshake_timeout_s,
-            subprotocol=SUBPROTOCOL,
-        ) as websocket:
-            await self._handle(WebSocketStream(websocket), peer)
+        is_open = False
+        try:
+            async with open_websocket(
+                stream,
+                max_message_bytes=self._limits.max_message_bytes,
+                handshake_timeout_s=self._limits.handshake_timeout_s,
+                subprotocol=SUBPROTOCOL,
+            ) as websocket:
+                is_open = True
+                await self._handle(WebSocketStream(websocket), peer)
+        except OSError:
+            self.failed_count += not is_open
+            raise
 
 
 def _reason(error: Exception) -> str:

@@ -132,10 +132,10 @@ class Outbound:
         template = self._encoder.template(message, qos, arrival.retain, arrival.subscription_ids)
         if template is None:
             # Larger than what the client takes: for it the message is as good as delivered.
-            self._statistics.publishes_dropped += 1
+            self._statistics.dropped["packet_too_large"] += 1
             self._done(arrival)
             return
-        self._count(message)
+        self._count(message, qos)
         if not qos:
             self._output.send(self._encoder.packet(template, message, 0, now_us))
             if origin is Origin.SUBSCRIPTION:
@@ -155,11 +155,12 @@ class Outbound:
         if arrival.acknowledge is not None:
             self._acknowledge[packet_id] = arrival.acknowledge
 
-    def _count(self, message: Message) -> None:
+    def _count(self, message: Message, qos: int) -> None:
         statistics = self._statistics
         statistics.packets_sent += 1
-        statistics.publishes_sent += 1
-        statistics.publish_bytes_sent += len(message.payload)
+        sent = statistics.sent
+        sent.messages[qos] += 1
+        sent.payload_bytes[qos] += len(message.payload)
 
     def _done(self, arrival: Arrival) -> None:
         if arrival.acknowledge is not None:
@@ -238,9 +239,9 @@ class Outbound:
             if self._may_have(message.topic):
                 template = self._encoder.template(message, entry.qos, entry.retain, entry.subscription_ids)
             else:
-                self._statistics.publishes_dropped += 1
+                self._statistics.dropped["not_allowed"] += 1
         if message is not None and template is not None:
-            self._count(message)
+            self._count(message, entry.qos)
             self._output.send(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))
         elif self._window.gone(entry.packet_id) is not None:
             self._release(entry.packet_id)

@@ -36,16 +36,21 @@ from broker_adapter.mqtt.broker import Broker
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.interpreter import prepare_interpreter
 from broker_adapter.mqtt.listeners import Listeners, Peer
+from broker_adapter.mqtt.observing.health import Health, Serving
+from broker_adapter.mqtt.observing.pages import broker_pages
 from journal.access.rules import AccessRules
 from journal.access.users import Users
+from journal.access_settings import is_loopback
 from journal.listening import bind, listens_at
 from journal.log import configure_log
+from journal.observing.http_pages import HttpPages
 from journal.settings import ConfigurationError
 
 _GOODBYE_S: Final = 5.0
 _PATIENCE_S: Final = 2.0
 _TOLD_EVERY_S: Final = 10.0
 _OWN_DESCRIPTORS: Final = 100
+_HTTP: Final = "http"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -110,6 +115,7 @@ class _Process:
         self._stopping = trio.Event()
         self._life = trio.CancelScope()
         self._is_ready = False
+        self._health = Health(config.broker.store, self._stopping.is_set)
 
     @property
     def nobody_can_connect(self) -> str:
@@ -128,8 +134,13 @@ class _Process:
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
         sockets = bind(attrs.asdict(self._config.listen), main="mqtt")
+        for_clients = {name: sock for name, sock in sockets.items() if name != _HTTP}
+        health = self._health
         try:
             async with trio.open_nursery() as nursery:
+                if _HTTP in sockets:
+                    nursery.start_soon(health.pulse.run)
+                    nursery.start_soon(self._pages().serve, sockets[_HTTP])
                 waiting = trio.CancelScope()
                 nursery.start_soon(self._tell_of_waiting, waiting)
                 async with open_adapter(self._config.broker.store) as adapter:
@@ -138,11 +149,14 @@ class _Process:
                     broker = self._broker(adapter, broker_id, bridges.intake)
                     # Inside the adapter's life: the broker's last words go to the store.
                     async with trio.open_nursery() as serving:
+                        if _HTTP in sockets:
+                            serving.start_soon(health.watch_store, adapter)
                         await serving.start(bridges.run)
                         await serving.start(broker.run)
                         waiting.cancel()
                         listeners = self._listeners_of(broker)
-                        await serving.start(listeners.run, sockets)
+                        await serving.start(listeners.run, for_clients)
+                        health.serving = Serving(broker, bridges, listeners)
                         self._is_ready = True
                         task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
                         await self._stopping.wait()
@@ -151,6 +165,7 @@ class _Process:
                             await broker.stop()
                             await listeners.wait_empty()
                         serving.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
         finally:
             for sock in sockets.values():
                 sock.close()
@@ -175,6 +190,12 @@ class _Process:
 
         self._listeners = Listeners(serve, listener_limits_of(self._config.limits), self._tls)
         return self._listeners
+
+    def _pages(self) -> HttpPages:
+        is_for_all = is_loopback(self._config.listen.http)
+        asks = None if is_for_all else self._access
+        pages = broker_pages(self._health, self._config.limits.max_connections, asks)
+        return HttpPages(pages, tls=lambda: None if is_for_all else self._tls)
 
     async def _tell_of_waiting(self, waiting: trio.CancelScope) -> None:
         with waiting:

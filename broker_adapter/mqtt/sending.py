@@ -38,6 +38,7 @@ class Output:
 
     Attributes:
         waiting_bytes: What waits to be sent.
+        has_stalled: The peer took nothing for too long, so that it was given up.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Output:
         self._is_broken = False
         self._progress = trio.lowlevel.ParkingLot()
         self.waiting_bytes = 0
+        self.has_stalled = False
 
     @property
     def has_room(self) -> bool:
@@ -145,6 +147,7 @@ class Output:
         with trio.move_on_after(self._stalled_after_s) as patience:
             await self._stream.send_all(piece)
         if patience.cancelled_caught:
+            self.has_stalled = True
             return False
         self._count(len(piece))
         if self.has_room and not had_room:

@@ -7,9 +7,36 @@ who holds a `SystemTopics`; nothing here stores them, they concern this broker a
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Literal, get_args
 
 import attrs
+
+from journal.histogram import DURATION_BOUNDS_S, Histogram
+
+DropReason = Literal["slow_subscriber", "store", "not_allowed", "packet_too_large"]
+"""Why a message is dropped: a subscriber had no room for it (QoS 0), the store refused it, a rule forbids it to its
+publisher or subscriber, a subscriber takes no packet so large."""
+
+RefusalReason = Literal["no_connect", "protocol", "credentials", "not_authorized", "client_id", "packet_size", "store"]
+"""Why a connection is turned away: no CONNECT in time, one against the standard, a wrong password, a will that may not
+be, a client identifier that cannot be, a client that takes no packet as large as CONNACK, a store that is away."""
+
+EndReason = Literal["protocol", "keep_alive", "stalled", "taken_over", "stopping", "refused_publish", "fault"]
+"""Why a client's connection is ended: a broken rule, silence, a client that takes nothing, its session is wanted
+elsewhere, the broker stops, a publish was refused and MQTT 3.1.1 has no word for that, a fault of the broker's own."""
+
+
+@attrs.define(slots=True)
+class Traffic:
+    """Messages in one direction.
+
+    Attributes:
+        messages: PUBLISH packets, by QoS.
+        payload_bytes: Of them, by QoS.
+    """
+
+    messages: list[int] = attrs.Factory(lambda: [0, 0, 0])
+    payload_bytes: list[int] = attrs.Factory(lambda: [0, 0, 0])
 
 
 @attrs.define(slots=True)
@@ -24,11 +51,12 @@ class BrokerStatistics:
         clients_expired: Sessions that this broker ended because their time was over.
         packets_received: MQTT control packets of all kinds.
         packets_sent: MQTT control packets of all kinds.
-        publishes_received: PUBLISH packets from clients.
-        publishes_sent: PUBLISH packets to clients.
-        publishes_dropped: Messages that a subscriber did not get because it was too slow, or its session away.
-        publish_bytes_received: Payloads of PUBLISH packets from clients.
-        publish_bytes_sent: Payloads of PUBLISH packets to clients.
+        received: PUBLISH packets from clients.
+        sent: PUBLISH packets to clients.
+        dropped: Messages that were not taken, or that a subscriber did not get, by why that was.
+        refused: Connections that were turned away before their client was let in, by why that was.
+        ended: Connections of clients that the broker ended, by why that was.
+        acknowledge_s: How long publishers wait for PUBACK or PUBREC, one value for all that one receive brought.
         bytes_received: Everything from clients, below TLS and WebSocket frames.
         bytes_sent: Everything to clients, likewise.
         subscriptions: Of the clients connected here, shared ones too; a gauge.
@@ -42,15 +70,41 @@ class BrokerStatistics:
     clients_expired: int = 0
     packets_received: int = 0
     packets_sent: int = 0
-    publishes_received: int = 0
-    publishes_sent: int = 0
-    publishes_dropped: int = 0
-    publish_bytes_received: int = 0
-    publish_bytes_sent: int = 0
+    received: Traffic = attrs.Factory(Traffic)
+    sent: Traffic = attrs.Factory(Traffic)
+    dropped: dict[DropReason, int] = attrs.Factory(lambda: dict.fromkeys(get_args(DropReason), 0))
+    refused: dict[RefusalReason, int] = attrs.Factory(lambda: dict.fromkeys(get_args(RefusalReason), 0))
+    ended: dict[EndReason, int] = attrs.Factory(lambda: dict.fromkeys(get_args(EndReason), 0))
+    acknowledge_s: Histogram = attrs.Factory(lambda: Histogram(DURATION_BOUNDS_S))
     bytes_received: int = 0
     bytes_sent: int = 0
     subscriptions: int = 0
     shared_subscriptions: int = 0
+
+    @property
+    def publishes_received(self) -> int:
+        """PUBLISH packets from clients, of every QoS."""
+        return sum(self.received.messages)
+
+    @property
+    def publishes_sent(self) -> int:
+        """PUBLISH packets to clients, of every QoS."""
+        return sum(self.sent.messages)
+
+    @property
+    def publishes_dropped(self) -> int:
+        """Messages that were dropped for any reason."""
+        return sum(self.dropped.values())
+
+    @property
+    def publish_bytes_received(self) -> int:
+        """Payloads of PUBLISH packets from clients."""
+        return sum(self.received.payload_bytes)
+
+    @property
+    def publish_bytes_sent(self) -> int:
+        """Payloads of PUBLISH packets to clients."""
+        return sum(self.sent.payload_bytes)
 
     def client_connected(self) -> None:
         """A CONNECT was accepted."""

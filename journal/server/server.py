@@ -1,4 +1,4 @@
-"""The server: an engine, its listeners, and an orderly stop. The process around it is `journal.server.running`."""
+"""The server: an engine, its listeners, and an orderly stop. The process around it is `journal.server.process`."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ from journal.tls_sockets import TlsSocket, common_name
 from journal.websocket_opening import open_websocket
 
 _GOODBYE_S = 2.0
+_LEAVING_AT_ONCE = 100
 
 _Served = TypeVar("_Served", bound=Served)
 
@@ -91,6 +92,8 @@ class Server:
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
         self._connections = OpenConnections()
+        # Who has not been let in yet, by socket, in the order in which they came.
+        self._strangers: dict[socket.socket, trio.CancelScope] = {}
         self._gone = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
 
@@ -184,20 +187,29 @@ class Server:
         limit = self.engine.config.limits.max_connections
         if self.statistics.connections >= limit:
             self.statistics.count_closed("max_connections")
-            log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
-            return False
+            if not self._strangers or self.statistics.connections >= limit + _LEAVING_AT_ONCE:
+                log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
+                return False
+            # Whoever has said nothing for longest makes room: a flood of those must not keep clients out.
+            log.warning("silent connection closed", limit="limits.max_connections", allowed=limit)
+            self._strangers.pop(next(iter(self._strangers))).cancel()
         self.statistics.connections += 1
-        self._nursery.start_soon(self._contained, serve, sock, peer)
+        scope = self._strangers[sock] = trio.CancelScope()
+        self._nursery.start_soon(self._contained, serve, sock, peer, scope)
         return True
 
     async def _contained(
-        self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str
+        self,
+        serve: Callable[[socket.socket, str], Awaitable[None]],
+        sock: socket.socket,
+        peer: str,
+        scope: trio.CancelScope,
     ) -> None:
         """Run one connection. Nothing that happens in it ends another."""
         # Whatever is logged on its behalf says whose it is.
         bind_contextvars(peer=peer)
         try:
-            with sock:
+            with sock, scope:
                 await serve(sock, peer)
         except OSError:
             # It broke before there was anything to say.
@@ -205,9 +217,13 @@ class Server:
         except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
             self._report(error, 0)
         finally:
+            self._strangers.pop(sock, None)
             self.statistics.connections -= 1
             if not self.statistics.connections:
                 self._gone.unpark_all()
+
+    def _let_in(self, sock: socket.socket) -> None:
+        self._strangers.pop(sock, None)
 
     def take_over(self, readable: Readable) -> None:
         """Go on with users, tokens, rules and certificates that were read again; who may not stay is sent away."""
@@ -226,7 +242,7 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(sock),
-                partial(self._connection, peer, "", lambda: None),
+                partial(self._connection, peer, "", partial(self._let_in, sock)),
                 lambda connection: receive(connection, sock, self._pool, timeout),
             )
             await linger(sock)
@@ -239,7 +255,7 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(secure),
-                partial(self._connection, peer, secure.peer_name, lambda: None),
+                partial(self._connection, peer, secure.peer_name, partial(self._let_in, sock)),
                 lambda connection: receive(connection, secure, self._pool, timeout, holds_some=secure.holds_some),
             )
             await linger(secure.say_end())
@@ -300,7 +316,11 @@ class Server:
             allows_origin=self._origins.allows,
         ) as websocket:
             heartbeat = Heartbeat(websocket)
-            greeted = partial(websocket.allow, limits.max_frame_bytes)
+
+            def greeted() -> None:
+                websocket.allow(limits.max_frame_bytes)
+                self._let_in(sock)
+
             if websocket.subprotocol == SUBPROTOCOL:
                 await self._serve(
                     "json",

@@ -108,7 +108,7 @@ async def serving(
     it comes back where it was.
     """
     ports = ports or {}
-    sockets = {name: bound(socket_buffer_bytes, ports.get(name, 0)) for name in ("tcp", "websocket", "http")}
+    sockets = {name: _bound(socket_buffer_bytes, ports.get(name, 0)) for name in ("tcp", "websocket", "http")}
     try:
         async with open_engine(str(path / "data"), small_config(**changes)) as engine:
             served = Served(engine, Server(engine), {name: sock.getsockname()[1] for name, sock in sockets.items()})
@@ -124,8 +124,7 @@ async def serving(
             sock.close()
 
 
-def bound(buffer_bytes: int = 0, port: int = 0) -> socket.socket:
-    """A listening socket, whose connections have buffers of so many bytes if it is not 0."""
+def _bound(buffer_bytes: int, port: int) -> socket.socket:
     sock = socket.socket()
     if buffer_bytes:
         # What is accepted inherits them.

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from journal.client import open_client
 from journal.config import ServerConfig
 from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError, RemoteProtocolError
-from journal.server import stored_quotas
+from journal.server import admission, stored_quotas
 from journal.server.guard import read
 from shards.model import Mode
 from tests.server.admin.test_api import admin
@@ -129,6 +130,20 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
     ]
     assert all(line["peer"].startswith("127.0.0.1:") and line["time_us"] > 1_700_000_000_000_000 for line in lines)
     assert PASSWORD not in audit.read_text()
+
+
+async def test_a_token_ends_by_the_clock_also_when_that_runs_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was suspended, or its clock was set: what sleeps does not notice."""
+    monkeypatch.setattr(admission, "_LOOKED_AT_EVERY_S", 0.05)
+    people = write_people(tmp_path)
+    Path(people["access__tokens_file"]).write_text(TokenHash.of("robot", TOKEN, time.time() + 3600).format())
+    async with serving(tmp_path, **people) as served, served.client(token=TOKEN) as robot:
+        await robot.call(Op.PING)
+        really = time.time
+        monkeypatch.setattr(admission, "time", SimpleNamespace(time=lambda: really() + 3601))
+        assert "expired" in str(await told_at_the_end(robot))
 
 
 @pytest.mark.parametrize("body", [b"\x81\xa1x" + b"\x91" * 5000 + b"\xc0", b"\x81\xa4name\xa1\xff", b"\xc1"])

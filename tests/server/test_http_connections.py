@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,7 @@ from starlette.routing import Route
 from journal.server import http_connections
 from journal.server.http import serve_http
 from journal.settings import MIB
-from tests.server.serving import TIMEOUT_S, bound
+from tests.server.serving import TIMEOUT_S
 
 LARGE_BYTES = 32 * MIB
 
@@ -31,7 +32,7 @@ async def small(request: Request) -> Response:
 @asynccontextmanager
 async def answering(stop: trio.Event) -> AsyncIterator[int]:
     """An HTTP server for the length of the block, which then must end soon; gives its port."""
-    with bound() as sock:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
         async with trio.open_nursery() as nursery:
             app = Starlette(routes=[Route("/large", large), Route("/small", small)])
             nursery.start_soon(serve_http, app, sock, stop)

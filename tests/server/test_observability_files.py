@@ -9,20 +9,31 @@ import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker_adapter.cache_queue.cli.prometheus import QueueCollector
+from broker_adapter.bridge.bridges import Bridges
+from broker_adapter.bridge.driver import DOINGS
+from broker_adapter.cache_queue.cli.prometheus import queue_metrics
 from broker_adapter.cache_queue.names import CURSOR, shard_of
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX
+from broker_adapter.mqtt.listeners import ListenerLimits, Listeners, Peer
+from broker_adapter.mqtt.observing.health import Health, Serving
+from broker_adapter.mqtt.observing.metrics import broker_metrics
+from broker_adapter.mqtt.observing.store_watch import EVERY_S as STORE_ASKED_EVERY_S
+from broker_adapter.mqtt.observing.store_watch import PATIENCE_S as STORE_PATIENCE_S
+from broker_adapter.mqtt.observing.store_watch import StoreWatch
+from broker_adapter.mqtt.statistics import DropReason, EndReason, RefusalReason
 from journal.log import LINES_PER_PERIOD, PERIOD_S
 from journal.observing.census import GROUP_PREFIX, NAMED_GROUPS, NAMED_QUEUES, QUEUE_CURSOR, QUEUE_PREFIX
+from journal.observing.exposition import Family
 from journal.server.readiness import PATIENCE_S
 from journal.server.statistics import CLOSING_REASONS
+from tests.mqtt.serving import serving as serving_clients
 from tests.server.serving import serving
 from tests.server.test_metrics import counted, filled, page
 
@@ -56,16 +67,30 @@ async def example_page(path: Path) -> str:
         return await page(served)
 
 
+async def broker_families() -> list[Family]:
+    """What a broker tells that takes clients."""
+
+    async def nobody_comes(_stream: trio.abc.Stream, _peer: Peer) -> None:
+        raise AssertionError
+
+    async with serving_clients() as served:
+        health = Health("memory:", lambda: False)
+        health.store = StoreWatch(served.adapter)
+        listeners = Listeners(nobody_comes, ListenerLimits())
+        health.serving = Serving(served.broker, Bridges(served.adapter, [], "b"), listeners)
+        return list(broker_metrics(health, 1))
+
+
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
-    """Every metric of a server and of `journal queue metrics`, by the name that it is asked for with."""
+    """Every metric of a server, a broker and `journal queue metrics`, by the name that it is asked for with."""
     text = trio.run(example_page, tmp_path_factory.mktemp("metrics"))
-    return kinds(text) | {
-        f"{family.name}_total" if family.type == "counter" else family.name: Kind(
-            family.type, frozenset(family._labelnames)
-        )
-        for family in QueueCollector([]).collect()
-    }
+    families = [*queue_metrics([]), *trio.run(broker_families)]
+    others = {family.name: Kind(family.kind, frozenset(family.labels)) for family in families}
+    found = kinds(text)
+    # A process is the same to everybody.
+    assert {name for name in others if name.startswith("process_")} == {n for n in found if n.startswith("process_")}
+    return found | others
 
 
 def kinds(text: str) -> dict[str, Kind]:
@@ -114,7 +139,7 @@ def documented() -> dict[str, tuple[str, set[str]]]:
     return {name: (kind, set(re.findall(r"\w+", labels))) for name, labels, kind in rows}
 
 
-def test_every_metric_of_the_server_is_in_the_tables_and_they_have_no_other(metrics: dict[str, Kind]) -> None:
+def test_every_metric_of_servers_and_brokers_is_in_the_tables_and_they_have_no_other(metrics: dict[str, Kind]) -> None:
     of_queues = {name for name in metrics if name.startswith("journal_queue_")}
     assert documented() == {
         name: (kind.kind, set(kind.labels)) for name, kind in metrics.items() if name not in of_queues
@@ -131,7 +156,9 @@ def test_numbers_in_the_text_are_those_of_the_program() -> None:
     assert f"only the {NAMED_GROUPS} that are furthest behind" in text
     assert f"shown {LINES_PER_PERIOD} times in {PERIOD_S:.0f} seconds" in text
     assert f"after {PATIENCE_S:.0f} s it is a reason" in text
-    for reason in CLOSING_REASONS:
+    assert f"asked once a second, and has {STORE_PATIENCE_S:.0f} s" in text
+    assert STORE_ASKED_EVERY_S == 1
+    for reason in (*CLOSING_REASONS, *get_args(DropReason), *get_args(RefusalReason), *get_args(EndReason), *DOINGS):
         assert f"`{reason}`" in text
 
 
@@ -203,7 +230,9 @@ def test_the_dashboard_speaks_of_metrics_that_there_are(metrics: dict[str, Kind]
         check_expression(expression, metrics)
 
 
-def test_the_dashboard_shows_all_that_the_server_tells_of_its_traffic_and_storage(metrics: dict[str, Kind]) -> None:
+def test_the_dashboard_shows_all_that_servers_and_brokers_tell(
+    metrics: dict[str, Kind],
+) -> None:
     shown = {without_suffix(name, metrics) for expression in targets() for name in METRIC.findall(expression)}
     not_shown = {
         # What others are compared with in alerts, or what is in another figure.
@@ -215,6 +244,11 @@ def test_the_dashboard_shows_all_that_the_server_tells_of_its_traffic_and_storag
         "journal_census_seconds",
         "journal_checkpoints_total",
         "journal_queue_driven",
+        "journal_broker_connections_opened_total",
+        "journal_broker_loop_stalls_total",
+        "journal_broker_store_losses_total",
+        "journal_broker_store_retries_total",
+        "journal_broker_store_state_seconds",
         "process_virtual_memory_bytes",
     }
     assert set(metrics) - shown == not_shown

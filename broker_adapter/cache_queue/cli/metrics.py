@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +13,6 @@ from command_line.output import write_text
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
 
     from broker_adapter.adapter import StorageAdapter
 
@@ -59,36 +56,22 @@ async def _serve(adapter: StorageAdapter, sock: socket.socket) -> None:
     import signal
 
     import trio
-    from hypercorn.config import Config
-    from hypercorn.trio import serve
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response
-    from starlette.routing import Route
 
-    from broker_adapter.cache_queue.cli.prometheus import CONTENT_TYPE
+    from broker_adapter.background_tasks import background_tasks
     from journal.listening import listens_at
+    from journal.observing.exposition import CONTENT_TYPE
+    from journal.observing.http_pages import HttpPages, Reply, Request
     from shards.errors import StorageError
 
-    async def metrics(_request: Request) -> Response:
+    async def metrics(_request: Request) -> Reply:
         try:
-            return Response(await _page(adapter), media_type=CONTENT_TYPE)
+            return Reply(await _page(adapter), content_type=CONTENT_TYPE)
         except StorageError as error:
-            return PlainTextResponse(f"the store does not answer: {error}\n", status_code=503)
+            return Reply(f"the store does not answer: {error}\n".encode(), 503)
 
-    config = Config()
-    # Hypercorn closes what it listens on, so it gets a descriptor of its own.
-    config.bind = [f"fd://{os.dup(sock.fileno())}"]
-    config.graceful_timeout = 0.5
-    config.accesslog = None
-    config.errorlog = logging.getLogger("journal.http")
-    app = Starlette(routes=[Route("/metrics", metrics)])
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        write_text(f"ready metrics={listens_at(sock)}")
-
-        async def told() -> None:
+        async with background_tasks() as tasks:
+            tasks.start_soon(HttpPages({"/metrics": metrics}).serve, sock)
+            write_text(f"ready metrics={listens_at(sock)}")
             async for _ in signals:
                 return
-
-        stop: Callable[..., Awaitable[None]] = told
-        await serve(app, config, shutdown_trigger=stop, mode="asgi")  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.delivery.arrival import Arrival
 from broker_adapter.mqtt.delivery.catching_up import CatchingUp
 from broker_adapter.mqtt.delivery.current_lsn import CurrentLsn
+from broker_adapter.mqtt.delivery.delays import Delays
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits, DeliveryStatistics
 from broker_adapter.mqtt.delivery.members import GroupMember
@@ -72,6 +73,7 @@ class Distributor:
         self._replays: dict[tuple[Inbox, str], tuple[Subscriber, list[OwnFeed]]] = {}
         self._dropped_before = 0
         self._gap_count = 0
+        self.delays = Delays(self._clock)
         self._parts: _Parts | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -312,7 +314,7 @@ class Distributor:
                 arrivals, arrivals_bytes = run.arrivals(match, start)
                 if arrivals and inbox.put_live(shard, arrivals, arrivals_bytes):
                     touched[inbox] = None
-        _tell(touched)
+        self._tell(touched, delivery)
 
     def delivered_live(self, delivery: Delivery) -> None:
         """Hand records that are not kept out to those whom they concern, as far as they have room now."""
@@ -322,6 +324,11 @@ class Distributor:
             if len(self._replaying):
                 again = Run(run.shard, run.topic, run.records, origin=Origin.REPLAY, is_kept=False)
                 self._hand_out_now(self._replaying, again, touched)
+        self._tell(touched, delivery)
+
+    def _tell(self, touched: dict[Inbox, None], delivery: Delivery) -> None:
+        if touched:
+            self.delays.note(delivery.records)
         _tell(touched)
 
     def _hand_out_now(self, subscribers: Subscribers, run: Run, touched: dict[Inbox, None]) -> None:

@@ -1,4 +1,7 @@
-"""The process of a server: its settings, its engine from the start to the last checkpoint, and what signals tell it."""
+"""One run of the server's program: its settings, its sockets, the recovery, and the signals until it stops.
+
+What is served, and to whom, is `journal.server.server`.
+"""
 
 from __future__ import annotations
 

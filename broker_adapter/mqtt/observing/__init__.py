@@ -1,0 +1,1 @@
+"""What a broker tells operators of itself over HTTP: health, and metrics for Prometheus."""

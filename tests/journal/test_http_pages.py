@@ -1,0 +1,127 @@
+"""A few pages over HTTP: what is answered to good requests and to others, and what peers cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from journal.listening import bind
+from journal.observing import http_pages
+from journal.observing.http_pages import HttpPages, Reply, Request, health_reply
+
+PATIENCE_S = 5.0
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    """Pages, and their port."""
+
+    async def hello(request: Request) -> Reply:
+        return Reply(f"hello {request.host} {request.authorization}".encode())
+
+    async def broken(_request: Request) -> Reply:
+        raise RuntimeError("a fault of the page")
+
+    (sock,) = bind({"http": "127.0.0.1:0"}, main="http").values()
+    with sock:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(HttpPages({"/hello": hello, "/broken": broken}).serve, sock)
+            yield sock.getsockname()[1]
+            nursery.cancel_scope.cancel()
+
+
+async def said(port: int, request: bytes) -> bytes:
+    """All that is answered until the server closes."""
+    with trio.fail_after(PATIENCE_S):
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(request)
+            return b"".join([piece async for piece in stream])
+
+
+def asking(target: str, *, method: str = "GET", headers: str = "Connection: close\r\n", body: str = "") -> bytes:
+    return f"{method} {target} HTTP/1.1\r\nHost: here\r\n{headers}\r\n{body}".encode()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "words"),
+    [
+        (asking("/hello"), b"200 OK", b"hello 127.0.0.1 "),
+        (
+            asking("/hello?a=b", headers="Authorization: x y\r\nConnection: close\r\n"),
+            b"200 OK",
+            b"hello 127.0.0.1 x y",
+        ),
+        (asking("/hello", method="HEAD"), b"200 OK", b"\r\n\r\n"),
+        (b"GET /hello HTTP/1.0\r\n\r\n", b"200 OK", b"hello 127.0.0.1 "),
+        (asking("/none"), b"404 Not Found", b"there is /hello, /broken\n"),
+        (asking("/%ff"), b"404 Not Found", b"there is /hello, /broken\n"),
+        (asking("/hello", method="POST"), b"405 Method Not Allowed", b"only GET and HEAD are answered\n"),
+        (b"what is this\r\n\r\n", b"400 Bad Request", b"illegal request line\n"),
+        (asking("/hello", headers="X: " + "x" * 60_000 + "\r\n"), b"431 Request Header Fields Too Large", b"\n"),
+        (
+            asking("/hello", method="POST", headers="Content-Length: 20000\r\n", body="x" * 20_000),
+            b"413 ",
+            b"nothing is sent here\n",
+        ),
+    ],
+)
+async def test_each_request_has_its_answer(request_bytes: bytes, status: bytes, words: bytes) -> None:
+    async with serving() as port:
+        answer = await said(port, request_bytes)
+        assert answer.startswith(b"HTTP/1.1 " + status), answer
+        assert answer.endswith(words), answer
+
+
+async def test_a_connection_serves_one_request_after_the_other_also_in_pieces() -> None:
+    async with serving() as port:
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            request = asking("/hello", headers="")
+            for piece in (request + request[:5], request[5:-1], request[-1:]):
+                await stream.send_all(piece)
+            answer = b""
+            with trio.fail_after(PATIENCE_S):
+                while answer.count(b"hello 127.0.0.1 ") < 2:
+                    answer += await stream.receive_some()
+            await stream.send_all(b"\x00\r\n\r\n")
+            with trio.fail_after(PATIENCE_S):
+                answer = b"".join([piece async for piece in stream])
+            assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_page_that_fails_ends_its_connection_and_no_other() -> None:
+    async with serving() as port:
+        assert await said(port, asking("/broken")) == b""
+        assert b"200 OK" in await said(port, asking("/hello"))
+
+
+async def test_who_says_nothing_does_not_keep_others_out_for_long(autojump_clock: MockClock) -> None:
+    """Connections are few: without a bound on silence, anybody could take them all."""
+    async with serving() as port:
+        began_s = trio.current_time()
+        silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(http_pages.MAX_CONNECTIONS)]
+        await silent[0].send_all(b"GET /hel")
+        for stream in silent:
+            assert await stream.receive_some() == b""
+            await stream.aclose()
+        assert trio.current_time() - began_s < 2 * http_pages.REQUEST_S
+        assert b"200 OK" in await said(port, asking("/hello"))
+
+
+async def test_more_connections_than_there_may_be_are_closed_at_once() -> None:
+    async with serving() as port:
+        kept = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(http_pages.MAX_CONNECTIONS)]
+        assert await said(port, b"") == b""
+        await kept[0].send_all(asking("/hello"))
+        with trio.fail_after(PATIENCE_S):
+            assert b"200 OK" in await kept[0].receive_some()
+        for stream in kept:
+            await stream.aclose()
+
+
+def test_health_tells_every_reason() -> None:
+    assert health_reply([]) == Reply(b"ready\n", 200)
+    assert health_reply(["a", "b"]) == Reply(b"not ready: a; b\n", 503)
