@@ -87,7 +87,10 @@ class Connection:
         self._services = services
         self._peer = peer
         self._transport = transport
-        self._decoder = Decoder(of="client", max_packet_bytes=services.limits.max_packet_bytes)
+        limits = services.limits
+        self._decoder = Decoder(
+            of="client", max_packet_bytes=limits.max_packet_bytes, max_connect_bytes=limits.max_connect_bytes
+        )
         self._tasks: set[trio.CancelScope] = set()
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None

@@ -11,6 +11,7 @@ class Limits:
 
     Attributes:
         max_packet_bytes: Largest packet that is received; a message must fit into one batch of the store too.
+        max_connect_bytes: Largest CONNECT: a stranger can make the broker hold this much, and no more.
         receive_maximum: QoS 1 and 2 messages from a client that are not acknowledged yet.
         send_maximum: QoS 1 and 2 messages to a client that are not acknowledged yet, whatever more it allows.
         topic_alias_maximum: Topic aliases in either direction; 0 switches them off.
@@ -25,6 +26,7 @@ class Limits:
     """
 
     max_packet_bytes: int = 4 << 20
+    max_connect_bytes: int = 512 * 1024
     receive_maximum: int = 1024
     send_maximum: int = 1024
     topic_alias_maximum: int = 64

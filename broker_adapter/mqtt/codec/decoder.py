@@ -51,6 +51,7 @@ class Decoder:
         of: Who sends: a client, whose first packet must be CONNECT and no other one, or a server.
         version: What is spoken; of a client it is learned from its CONNECT.
         max_packet_bytes: Longest packet to accept, fixed header included. May be set later.
+        max_connect_bytes: The same for the CONNECT of a client, of whom nothing is known until then.
 
     Attributes:
         version: None until it is known.
@@ -60,6 +61,7 @@ class Decoder:
         "_authenticates",
         "_error",
         "_held",
+        "_max_connect_bytes",
         "_readers",
         "_sender",
         "_size_bytes",
@@ -68,12 +70,18 @@ class Decoder:
     )
 
     def __init__(
-        self, *, of: Side = "client", version: Version | None = None, max_packet_bytes: int = MAX_VARIABLE
+        self,
+        *,
+        of: Side = "client",
+        version: Version | None = None,
+        max_packet_bytes: int = MAX_VARIABLE,
+        max_connect_bytes: int = MAX_VARIABLE,
     ) -> None:
         if of == "server" and version is None:
             raise ValueError("version is None, it must be given for what a server sends")
         self.version = version
         self.max_packet_bytes = max_packet_bytes
+        self._max_connect_bytes = max_connect_bytes
         self._sender: Side = of
         self._readers = _BEFORE_CONNECT if version is None else _readers(version, of, True)
         self._authenticates = version is not None
@@ -131,7 +139,7 @@ class Decoder:
 
     def _cut(self, data: bytes, at: int, packets: list[Packet]) -> None:
         """Decode all packets that lie whole in the chunk (the hot loop); keep the beginning of one that does not."""
-        readers, end, limit, size_bytes = self._readers, len(data), self.max_packet_bytes, 0
+        readers, end, limit, size_bytes = self._readers, len(data), self._limit_bytes, 0
         while at < end:
             first, size_bytes = data[at], 0
             reader = readers[first]
@@ -160,9 +168,15 @@ class Decoder:
             at = stop
             if packet.__class__ is Connect:
                 self._learn(packet)
-                readers = self._readers
+                readers, limit = self._readers, self._limit_bytes
         if at < end:
             self._held, self._size_bytes = bytearray(data[at:]), size_bytes
+
+    @property
+    def _limit_bytes(self) -> int:
+        if self.version is None:
+            return min(self.max_packet_bytes, self._max_connect_bytes)
+        return self.max_packet_bytes
 
     def _learn(self, connect: Connect) -> None:
         self.version = connect.version

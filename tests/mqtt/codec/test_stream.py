@@ -183,6 +183,15 @@ def test_the_limit_may_change_between_packets() -> None:
     assert decoder.receive(encode(Publish("a", bytes(500)), Version.V5)) == [Publish("a", bytes(500))]
 
 
+def test_a_stranger_may_send_less_at_a_time_than_a_client() -> None:
+    decoder = Decoder(max_packet_bytes=1000, max_connect_bytes=len(HELLO))
+    large = Publish("a", bytes(500))
+    assert decoder.receive(HELLO + encode(large, Version.V5)) == [Connect(), large]
+    stranger = Decoder(max_packet_bytes=1000, max_connect_bytes=len(HELLO) - 1)
+    with pytest.raises(MqttProtocolError, match=f"packet has {len(HELLO)} bytes, it must have at most"):
+        stranger.receive(HELLO[:2])
+
+
 def test_a_length_that_is_only_announced_takes_no_memory() -> None:
     decoder = Decoder(version=Version.V5)
     tracemalloc.start()
