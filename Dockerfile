@@ -1,12 +1,12 @@
-# The server and the broker: the wheel built in one stage, installed with hashed dependencies in the next. The broker needs
-# nothing that the server does not need, too (a test holds the two extras to that). It is started as
-# `docker run --entrypoint journal-broker ...`.
+# The server, the broker and its bridges: the wheel built in one stage, installed with hashed dependencies in the next. The
+# broker needs nothing that the server does not need, too (a test holds the two extras to that), bridges need what their
+# sinks speak (extra `sinks`). Either is started as `docker run --entrypoint journal-broker ...`.
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY requirements/ requirements/
 RUN python -m pip install --no-cache-dir --target /opt/tools --require-hashes -r requirements/tools.lock \
     && python -m venv /opt/journal \
-    && /opt/tools/bin/uv pip sync --no-cache --require-hashes --python /opt/journal/bin/python requirements/server.lock
+    && /opt/tools/bin/uv pip sync --no-cache --require-hashes --python /opt/journal/bin/python requirements/image.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY shards/ shards/
 COPY command_line/ command_line/

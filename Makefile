@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test crash lint format demo bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test crash lint format screenshots demo bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ format: $(VENV_STAMP) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+screenshots: $(VENV_STAMP) ## take the pictures of the console in docs/images, with Chromium (make peers)
+	@SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/console/test_screenshots.py
+
 demo: $(VENV_STAMP) ## live telemetry through three MQTT brokers, two SIGKILLs; says whether every promise held (ARGS="--json")
 	@$(BIN)/python -m demo $(ARGS)
 
@@ -66,6 +69,7 @@ lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (U
 	compile pyproject.toml -o requirements/base.lock; \
 	compile pyproject.toml --extra server -o requirements/server.lock; \
 	compile pyproject.toml --extra broker -o requirements/broker.lock; \
+	compile pyproject.toml --extra server --extra sinks -o requirements/image.lock; \
 	compile pyproject.toml --extra dev -o requirements/dev.lock
 	@! grep -nE '(https?|file)://' requirements/*.lock || { echo 'lock: an address got into a lock file' >&2; exit 1; }
 

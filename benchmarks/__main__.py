@@ -1,7 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
-Rows are in `rows`, measuring is in `contenders`, `ours`, `client_load`, `adapter_load`, `idle_shards`, `history`,
-`mqtt` and `queues`.
+Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `idle_shards`,
+`history`, `mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import adapter_load, client_load, contenders, history, idle_shards, ours, runs, table
+from benchmarks import adapter_load, client_load, contenders, history, idle_shards, ours, runs, secured, table
 from benchmarks.load import LoadError, Timing
 from benchmarks.mqtt import measurements as mqtt
 from benchmarks.processes import ProcessError
@@ -183,7 +183,10 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
     order = (
         "limit.sync-1m",
         "jetstream.file",
+        "batches.tls",
         "batches.file",
+        "batches.guarded",
+        "singles.guarded",
         "singles.one",
         "redis.plain",
         "redis.synced",
@@ -206,6 +209,7 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
         *contenders.limit_measurements(stage),
         *contenders.peer_measurements(stage),
         *ours.measurements(stage),
+        *secured.measurements(stage),
         *client_load.measurements(stage),
         *adapter_load.measurements(stage),
     ]

@@ -54,7 +54,7 @@ def batch_of(records: int) -> bytes:
 
 def measurements(stage: Stage) -> list[Measurement]:
     """All measurements of pre-encoded batches."""
-    generator = _Generator(stage)
+    generator = Generator(stage, lambda: Wire(journal(stage).address))
     return [
         Measurement(("batches.file.encoded",), lambda t: {"batches.file.encoded": generator.batches(FILE, t)}),
         Measurement(("batches.memory.encoded",), lambda t: {"batches.memory.encoded": generator.batches(MEMORY, t)}),
@@ -70,15 +70,20 @@ def measurements(stage: Stage) -> list[Measurement]:
 def journal(stage: Stage) -> Server:
     """The server under test, after it has been round once: its journal files are zeroed, its memory is faulted in."""
 
-    def warm_up() -> Server:
+    def warm() -> Server:
         server = stage.journal()
-        name = fresh_name("warm-up")
-        with Wire(server.address) as wire:
-            fill(wire, name, WARM_UP_BYTES)
-            wire.delete(name)
+        warm_up(Wire(server.address))
         return server
 
-    return stage.once("warm journal", warm_up)
+    return stage.once("warm journal", warm)
+
+
+def warm_up(wire: Wire) -> None:
+    """Have a server go round its journal once, over a connection that is closed afterwards."""
+    name = fresh_name("warm-up")
+    with wire:
+        fill(wire, name, WARM_UP_BYTES)
+        wire.delete(name)
 
 
 @attrs.frozen(slots=True)
@@ -147,9 +152,17 @@ def window_of(batch_bytes: int) -> int:
     return max(2, min(WINDOW_APPENDS, WINDOW_BYTES // batch_bytes))
 
 
-class _Generator:
-    def __init__(self, stage: Stage) -> None:
+class Generator:
+    """Loads a server.
+
+    Args:
+        stage: Where it runs.
+        connect: Opens a connection to it.
+    """
+
+    def __init__(self, stage: Stage, connect: Callable[[], Wire]) -> None:
         self._stage = stage
+        self._connect = connect
 
     def batches(self, config: ShardConfig, timing: Timing) -> float:
         """Records per second in 16 KiB batches."""
@@ -168,7 +181,7 @@ class _Generator:
         """Single-record appends per second, in random order over many shards."""
         names = many_shards(self._stage)
         batch = batch_of(1)
-        with Wire(journal(self._stage).address) as wire:
+        with self._connect() as wire:
             handles = wire.open(names, None) * 4
             random.Random(1).shuffle(handles)
             per_chunk = CHUNK_BYTES // len(batch)
@@ -199,7 +212,7 @@ class _Generator:
 
     def tail(self, timing: Timing) -> Mapping[str, float]:
         """p50 and p99 from append on one connection to push on another, in microseconds."""
-        with self._fresh_shard(MEMORY) as (writer, name, handle), Wire(journal(self._stage).address) as reader:
+        with self._fresh_shard(MEMORY) as (writer, name, handle), self._connect() as reader:
             reader.request(Op.SUBSCRIBE, {"subscription": 1, "shard": name, "start": "latest", "credit_bytes": 8 << 20})
             frame = frames.build_append(0, handle, batch_of(1))
             pushes, acknowledgements = FrameCutter(), FrameCutter()
@@ -234,7 +247,7 @@ class _Generator:
     def read(self, timing: Timing) -> float:
         """Gigabytes per second of batches read back by offset."""
         shard = shard_to_read(self._stage)
-        with Wire(journal(self._stage).address) as wire:
+        with self._connect() as wire:
             [handle] = wire.open([shard.name], None)
             rate = fetch_bytes_per_s(wire.socket, [(handle, shard.next_offset)], max_bytes=FETCH_BYTES, timing=timing)
         return rate / 1e9
@@ -249,10 +262,10 @@ class _Generator:
     def _fresh_shard(self, config: ShardConfig) -> Iterator[tuple[Wire, str, int]]:
         """A connection and a shard of its own that is deleted afterwards, on a connection that was not under load."""
         name = fresh_name(config.mode)
-        with Wire(journal(self._stage).address) as wire:
+        with self._connect() as wire:
             [handle] = wire.open([name], config)
             yield wire, name, handle
-        with Wire(journal(self._stage).address) as wire:
+        with self._connect() as wire:
             wire.delete(name)
 
 

@@ -37,6 +37,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int,
         *_limits(),
         *_peers(),
         *_appends(many),
+        *_secured(),
         *_latency(),
         *_reading(),
         *_idle(shards),
@@ -139,6 +140,36 @@ def _appends_of(client: str, words: str, many: int) -> list[Row]:
             peer="jetstream.file-16k",
             limit="limit.sync-128k",
             goal=Goal(0.7, of="limit.sync-128k"),
+        ),
+    ]
+
+
+def _secured() -> list[Row]:
+    known = "users, rules and quotas"
+    return [
+        Row(
+            "batches.tls.encoded",
+            "100 B records in 16 KiB batches over TLS, pre-encoded",
+            "records/s",
+            SYNCED,
+            peer="batches.file.encoded",
+            goal=Goal(0.65, of="batches.file.encoded"),
+        ),
+        Row(
+            "batches.guarded.encoded",
+            f"the same in the clear to a server with {known}",
+            "records/s",
+            SYNCED,
+            peer="batches.file.encoded",
+            goal=Goal(0.95, of="batches.file.encoded"),
+        ),
+        Row(
+            "singles.guarded.encoded",
+            f"100 B records one by one, pipelined, one shard, with {known}",
+            "records/s",
+            SYNCED,
+            peer="singles.one.encoded",
+            goal=Goal(0.95, of="singles.one.encoded"),
         ),
     ]
 

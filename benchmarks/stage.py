@@ -29,11 +29,20 @@ memory_budget_bytes = "4 GiB"
 """
 
 
-def start_journal(directory: Path, log_path: Path, *, settings: Mapping[str, str] | None = None) -> processes.Server:
-    """Start the product's server on a data directory, as a user would; its log also holds its ``ready`` line."""
+def start_journal(
+    directory: Path, log_path: Path, *, settings: Mapping[str, str] | None = None, config: str = ""
+) -> processes.Server:
+    """Start the product's server on a data directory, as a user would; its log also holds its ``ready`` line.
+
+    Args:
+        directory: The data directory.
+        log_path: Where it logs to.
+        settings: Single settings that are not the default.
+        config: Sections that are added to its configuration file.
+    """
     config_path = log_path.with_name("journal.toml")
     config_path.parent.mkdir(parents=True, exist_ok=True)
-    config_path.write_text(JOURNAL_CONFIG)
+    config_path.write_text(JOURNAL_CONFIG + config)
     argv = processes.python_module("journal.cli.main", "serve", "--data", str(directory.resolve()))
     argv += ["--config", str(config_path.resolve()), "--listen", "127.0.0.1:0"]
     argv += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]

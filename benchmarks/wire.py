@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Iterator, Sequence
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -23,11 +24,28 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class Wire:
-    """One connection. Requests are blocking and in order; hot paths use `socket` directly."""
+    """One connection. Requests are blocking and in order; hot paths use `socket` directly.
 
-    def __init__(self, address: tuple[str, int], *, timeout_s: float = 60.0) -> None:
+    Args:
+        address: Of the server.
+        timeout_s: Bound on each wait.
+        tls: Whom to trust; None speaks in the clear.
+        credentials: Who is asking; None gives nothing.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        timeout_s: float = 60.0,
+        tls: ssl.SSLContext | None = None,
+        credentials: Mapping[str, str] | None = None,
+    ) -> None:
         self.socket = load.connect(address, timeout_s=timeout_s)
-        self.request(Op.HELLO, {"version": frames.PROTOCOL_VERSION, "client": "benchmark"})
+        if tls is not None:
+            tls.sslsocket_class = _Encrypted
+            self.socket = tls.wrap_socket(self.socket, server_hostname=address[0])
+        self.request(Op.HELLO, {"version": frames.PROTOCOL_VERSION, "client": "benchmark", "credentials": credentials})
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +100,22 @@ class Wire:
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+
+class _Encrypted(ssl.SSLSocket):
+    """An encrypted socket that says as one in the clear does that it would block."""
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        try:
+            return super().send(data, flags)
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            raise BlockingIOError from None
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        try:
+            return super().recv_into(buffer, nbytes, flags)
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            raise BlockingIOError from None
 
 
 class AckCounter:

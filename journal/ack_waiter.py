@@ -13,6 +13,7 @@ class AckWaiter:
     """An ack sink for one append."""
 
     number = 0
+    producers = ""
 
     def __init__(self) -> None:
         self._done = trio.Event()

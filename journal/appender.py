@@ -75,6 +75,7 @@ class Appender:
         lsns_reserved: int,
         max_batch_bytes: int,
         producer_epoch: Callable[[int], int],
+        check_producer: Callable[[int, str], None],
         epochs: Mapping[int, int],
         load_producers: Callable[[Shard], dict[int, ProducerState]],
         open_segment: Callable[[Shard], Segment],
@@ -86,6 +87,7 @@ class Appender:
         self._largest_group_bytes = committer.largest_group_bytes
         self._max_batch_bytes = max_batch_bytes
         self._producer_epoch = producer_epoch
+        self._check_producer = check_producer
         self._epochs = epochs
         self._load_producers = load_producers
         self._open_segment = open_segment
@@ -430,6 +432,9 @@ class Appender:
     def _producer(self, shard: Shard, header: BatchHeader, sink: AckSink) -> ProducerState:
         """Sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
         producer_id, epoch = header.producer_id, header.producer_epoch
+        if sink.producers and self._owners.get(producer_id) != sink.number:
+            # Before anything is said of it: a stranger learns nothing, and takes it from nobody.
+            self._check_producer(producer_id, sink.producers)
         newest = self._producer_epoch(producer_id)
         # First, so that a fenced holder takes nothing from the rightful one.
         if epoch != newest:

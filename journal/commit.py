@@ -30,9 +30,11 @@ class AckSink(Protocol):
 
     Attributes:
         number: Number of the connection, later ones higher; 0 inside the process.
+        producers: The names of the producers that it may send for begin so; empty for those of all names.
     """
 
     number: int
+    producers: str
 
     def acknowledge(self, acks: bytearray) -> None:
         """Take packed ``protocol.ACK`` entries; called on the loop, must not block."""

@@ -189,6 +189,7 @@ class Engine:
             lsns_reserved=reserved,
             max_batch_bytes=self.config.limits.max_batch_bytes,
             producer_epoch=self.views.producers.epoch,
+            check_producer=self.views.producers.check_name_begins,
             epochs=self.views.producers.epochs,
             load_producers=self._load_producers,
             open_segment=self._open_segment,

@@ -1,13 +1,14 @@
 """TLS over a connected socket, with the non-blocking calls that one without TLS has. Server and client use the same.
 
-Whose certificates are trusted is said by the context; what is sent is not known here. Many records are taken and made
-at a time: a call for each of 16 KiB would cost as much as their encryption.
+Whose certificates are trusted is said by the context; what is sent is not known here. Many records are taken from the
+socket, and given to it, at a time: two calls of the system for each of 16 KiB cost as much as their encryption.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -17,7 +18,21 @@ import trio
 from shards.chunks import Readable
 
 _RECEIVED_AT_ONCE_BYTES: Final = 256 * 1024
-_SENT_AT_ONCE_BYTES: Final = 128 * 1024
+_SENT_AT_ONCE_BYTES: Final = 64 * 1024
+# What lies between the socket and TLS grows to this and is kept as long as the connection.
+_DECRYPTED_AT_ONCE_BYTES: Final = 32 * 1024
+_RECORD_BYTES: Final = 17 * 1024
+_LEAST_ROOM_BYTES: Final = 64 * 1024
+
+
+class _Scratch(threading.local):
+    """Where what was received lies until it is decrypted: never for longer than a call, so a thread has one."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_RECEIVED_AT_ONCE_BYTES))
+
+
+_scratch: Final = _Scratch()
 
 
 class TlsSocket:
@@ -31,12 +46,18 @@ class TlsSocket:
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
         sock.setblocking(False)
-        self._socket = context.wrap_socket(
-            sock,
+        self._socket = sock
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
             server_side=server_hostname is None,
             server_hostname=server_hostname,
-            do_handshake_on_connect=False,
         )
+        # Encrypted and not sent yet, and how many bytes of what was to be sent that is.
+        self._unsent = memoryview(b"")
+        self._owed_bytes = 0
 
     def fileno(self) -> int:
         """Number of the descriptor, to wait for."""
@@ -45,7 +66,12 @@ class TlsSocket:
     @property
     def peer_name(self) -> str:
         """Common name of the certificate that the peer showed, and that was checked; empty if it showed none."""
-        return common_name(self._socket.getpeercert())
+        return common_name(self._tls.getpeercert())
+
+    @property
+    def holds_some(self) -> bool:
+        """Whether something was received that nobody has taken: the descriptor need not become readable for it."""
+        return bool(self._incoming.pending or self._tls.pending())
 
     async def handshake(self) -> None:
         """Agree on keys.
@@ -53,15 +79,52 @@ class TlsSocket:
         Raises:
             OSError: The peer is gone, or does not accept our certificate, or we do not accept its.
         """
+        is_done = False
+        while not is_done:
+            try:
+                self._tls.do_handshake()
+                is_done = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                with suppress(OSError):
+                    # Why, for the peer.
+                    self._push()
+                raise
+            await self._push_all()
+            if not is_done:
+                await self._pull()
+
+    async def _push_all(self) -> None:
         while True:
             try:
-                self._socket.do_handshake()
-            except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(self._socket)
-            except ssl.SSLWantWriteError:
+                self._push()
+            except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
             else:
                 return
+
+    async def _pull(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            with suppress(BlockingIOError):
+                self._give(self._take(_RECORD_BYTES))
+                return
+
+    def _take(self, limit_bytes: int) -> memoryview:
+        """Receive into the thread's scratch, where it lies for the length of a call; nothing is the end.
+
+        Raises:
+            OSError: Nothing is there, or never will be.
+        """
+        view = _scratch.view
+        return view[: self._socket.recv_into(view[: min(limit_bytes, len(view))])]
+
+    def _give(self, piece: memoryview) -> None:
+        if piece:
+            self._incoming.write(piece)
+        else:
+            self._incoming.write_eof()
 
     def recv_into(self, view: memoryview) -> int:
         """Receive what is there into ``view``; 0 when the peer has ended its side.
@@ -70,20 +133,49 @@ class TlsSocket:
             BlockingIOError: Nothing is there: wait until the socket is readable.
             OSError: The connection is broken.
         """
-        received = 0
-        limit = min(len(view), _RECEIVED_AT_ONCE_BYTES)
-        while received < limit:
+        received, is_end = self._decrypt(view)
+        is_full = True
+        while is_full and not is_end and (len(view) - received >= _LEAST_ROOM_BYTES or not received):
+            asked = max(_RECORD_BYTES, min(len(view) - received, _RECEIVED_AT_ONCE_BYTES))
             try:
-                size = self._socket.recv_into(view[received:limit])
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                # Keys that are renewed while the peer takes nothing hold up that peer alone.
+                taken = self._take(asked)
+            except OSError:
+                if not received:
+                    raise
                 break
-            if not size:
-                return received
-            received += size
-        if not received:
-            raise BlockingIOError
+            for at in range(0, max(1, len(taken)), _DECRYPTED_AT_ONCE_BYTES):
+                self._give(taken[at : at + _DECRYPTED_AT_ONCE_BYTES])
+                size, is_end = self._decrypt(view[received:])
+                received += size
+            # Less than a record is no reason to stop; that this was all there is, is one.
+            is_full = len(taken) == asked or not received
+        if self._outgoing.pending:
+            # Keys are renewed. A peer that takes nothing holds up itself alone.
+            with suppress(BlockingIOError):
+                self._push()
         return received
+
+    def _decrypt(self, view: memoryview) -> tuple[int, bool]:
+        """Fill ``view`` with what came; gives how many bytes, and whether the peer has ended its side."""
+        received = 0
+        limit = len(view)
+        read = self._tls.read
+        try:
+            while received < limit:
+                size: int = read(limit - received, view[received:])  # type: ignore[assignment]
+                if not size:
+                    return received, True
+                received += size
+        except ssl.SSLWantReadError:
+            pass
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            # Who ends in the middle of a frame is found out where frames are known.
+            return received, True
+        except ssl.SSLError:
+            # What came before it counts, and the next call meets it again.
+            if not received:
+                raise
+        return received, False
 
     def sendmsg(self, buffers: Sequence[Readable]) -> int:
         """Send the beginning of ``buffers``; gives how many bytes went.
@@ -94,23 +186,35 @@ class TlsSocket:
             BlockingIOError: Nothing goes: wait until the socket is writable.
             OSError: The connection is broken.
         """
-        # Small frames share a record, and what was tried once is tried again with the same bytes, as TLS asks.
-        data = memoryview(_beginning(buffers))
-        sent = 0
-        while sent < len(data):
-            try:
-                sent += self._socket.send(data[sent:])
-            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                break
-        if not sent and data:
-            raise BlockingIOError
-        return sent
+        if not self._owed_bytes:
+            # Small frames share a record. What is encrypted is sent as it is, however long that takes.
+            data = _beginning(buffers)
+            if not data:
+                return 0
+            self._owed_bytes = self._tls.write(data)
+        self._push()
+        owed, self._owed_bytes = self._owed_bytes, 0
+        return owed
+
+    def _push(self) -> None:
+        """Send what is encrypted.
+
+        Raises:
+            BlockingIOError: Some is left.
+        """
+        if self._outgoing.pending:
+            more = self._outgoing.read()
+            self._unsent = memoryview(bytes(self._unsent) + more if self._unsent else more)
+        while self._unsent:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
     def say_end(self) -> socket.socket:
         """Tell the peer that nothing more comes, as TLS has it; gives the socket, to close."""
         # Without an answer it is said all the same, and a peer that is gone needs not hear it.
         with suppress(OSError, ValueError):
-            self._socket.unwrap()
+            self._tls.unwrap()
+        with suppress(OSError):
+            self._push()
         return self._socket
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest
+from trio_websocket import ConnectionClosed, WebSocketRequest
 
 from journal.websocket_pieces import PieceBoundedConnection
 
@@ -25,12 +25,12 @@ async def open_websocket(
     subprotocol: str | None = None,
     choices: Collection[str] = (),
     allows_origin: Callable[[str | None], bool] = lambda _: True,
-) -> AsyncIterator[WebSocketConnection]:
+) -> AsyncIterator[PieceBoundedConnection]:
     """Open a WebSocket as the server, and close it in order at the end.
 
     Args:
         stream: What was accepted; it is closed, too.
-        max_message_bytes: A longer message ends the connection.
+        max_message_bytes: A longer message ends the connection, until `allow` allows it.
         handshake_timeout_s: The peer must have asked for the WebSocket by then.
         subprotocol: The one that the peer must offer; None takes any offer.
         choices: Those of which the first that the peer offers is chosen then; if it offers none, none is.
@@ -47,10 +47,10 @@ async def open_websocket(
                     stream, _peer_of(stream), max_message_bytes=max_message_bytes, receive_bytes=_RECEIVE_BYTES
                 )
                 request = await connection.open(nursery)
-                websocket = await _accept(request, subprotocol, choices, allows_origin)
-            yield websocket
+                await _accept(request, subprotocol, choices, allows_origin)
+            yield connection
             with trio.move_on_after(_CLOSING_S):
-                await websocket.aclose()
+                await connection.aclose()
         except (ConnectionClosed, trio.TooSlowError):
             failure = BrokenPipeError("the WebSocket was not opened")
         except Exception as error:  # noqa: BLE001 it goes on outside the nursery, which would wrap it
@@ -65,7 +65,7 @@ async def _accept(
     subprotocol: str | None,
     choices: Collection[str],
     allows_origin: Callable[[str | None], bool],
-) -> WebSocketConnection:
+) -> None:
     origin = next((value.decode("latin-1") for name, value in request.headers if name.lower() == b"origin"), None)
     if not allows_origin(origin):
         await request.reject(_FORBIDDEN, body=f"pages of {origin} may not connect\n".encode())
@@ -75,7 +75,7 @@ async def _accept(
         raise BrokenPipeError(f"the WebSocket was offered without the sub-protocol {subprotocol}")
     if subprotocol is None:
         subprotocol = next((offer for offer in request.proposed_subprotocols if offer in choices), None)
-    return await request.accept(subprotocol=subprotocol)
+    await request.accept(subprotocol=subprotocol)
 
 
 def _peer_of(stream: trio.abc.Stream) -> str:

@@ -38,7 +38,10 @@ class PieceBoundedConnection(WebSocketConnection):
             receive_buffer_size=receive_bytes,
         )
         self._peer = peer
-        self._max_message_bytes = max_message_bytes
+
+    def allow(self, max_message_bytes: int) -> None:
+        """Take longer messages from now on: the peer has said who it is."""
+        self._max_message_size = max_message_bytes
 
     async def open(self, nursery: trio.Nursery) -> WebSocketRequest:
         """Receive in the nursery; gives the peer's request for a WebSocket."""
@@ -51,8 +54,8 @@ class PieceBoundedConnection(WebSocketConnection):
             return
         size = self._message_size + len(event.data)
         pieces = len(self._message_parts) + 1
-        if size > self._max_message_bytes:
-            await self._refuse(f"a message of more than {self._max_message_bytes} bytes, the most that is allowed")
+        if size > self._max_message_size:
+            await self._refuse(f"a message of more than {self._max_message_size} bytes, the most that is allowed")
         elif pieces > _FREE_PIECES and not event.message_finished and size < pieces * _LEAST_BYTES_A_PIECE:
             await self._refuse(
                 f"a message of {pieces} pieces with {size} bytes; send fragments of at least {_LEAST_BYTES_A_PIECE}"

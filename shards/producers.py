@@ -2,7 +2,7 @@
 
 Opening a name again raises its epoch; batches under an older one are refused everywhere, in shards that the new holder
 never wrote to as well. Family ``producers``: key = b"n" + name, value = version (u8, 1), producer id (u64), epoch
-(u32), big-endian; and key = b"i" + producer id, value = epoch (u32).
+(u32), big-endian; and key = b"i" + producer id, value = epoch (u32), name.
 """
 
 from __future__ import annotations
@@ -48,19 +48,27 @@ class Producers:
         if epoch is None:
             value = self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id))
             if value is None:
-                raise UnknownProducerError(
-                    f"producer id {producer_id} was never opened on this node; open a producer by name first"
-                )
+                raise _unknown(producer_id)
             if len(self.epochs) >= _MOST_CACHED:
                 self.epochs.clear()
             epoch = decode_epoch(value)
             self.epochs[producer_id] = epoch
         return epoch
 
+    def check_name_begins(self, producer_id: int, beginning: str) -> None:
+        """Make sure that an id was opened under a name that begins like this.
+
+        Raises:
+            UnknownProducerError: It was not; that it was opened under another is not told.
+        """
+        value = self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id))
+        if value is None or not decode_name(value).startswith(beginning):
+            raise _unknown(producer_id)
+
     def fold_open(self, mutations: Mutations, name: str, producer_id: int, epoch: int) -> None:
         """The name has this id and epoch."""
         mutations.put(Family.PRODUCERS, b"n" + name.encode(), _BY_NAME.pack(_VERSION, producer_id, epoch))
-        mutations.put(Family.PRODUCERS, _ID.pack(b"i", producer_id), _EPOCH.pack(epoch))
+        mutations.put(Family.PRODUCERS, _ID.pack(b"i", producer_id), _EPOCH.pack(epoch) + name.encode())
         self.epochs[producer_id] = epoch
 
 
@@ -88,7 +96,25 @@ def decode_epoch(value: bytes) -> int:
     Raises:
         CorruptionError: It is damaged.
     """
-    if len(value) != _EPOCH.size:
-        raise CorruptionError("the epoch of a producer", 0, f"{len(value)} bytes, expected {_EPOCH.size}")
-    epoch: int = _EPOCH.unpack(value)[0]
+    if len(value) < _EPOCH.size:
+        raise CorruptionError("the epoch of a producer", 0, f"{len(value)} bytes, expected at least {_EPOCH.size}")
+    epoch: int = _EPOCH.unpack_from(value)[0]
     return epoch
+
+
+def decode_name(value: bytes) -> str:
+    """Read the name that is stored under an id; empty if a program that did not store it wrote the value.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
+    try:
+        return value[_EPOCH.size :].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError("the name of a producer", error.start, f"no UTF-8: {error.reason}") from error
+
+
+def _unknown(producer_id: int) -> UnknownProducerError:
+    return UnknownProducerError(
+        f"producer id {producer_id} was never opened on this node; open a producer by name first"
+    )

@@ -418,6 +418,7 @@ class _Appends:
 
     # Appends from inside the process never yield to a newer connection.
     number = 0
+    producers = ""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

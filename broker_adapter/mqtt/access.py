@@ -19,12 +19,24 @@ class AccessControl:
 
     Attributes:
         rules: They may be exchanged; the next publish or subscription is decided by the new ones.
+        changes: How often they were.
     """
 
     def __init__(self, authentication: Authentication, rules: AccessRules, *, anonymous: bool) -> None:
         self.authentication = authentication
-        self.rules = rules
+        self.changes = 0
+        self._rules = rules
         self._anonymous = anonymous
+
+    @property
+    def rules(self) -> AccessRules:
+        """See the attribute."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: AccessRules) -> None:
+        self._rules = rules
+        self.changes += 1
 
     async def authenticate(
         self, client_id: str, username: str | None, password: bytes | None, peer: str
@@ -39,8 +51,8 @@ class AccessControl:
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
         """Whether it may publish to a topic."""
-        return self.rules.permissions_of(principal).may(Action.APPEND, topic)
+        return self._rules.permissions_of(principal).may(Action.APPEND, topic)
 
     def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
         """Whether it may subscribe to a filter."""
-        return self.rules.permissions_of(principal).may(Action.SUBSCRIBE, topic_filter)
+        return self._rules.permissions_of(principal).may(Action.SUBSCRIBE, topic_filter)

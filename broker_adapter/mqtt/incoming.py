@@ -67,6 +67,7 @@ class Incoming:
         # What is under way of MQTT 3.1.1 is bounded by the identifiers that there are.
         self._receive_maximum = limits.receive_maximum if version is Version.V5 else 1 << 17
         self._routes: dict[str, _Route] = {}
+        self._changes = access.changes
         self._unanswered = 0
         self._unreleased: set[int] = set()
 
@@ -86,6 +87,9 @@ class Incoming:
             topic = self._aliases.resolve(topic, properties.topic_alias)
         if qos:
             self._count(packet)
+        if self._access.changes != self._changes:
+            self._changes = self._access.changes
+            self._routes.clear()
         route = self._routes.get(topic) or self._find_route(topic)
         if route.refused is not None:
             if not qos:

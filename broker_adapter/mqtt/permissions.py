@@ -20,7 +20,14 @@ class Principal:
 
 
 class Access(Protocol):
-    """Decides on connecting, publishing and subscribing."""
+    """Decides on connecting, publishing and subscribing.
+
+    Attributes:
+        changes: How often what it answers may have changed: an answer holds as long as this stays.
+    """
+
+    @property
+    def changes(self) -> int: ...
 
     async def authenticate(
         self, client_id: str, username: str | None, password: bytes | None, peer: str
@@ -43,6 +50,8 @@ class Access(Protocol):
 
 class AllowAll:
     """Lets everybody do everything."""
+
+    changes = 0
 
     async def authenticate(
         self, client_id: str, username: str | None, password: bytes | None, peer: str

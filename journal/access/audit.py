@@ -1,4 +1,4 @@
-"""The record of administrative acts: a file to which a line is added for each, a JSON object a line.
+"""The record of administrative acts and refused logins: a file to which a line is added for each, a JSON object a line.
 
 What counts as such an act is said by who writes here. A secret has no place in any of the fields.
 """
@@ -43,7 +43,7 @@ class AuditLog:
         """Whether there is a record at all."""
         return self._descriptor is not None
 
-    def write(self, *, principal: str, peer: str, act: str, target: str, outcome: str) -> None:
+    def write(self, *, principal: str, peer: str, act: str, target: str, outcome: str, left_out: int = 0) -> None:
         """Add a line. Blocks no longer than the page cache does; what cannot be written is told in the server's log.
 
         Args:
@@ -52,19 +52,21 @@ class AuditLog:
             act: What, in one word.
             target: The shard it was done to.
             outcome: ``ok``, or the code of the error.
+            left_out: It stands for so many that have no line of their own.
         """
         if self._descriptor is None:
             return
-        line = _ENCODER.encode(
-            {
-                "time_us": self._time_ns() // 1000,
-                "principal": principal,
-                "peer": peer,
-                "act": act,
-                "target": target,
-                "outcome": outcome,
-            }
-        )
+        fields: dict[str, str | int] = {
+            "time_us": self._time_ns() // 1000,
+            "principal": principal,
+            "peer": peer,
+            "act": act,
+            "target": target,
+            "outcome": outcome,
+        }
+        if left_out:
+            fields["left_out"] = left_out
+        line = _ENCODER.encode(fields)
         try:
             os.write(self._descriptor, line + b"\n")
         except OSError as error:

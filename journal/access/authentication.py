@@ -11,8 +11,9 @@ import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
+import attrs
 import trio
 
 from journal.access.back_off import BackOff
@@ -22,6 +23,16 @@ _AT_ONCE: Final = 2
 """Checks that run at the same time: each takes a core for its time, and 16 MiB."""
 
 _REMEMBERED: Final = 20_000
+
+_T = TypeVar("_T")
+
+
+@attrs.frozen(slots=True)
+class _Who:
+    """A user name, or what stands for it, and where it was given."""
+
+    name: bytes
+    network: str
 
 
 class Authentication:
@@ -44,6 +55,9 @@ class Authentication:
         self._by_user = BackOff(free_failures=3, first_s=1, longest_s=60)
         self._by_host = BackOff(free_failures=30, first_s=1, longest_s=60)
         self._proofs: OrderedDict[bytes, None] = OrderedDict()
+        # Who got in from where, the latest ones. What others try from there is nothing to them: one device with an old
+        # password would otherwise lock out everybody behind the same gateway.
+        self._came_from: OrderedDict[_Who, None] = OrderedDict()
         self._key = secrets.token_bytes(32)
         self.refused_early = 0
 
@@ -68,36 +82,47 @@ class Authentication:
         if users is None:
             await trio.lowlevel.checkpoint()
             return False
-        network = network_of(host)
-        if self._must_wait(name, network):
+        who = self._who(name, host)
+        if self._must_wait(who):
             await trio.lowlevel.checkpoint()
             return False
         proof = self._proof(users, name, password)
         if proof is not None and proof in self._proofs:
-            self._proofs.move_to_end(proof)
-            self._by_user.succeeded((name, network))
+            _remember(self._proofs, proof)
+            self._got_in(who)
             await trio.lowlevel.checkpoint()
             return True
         async with self._turns:
-            if self._must_wait(name, network):
+            if self._must_wait(who):
                 # Others like this one failed while it waited for its turn.
                 return False
             is_right = await trio.to_thread.run_sync(users.check, name, password, limiter=self._threads)
         now = self._clock()
         if is_right:
-            self._by_user.succeeded((name, network))
-            self._remember(proof)
+            self._got_in(who)
+            if proof is not None:
+                _remember(self._proofs, proof)
         else:
-            self._by_user.failed((name, network), now)
-            self._by_host.failed(network, now)
+            self._by_user.failed(who, now)
+            self._by_host.failed(who.network, now)
         return is_right
 
-    def _must_wait(self, name: str, network: str) -> bool:
+    def _who(self, name: str, host: str) -> _Who:
+        # Names that strangers make up may be long, and are remembered: what stands for them is not.
+        digest = hmac.digest(self._key, name.encode(errors="surrogatepass"), hashlib.sha256)
+        return _Who(digest, network_of(host))
+
+    def _must_wait(self, who: _Who) -> bool:
         now = self._clock()
-        if self._by_user.must_wait((name, network), now) or self._by_host.must_wait(network, now):
+        host_must_wait = who not in self._came_from and self._by_host.must_wait(who.network, now)
+        if host_must_wait or self._by_user.must_wait(who, now):
             self.refused_early += 1
             return True
         return False
+
+    def _got_in(self, who: _Who) -> None:
+        self._by_user.succeeded(who)
+        _remember(self._came_from, who)
 
     def _proof(self, users: Users, name: str, password: bytes) -> bytes | None:
         """What is remembered of a password that was right.
@@ -112,11 +137,13 @@ class Authentication:
         message = b"\0".join((name.encode(), kept.salt.hex().encode(), kept.digest.hex().encode(), password))
         return hmac.digest(self._key, message, hashlib.sha256)
 
-    def _remember(self, proof: bytes | None) -> None:
-        if proof is not None:
-            self._proofs[proof] = None
-            if len(self._proofs) > _REMEMBERED:
-                self._proofs.popitem(last=False)
+
+def _remember(kept: OrderedDict[_T, None], one: _T) -> None:
+    """Keep the latest ones, in the order in which they came last."""
+    kept[one] = None
+    kept.move_to_end(one)
+    if len(kept) > _REMEMBERED:
+        kept.popitem(last=False)
 
 
 def network_of(host: str) -> str:

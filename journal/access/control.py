@@ -18,7 +18,7 @@ from journal.access.back_off import BackOff
 from journal.access.principal import Action
 from journal.access.rules import AccessRules, Permissions, User
 from journal.access.tokens import TokenHash, Tokens
-from journal.access.users import PasswordHash, Users
+from journal.access.users import PasswordHash, Users, check_name
 from journal.protocol.errors import AuthenticationError
 
 _TOKEN: Final = "token"  # noqa: S105 the name of a field
@@ -89,7 +89,8 @@ class ServerAccess:
         self._clock = clock
         self._time_s = time_s
         self._passwords = Authentication(known.users, clock)
-        # Nobody guesses one of 2^256 tokens. This keeps those who try from costing anything.
+        # Nobody guesses one of 2^256 tokens, so a right one is let in whatever was tried before it. Who goes on trying
+        # is told to stop.
         self._by_network = BackOff(free_failures=30, first_s=1, longest_s=60)
 
     @property
@@ -125,17 +126,21 @@ class ServerAccess:
                     f"the client certificate is of {certificate_name!a}, not of the user that was named; "
                     "name that one or none"
                 )
+            try:
+                check_name(certificate_name)
+            except ValueError as error:
+                raise AuthenticationError(f"the client certificate {error}; have another one issued") from error
             return self._admitted(certificate_name)
         if known.anonymous and not given:
             return self._admitted("")
         raise AuthenticationError("no credentials: " + _way_out(known))
 
     def _by_token(self, token: str, host: str) -> Admitted:
-        network, now = network_of(host), self._clock()
-        if self._by_network.must_wait(network, now):
-            raise AuthenticationError("too many wrong tokens from there; wait a minute")
         kept = self._known.tokens.find(token) if self._known.tokens is not None else None
         if kept is None:
+            network, now = network_of(host), self._clock()
+            if self._by_network.must_wait(network, now):
+                raise AuthenticationError("too many wrong tokens from there; wait a minute")
             self._by_network.failed(network, now)
             raise AuthenticationError("the token is none that this server knows; `journal token FILE USER` makes one")
         if kept.expires_at_s is not None and kept.expires_at_s <= self._time_s():

@@ -9,6 +9,8 @@ import enum
 from collections.abc import Mapping
 from typing import Protocol
 
+import attrs
+
 from journal.protocol.errors import NotAuthorizedError
 
 
@@ -69,6 +71,21 @@ class _Everybody:
 
 
 EVERYBODY: Principal = _Everybody()
+
+
+@attrs.frozen(slots=True)
+class SentAway:
+    """A principal whose credentials or rights were taken away, until its connection has ended.
+
+    Attributes:
+        name: Who it was.
+    """
+
+    name: str
+
+    def may(self, action: Action, target: str) -> bool:
+        """Nothing."""
+        return False
 
 
 def require(principal: Principal, target: str, *actions: Action) -> None:

@@ -14,6 +14,7 @@ import hmac
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -105,14 +106,16 @@ def _digest(password: bytes, cost: Cost, salt: bytes, size_bytes: int) -> bytes:
     return hashlib.scrypt(password, salt=salt, n=cost.n, r=cost.r, p=cost.p, maxmem=max_memory, dklen=size_bytes)
 
 
-_NOBODY: Final = PasswordHash(Cost(), secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES))
-
-
 class Users:
     """Names and what is kept of their passwords."""
 
     def __init__(self, hashes: Mapping[str, PasswordHash]) -> None:
         self._hashes = dict(hashes)
+        # What is checked for a name that does not exist: of the cost that most have.
+        costs = Counter(each.cost for each in self._hashes.values()).most_common(1)
+        self._nobody = PasswordHash(
+            costs[0][0] if costs else Cost(), secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES)
+        )
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -120,7 +123,7 @@ class Users:
     def check(self, name: str, password: bytes) -> bool:
         """Whether the name exists and it is its password. Blocks as long for a name that does not exist."""
         found = self._hashes.get(name)
-        return (found or _NOBODY).matches(password) and found is not None
+        return (found or self._nobody).matches(password) and found is not None
 
     def hash_of(self, name: str) -> PasswordHash | None:
         """What is kept of a user's password; None for a name that does not exist."""

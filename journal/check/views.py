@@ -17,7 +17,7 @@ from shards.log_segment import LogSegment
 from shards.names import validate_name, validate_shard_name
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
-from shards.producers import decode_epoch, decode_identity
+from shards.producers import decode_epoch, decode_identity, decode_name
 from shards.segment_paths import log_path
 from shards.shard import Shard
 from shards.state_store import EXPIRY_PREFIX, VALUE_PREFIX, decode_expiry_key, decode_value, expiry_key
@@ -179,15 +179,20 @@ class ViewPass:
     def _check_producers(self) -> None:
         epochs: dict[int, int] = {}
         named: dict[int, int] = {}
+        names: dict[int, str] = {}
+        names_by_id: dict[int, str] = {}
         for key, value in self._store.scan(Family.PRODUCERS):
             try:
                 if key[:1] == b"n":
                     identity = decode_identity(value)
                     named[identity.producer_id] = identity.epoch
-                    validate_name("producer name", key[1:].decode())
+                    names[identity.producer_id] = validate_name("producer name", key[1:].decode())
                     self._report.counts.producers += 1
                 elif key[:1] == b"i":
-                    epochs[_ID.unpack(key[1:])[0]] = decode_epoch(value)
+                    producer_id = _ID.unpack(key[1:])[0]
+                    epochs[producer_id] = decode_epoch(value)
+                    if name := decode_name(value):
+                        names_by_id[producer_id] = name
                 elif key[:1] == b"s" and len(key) == 1 + 2 * _ID.size:
                     ProducerState.decode(value)
                 else:
@@ -197,6 +202,9 @@ class ViewPass:
         if named != epochs:
             ids = sorted({*named.items()} ^ {*epochs.items()})
             self._damage(f"producers by name and by id differ: (id, epoch) {ids[:10]}")
+        if not names_by_id.items() <= names.items():
+            others = sorted(names_by_id.items() - names.items())
+            self._damage(f"producers have other names by id: (id, name) {others[:10]}")
 
     def _check_state(self) -> None:
         for key, value in self._store.scan(Family.STATE):

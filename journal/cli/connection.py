@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 from cyclopts import Parameter
 
-from command_line.boundary import CommandError, one_line
+from command_line.boundary import one_line
+from command_line.unreached import FIRST_WITHIN_S, unreached
 from shards.errors import ShardNotFoundError
 
 if TYPE_CHECKING:
-    import trio
-
     from journal.client import Client
-    from journal.client.transport import Transport
 
 ServerOption: TypeAlias = Annotated[
     str,
@@ -43,31 +41,19 @@ async def connect(server: str) -> AsyncIterator[Client]:
         CommandError: Nothing answers at that address.
     """
     from journal.client import open_client
-    from journal.client.address import Address
-    from journal.client.transport import open_transport
     from journal.protocol.errors import ConnectionLostError
 
-    address = Address.parse(server)
-    was_connected = False
-
-    async def connect_once(nursery: trio.Nursery) -> Transport:
-        nonlocal was_connected
-        try:
-            transport = await open_transport(address, nursery)
-        except ConnectionLostError as error:
-            if was_connected:
-                raise
-            raise CommandError(
-                f"no server answers at {server}; start one with `journal serve --data DIR`, "
-                "or name it with --server HOST:PORT"
-            ) from error
-        was_connected = True
-        return transport
-
-    async with open_client(
-        server, name="journal command line", connect=connect_once, give_up_after_s=_PATIENCE_S
-    ) as client:
-        yield client
+    stands = False
+    try:
+        async with open_client(
+            server, name="journal command line", give_up_after_s=_PATIENCE_S, first_within_s=FIRST_WITHIN_S
+        ) as client:
+            stands = True
+            yield client
+    except ConnectionLostError as error:
+        if stands:
+            raise
+        raise unreached(server, error) from error
 
 
 def explain(error: BaseException) -> str | None:

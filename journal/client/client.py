@@ -61,6 +61,7 @@ async def open_client(
     backoff_max_s: float = 5.0,
     connect_timeout_s: float = 10.0,
     give_up_after_s: float | None = None,
+    first_within_s: float | None = None,
     ping_interval_s: float = 15.0,
     flush_timeout_s: float = 5.0,
     connect: Callable[[trio.Nursery], Awaitable[Transport]] | None = None,
@@ -85,12 +86,14 @@ async def open_client(
         backoff_max_s: Longest delay.
         connect_timeout_s: Bound on one attempt to connect.
         give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
+        first_within_s: The same for the time before the first connection; None takes ``give_up_after_s``.
         ping_interval_s: Silence after which the server must answer.
         flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
         connect: Makes the transport, instead of connecting to ``address``.
 
     Raises:
         ConnectionLostError: ``give_up_after_s`` passed without a connection.
+        InvalidRequestError: What answers at the address is not what the address asks for, TLS for example.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
     place = Address.parse(address)
@@ -124,6 +127,7 @@ async def open_client(
                 backoff=backoff,
                 connect_timeout_s=connect_timeout_s,
                 give_up_after_s=give_up_after_s,
+                first_within_s=first_within_s,
                 ping_interval_s=ping_interval_s,
             )
 

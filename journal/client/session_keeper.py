@@ -57,6 +57,7 @@ async def keep_session(
     backoff: Backoff,
     connect_timeout_s: float = 10.0,
     give_up_after_s: float | None = None,
+    first_within_s: float | None = None,
     ping_interval_s: float = 15.0,
 ) -> None:
     """Hold a session, one after another, until cancelled or until there is no hope.
@@ -69,9 +70,11 @@ async def keep_session(
         backoff: Delays between attempts.
         connect_timeout_s: Bound on connecting and HELLO together.
         give_up_after_s: Seconds without a session after which to stop trying; None never stops.
+        first_within_s: The same for the time before the first session; None takes ``give_up_after_s``.
         ping_interval_s: Silence after which the server must answer a PING.
     """
     attempt = 0
+    patience_s = give_up_after_s if first_within_s is None else first_within_s
     last_seen = trio.current_time()
     while True:
         began = False
@@ -86,6 +89,7 @@ async def keep_session(
                     hello = await connection.hello(name, credentials())
                     began = True
                 if began and connection is not None:
+                    patience_s = give_up_after_s
                     began_at = trio.current_time()
                     owner.session_began(connection, hello)
                     await ended.wait()
@@ -102,10 +106,10 @@ async def keep_session(
         if isinstance(reason, _FINAL_ERRORS):
             owner.session_refused(reason)
             return
-        if give_up_after_s is not None and trio.current_time() - last_seen >= give_up_after_s:
-            owner.session_refused(
-                ConnectionLostError(f"gave up after {give_up_after_s:g} s without a connection; last: {reason}")
-            )
+        if patience_s is not None and trio.current_time() - last_seen >= patience_s:
+            given_up = ConnectionLostError(f"gave up after {patience_s:g} s without a connection; last: {reason}")
+            given_up.__cause__ = reason
+            owner.session_refused(given_up)
             return
         await trio.sleep(backoff.delay_s(attempt))
         attempt += 1

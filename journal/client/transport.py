@@ -14,12 +14,19 @@ from typing import Final, Protocol
 import trio
 
 from journal.client.address import Address
+from journal.client.opening_stream import OpeningStream
+from journal.client.what_answers import check_answer, closed_unheard, no_tls, not_a_websocket
+from journal.first_bytes import ENOUGH_BYTES
 from journal.protocol import RemoteProtocolError
 from journal.protocol.errors import AuthenticationError, ConnectionLostError
 from journal.tls_sockets import TlsSocket
+from shards.errors import StorageError
 
 # The frame parser has the real limit, from HELLO; this only keeps one message from being endless.
 _MAX_MESSAGE_BYTES: Final = 256 << 20
+
+# What the library calls bytes that are no TLS. Versions of it differ.
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG")
 
 
 class Transport(Protocol):
@@ -41,10 +48,11 @@ class Transport(Protocol):
 class TcpTransport:
     """The frames as they are on a TCP stream."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, address: Address) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = stream
         self._socket = stream.socket
+        self._address: Address | None = address
 
     async def receive_into(self, buffer: memoryview) -> int:
         try:
@@ -52,11 +60,20 @@ class TcpTransport:
             while True:
                 await trio.lowlevel.wait_readable(self._socket)
                 try:
-                    return os.readv(self._socket.fileno(), [buffer])
+                    received = os.readv(self._socket.fileno(), [buffer])
                 except BlockingIOError:
                     continue
+                if self._address is not None:
+                    self._look_at(self._address, buffer[:received])
+                return received
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            if self._address is not None:
+                raise closed_unheard(self._address) from None
             raise ConnectionLostError(f"connection lost while receiving: {error}") from error
+
+    def _look_at(self, address: Address, first: memoryview) -> None:
+        self._address = None
+        check_answer(address, bytes(first[:ENOUGH_BYTES]))
 
     async def send(self, data: bytes) -> None:
         try:
@@ -207,30 +224,48 @@ async def open_transport(address: Address, nursery: trio.Nursery) -> Transport:
             stream = await trio.open_tcp_stream(address.host, address.port)
         except OSError as error:
             raise _unanswered(address, error) from error
-        return TcpTransport(stream) if address.kind == "tcp" else await _open_tls(address, stream)
-    from trio_websocket import wrap_client_stream
-
+        return TcpTransport(stream, address) if address.kind == "tcp" else await _open_tls(address, stream)
     below: trio.abc.Stream | None = None
     try:
         below = await trio.open_tcp_stream(address.host, address.port)
         if address.kind == "wss":
             context = await trio.to_thread.run_sync(address.tls_context)
             below = secure = trio.SSLStream(below, context, server_hostname=address.host, https_compatible=True)
-            await secure.do_handshake()
-        websocket = await wrap_client_stream(
-            nursery, below, f"{address.host}:{address.port}", address.path, max_message_size=_MAX_MESSAGE_BYTES
-        )
+            await _shake_hands(secure, address)
+        return await _open_websocket(below, address, nursery)
     except BaseException as error:
         if below is not None:
             await trio.aclose_forcefully(below)
-        if isinstance(error.__cause__, ssl.SSLCertVerificationError):
-            raise _distrusted(address, error.__cause__) from error
         if isinstance(error, OSError | trio.BrokenResourceError):
             raise _unanswered(address, error) from error
-        if isinstance(error, Exception):
-            raise _mapped(error) from error
         raise
-    return WebSocketTransport(websocket, below)
+
+
+async def _shake_hands(secure: trio.SSLStream[trio.SocketStream], address: Address) -> None:
+    try:
+        await secure.do_handshake()
+    except trio.BrokenResourceError as error:
+        if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+            raise _distrusted(address, error.__cause__) from error
+        raise _not_agreed(address, error.__cause__) from None
+
+
+async def _open_websocket(stream: trio.abc.Stream, address: Address, nursery: trio.Nursery) -> WebSocketTransport:
+    from trio_websocket import wrap_client_stream
+
+    opening = OpeningStream(stream)
+    websocket = None
+    with opening.until_refused:
+        websocket = await wrap_client_stream(
+            nursery,
+            opening,  # type: ignore[arg-type]  # it takes any stream
+            f"{address.host}:{address.port}",
+            address.path,
+            max_message_size=_MAX_MESSAGE_BYTES,
+        )
+    if websocket is None:
+        raise not_a_websocket(address, opening.first)
+    return WebSocketTransport(websocket, stream)
 
 
 async def _open_tls(address: Address, stream: trio.SocketStream) -> TlsTransport:
@@ -250,14 +285,22 @@ async def _open_tls(address: Address, stream: trio.SocketStream) -> TlsTransport
         if isinstance(error, ssl.SSLCertVerificationError):
             raise _distrusted(address, error) from error
         if isinstance(error, OSError):
-            raise _unanswered(address, error) from error
+            raise _not_agreed(address, error) from None
         raise
     return TlsTransport(secure)
 
 
 def _unanswered(address: Address, error: Exception) -> ConnectionLostError:
-    reason = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
-    return ConnectionLostError(f"no server at {address}: {reason}; is it running and is this its address?")
+    return ConnectionLostError(f"no server at {address}: {error}; is it running and is this its address?")
+
+
+def _not_agreed(address: Address, error: BaseException | None) -> StorageError:
+    """The error for a TLS handshake that did not come to its end, for another reason than a certificate."""
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        if error.reason in _NO_TLS:
+            return no_tls(address)
+        return ConnectionLostError(f"{address} and this client do not agree on TLS: {_worded(error)}")
+    return closed_unheard(address)
 
 
 def _distrusted(address: Address, error: ssl.SSLCertVerificationError) -> AuthenticationError:

@@ -29,6 +29,7 @@ _AUDITED: Final = frozenset(
 )
 _STATE: Final = "$state/"
 _MAX_TARGET_CHARACTERS: Final = 1024
+_LOOKED_AT_EVERY_S: Final = 30.0
 
 
 @attrs.frozen(slots=True)
@@ -59,6 +60,12 @@ class Admission:
         """Who everybody is, where nobody is asked; None elsewhere."""
         return self._guard.everybody
 
+    @property
+    def asks(self) -> bool:
+        """Whether nobody gets in who gives nothing."""
+        known = self._guard.access.known
+        return known.has_credentials and not known.anonymous
+
     async def admit(self, connection: Served, client: str, credentials: Mapping[str, str] | None) -> None:
         """Greet a client as who it is.
 
@@ -72,10 +79,12 @@ class Admission:
             QuotaExceededError: It has too many connections.
         """
         access = self._guard.access
-        principal = await access.authenticate(credentials, connection.peer, connection.certificate_name)
+        principal = await self._authenticate(credentials, connection.peer, connection.certificate_name)
         meter = self._guard.quotas.meter_of(principal.name)
         if meter is not None:
             await self._stored.measure(meter.accounts)
+        # A check of a password runs to its end also when the connection is gone, which would never be counted out.
+        await trio.lowlevel.checkpoint_if_cancelled()
         # Nothing may come between these: what was found out must still hold.
         renewed = access.renewed(principal)
         if renewed is None:
@@ -92,11 +101,27 @@ class Admission:
         """
         if (everybody := self.everybody) is not None:
             return everybody, None
-        principal = await self._guard.access.authenticate(credentials, peer)
+        principal = await self._authenticate(credentials, peer)
         meter = self._guard.quotas.meter_of(principal.name)
         if meter is not None:
             await self._stored.measure(meter.accounts)
         return principal, meter
+
+    async def _authenticate(
+        self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
+    ) -> Admitted:
+        try:
+            return await self._guard.access.authenticate(credentials, peer, certificate_name)
+        except AuthenticationError:
+            self.refused(credentials, peer)
+            raise
+
+    def refused(self, credentials: Mapping[str, str] | None, peer: str) -> None:
+        """Keep a record of somebody who was not let in."""
+        name = (credentials or {}).get("user", "")
+        users = self._guard.access.known.users
+        is_known = users is not None and users.hash_of(name) is not None
+        self._guard.refused_logins.write(user=name if is_known else "", peer=peer)
 
     def record(self, *, principal: str, peer: str, act: str, target: str, outcome: str) -> None:
         """Keep a record of an administrative act."""
@@ -111,7 +136,7 @@ class Admission:
 
     def renew(self, connection: Served) -> None:
         """Users, tokens or rules have changed: see whether a client may stay, and with which rights."""
-        if not connection.greeted:
+        if not connection.greeted or connection.refusal is not None:
             return
         principal = connection.principal
         renewed: Principal | None
@@ -131,16 +156,10 @@ class Admission:
                     )
                     return
 
-    def producer_name(self, connection: Connection, name: str) -> str:
-        """Under which name a producer is known: nobody can fence the producers of another principal.
-
-        Raises:
-            InvalidRequestError: The name has a character that would make it another's.
-        """
-        if not self._guard.access.known.has_credentials:
-            return name
+    def producers_of(self, principal: Principal) -> str:
+        """How the names of a principal's producers begin: nobody can open, or send for, those of another."""
         # No user has a colon in its name, so the first one ends it.
-        return f"{connection.principal.name}:{name}"
+        return f"{principal.name}:" if self._guard.access.known.has_credentials else ""
 
     async def audited(self, connection: Connection, op: int, body: bytes, pending: Awaitable[None]) -> None:
         """Wait for an operation, and keep a record of it if it is an administrative act."""
@@ -171,14 +190,16 @@ class Admission:
 def _target_of(body: bytes) -> str:
     try:
         named = _named.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # It was refused for that.
         return ""
     return (named.shard or named.name)[:_MAX_TARGET_CHARACTERS]
 
 
 async def _end_at(connection: Served, time_s: float) -> None:
-    await trio.sleep(max(0.0, time_s - time.time()))
+    # Now and then, not once: what sleeps does not notice that the machine was suspended or its clock set.
+    while (left_s := time_s - time.time()) > 0:  # noqa: ASYNC110 there is no event for what the clock says
+        await trio.sleep(min(left_s, _LOOKED_AT_EVERY_S))
     connection.revoke(AuthenticationError("the token has expired; connect again with another"))
 
 

@@ -6,21 +6,24 @@ is the business of `tcp` and `websocket`; what the operations do, of `operations
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import trio
 from structlog.contextvars import bound_contextvars
 
-from journal.access.principal import EVERYBODY, Action, Principal, require
+from journal.access.principal import EVERYBODY, Action, Principal, SentAway, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
+from journal.first_bytes import ENOUGH_BYTES, Spoken, spoken_in
 from journal.protocol.errors import (
     RemoteProtocolError,
     UnknownHandleError,
     encode_error,
 )
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
+from journal.server.encryption import speaks_no_tls
 from journal.server.output import Output
 from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
@@ -30,6 +33,7 @@ from shards.extents import Place
 from shards.shard import Shard
 
 _REQUESTS_AT_ONCE = 1024
+_TURN_S = 0.002
 _APPEND = int(Op.APPEND)
 _HELLO = int(Op.HELLO)
 
@@ -45,6 +49,10 @@ class Operations(Protocol):
         """Carry a request out at once, or give what has to be awaited for it."""
 
 
+RequestHandler: TypeAlias = Callable[["Connection", int, bytes], Awaitable[None] | None]
+"""Carries out a request of one operation, given its correlation and body, as `Operations.handle` does."""
+
+
 class Connection:
     """State of one connection.
 
@@ -57,6 +65,7 @@ class Connection:
         refusal: Why it was not, if that was found out later.
         client: Name that the client gave itself.
         principal: Who the client is, once it is greeted.
+        producers: How the names of its producers begin for the engine; see `Admission.producers_of`.
         meter: What its traffic is counted on; None if nothing bounds it.
         shards: Shard of each handle; None where one was closed.
         handles: The same without those to which the client may append nothing now.
@@ -66,7 +75,7 @@ class Connection:
         output: What goes out.
         pushing: Its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
-        is_paused: `take_frames` stopped before a whole frame, because there is no room for its reply.
+        is_paused: `take_frames` stopped before a whole frame: there is no room for its reply, or it is others' turn.
         polls: Waits that end when the server stops: of fetches for records, of seals for files.
         receiving: Ends the receiving when it is cancelled.
     """
@@ -83,6 +92,7 @@ class Connection:
         *,
         peer: str = "",
         certificate_name: str = "",
+        on_greeted: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
         self.peer = peer
@@ -102,6 +112,7 @@ class Connection:
         self.refusal: StorageError | None = None
         self.client = ""
         self.principal: Principal = EVERYBODY
+        self.producers = ""
         self.meter: Meter | None = None
         self.inflight_bytes = 0
         self.is_paused = False
@@ -109,6 +120,7 @@ class Connection:
         self.receiving = trio.CancelScope()
         self._operations = operations
         self._report = report
+        self._on_greeted = on_greeted
         self._max_frame_bytes = HELLO_MAX_FRAME_BYTES
         self._requests = 0
         self._was_refused = False
@@ -122,11 +134,17 @@ class Connection:
         self.client = client
         self.principal = principal
         self.meter = self.pushing.meter = meter
+        self._on_greeted()
         self._max_frame_bytes = self.engine.config.limits.max_frame_bytes
 
     def revoke(self, error: StorageError) -> None:
         """The client may stay no longer: tell it why, and end the connection."""
+        if self.refusal is not None:
+            return
         self.refusal = error
+        # The connection ends when it has been told; until then it gets nothing of what comes.
+        self.renew(SentAway(self.principal.name))
+        self.pushing.close()
         self.tell(error)
         self.receiving.cancel()
 
@@ -215,7 +233,8 @@ class Connection:
     def take_frames(self, buffer: ReceiveBuffer, start: int, end: int) -> int:
         """Carry out the complete frames in ``buffer.view[start:end]``; gives where the first one left begins.
 
-        That is the first incomplete one, or, when `is_paused` is set, the one to go on with once there is room.
+        That is the first incomplete one, or, when `is_paused` is set, the one to go on with once there is room and
+        others have had their turn.
 
         Raises:
             RemoteProtocolError: The bytes are not frames. Nothing behind them is looked at.
@@ -227,6 +246,7 @@ class Connection:
         handles = self.handles
         appended = 0
         first = start
+        turn_ends = time.perf_counter() + _TURN_S
         # Plain appends are taken many at a time; where they stop, one frame is looked at by itself.
         may_run = self.greeted
         self.is_paused = False
@@ -241,9 +261,7 @@ class Connection:
                         break
                 length, op, _, correlation, handle, _, _ = unpack(view, start)
                 if not HEADER.size <= length <= self._max_frame_bytes:
-                    raise RemoteProtocolError(
-                        f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
-                    )
+                    raise RemoteProtocolError(self._no_frame(length, bytes(view[start : start + ENOUGH_BYTES])))
                 stop = start + length
                 if stop > end:
                     break
@@ -264,7 +282,7 @@ class Connection:
                             op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error
                         )
                 else:
-                    if not self._may_request(op):
+                    if not self._may_request(op) or time.perf_counter() > turn_ends:
                         self.is_paused = True
                         break
                     self._request(op, correlation, bytes(view[start + HEADER.size : stop]))
@@ -277,6 +295,15 @@ class Connection:
             if self.meter is not None:
                 self.meter.spend(0, start - first)
         return start
+
+    def _no_frame(self, length: int, first: bytes) -> str:
+        spoken = Spoken.OTHER if self.greeted else spoken_in(first)
+        if spoken is Spoken.TLS:
+            return speaks_no_tls("tcp")
+        told = f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
+        if spoken is Spoken.HTTP:
+            told += "; HTTP is spoken at listen.http, and WebSocket at listen.websocket"
+        return told
 
     def _hold(self, buffer: ReceiveBuffer, size_bytes: int) -> None:
         """Keep the buffer until the group that now lies in it is committed."""

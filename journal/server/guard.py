@@ -13,12 +13,13 @@ from journal.access.certificates import server_context
 from journal.access.control import Known, ServerAccess
 from journal.access.principal import EVERYBODY, Action, Principal
 from journal.access.quotas import Quota, Quotas
+from journal.access.refused_logins import RefusedLogins
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.tokens import read_tokens
 from journal.access.users import read_users
-from journal.access_settings import AccessRuleTable, RuleAction, is_loopback
+from journal.access_settings import AccessRuleTable, RuleAction, access_problems, is_loopback
 from journal.config import ServerConfig
-from journal.settings import Permission
+from journal.settings import ConfigurationError, Permission
 
 _REREAD: Final = ("access", "tls")
 
@@ -75,6 +76,7 @@ class Guard:
         access: Finds out who a peer is.
         quotas: What everybody has.
         audit: The record of administrative acts.
+        refused_logins: Those who did not get in, in the same record.
         tls: For connections that come from now on; None without certificates.
     """
 
@@ -94,6 +96,7 @@ class Guard:
             for table in config.quotas
         )
         self.audit = AuditLog(config.access.audit_file)
+        self.refused_logins = RefusedLogins(self.audit)
         self.tls = readable.tls
         self._has_quotas = bool(config.quotas)
 
@@ -103,10 +106,25 @@ class Guard:
         known = self.access.known
         return None if known.has_credentials or self._has_quotas or not known.rules.allow_everything else EVERYBODY
 
+    def current_tls(self) -> ssl.SSLContext | None:
+        """`tls` as it is now, for who asks anew for every connection."""
+        return self.tls
+
     def take_over(self, readable: Readable) -> None:
-        """Decide by what was read again from now on."""
+        """Decide by what was read again from now on. Whether TLS is spoken at all changes with a restart alone."""
         self.access.known = readable.known
-        self.tls = readable.tls
+        if self.tls is not None and readable.tls is not None:
+            self.tls = readable.tls
+
+
+def check_reload(old: ServerConfig, new: ServerConfig) -> None:
+    """Make sure that what is read again does not open to strangers the addresses that are listened on all the same.
+
+    Raises:
+        ConfigurationError: It would; whoever changes both has to start the server again.
+    """
+    for problem in access_problems(old.listen.addresses(), new.tls, new.access, new.quotas):
+        raise ConfigurationError(f"{problem}; where it listens, the server changes only at its next start")
 
 
 def unread_changes(old: ServerConfig, new: ServerConfig) -> list[str]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from journal.server.admin.problems import problem_response
+from journal.server.http_connections import Encryption, serve_connections
 from journal.server.metrics import CONTENT_TYPE, recovering_page
+from journal.server.observers import Observers
 from journal.server.readiness import RECOVERING, STOPPING
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -27,14 +27,18 @@ App: TypeAlias = Callable[
 
 
 def make_app(
-    why_not_ready: Callable[[], list[str]], metrics_page: Callable[[], bytes], api: Sequence[BaseRoute] = ()
+    why_not_ready: Callable[[], list[str]],
+    metrics_page: Callable[[], bytes],
+    pages: Sequence[BaseRoute] = (),
+    observers: Observers | None = None,
 ) -> Starlette:
     """The HTTP application of a server.
 
     Args:
         why_not_ready: Gives the reasons, none if it is ready.
         metrics_page: Gives the text of the metrics.
-        api: The routes of the administration.
+        pages: The routes of the administration and of the console.
+        observers: Who may see reasons and metrics; None for everybody.
     """
 
     async def livez(request: Request) -> Response:
@@ -42,12 +46,16 @@ def make_app(
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
+        if reasons and observers is not None and not await observers.may_look(request):
+            reasons = ["who may read the metrics is told why"]
         return _not_ready(reasons) if reasons else PlainTextResponse("ready\n")
 
     async def metrics(request: Request) -> Response:
+        if observers is not None and (refusal := await observers.refusal(request)) is not None:
+            return problem_response(refusal)
         return Response(metrics_page(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *api])
+    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *pages])
 
 
 def _not_ready(reasons: list[str]) -> Response:
@@ -82,26 +90,17 @@ class Front:
         await self.app(scope, receive, send)
 
 
-class _Config(Config):
-    """Hypercorn's settings, with certificates that were read already."""
+async def serve_http(app: App, sock: socket.socket, stop: trio.Event, encryption: Encryption | None = None) -> None:
+    """Serve on a listening socket until told to stop.
 
-    tls: ssl.SSLContext | None = None
-
-    @property
-    def ssl_enabled(self) -> bool:
-        return self.tls is not None
-
-    def create_ssl_context(self) -> ssl.SSLContext | None:
-        return self.tls
-
-
-async def serve_http(app: App, sock: socket.socket, stop: trio.Event, tls: ssl.SSLContext | None = None) -> None:
-    """Serve on a listening socket until told to stop."""
-    config = _Config()
-    config.tls = tls
-    # Hypercorn closes what it listens on, so it gets a descriptor of its own.
-    config.bind = [f"fd://{os.dup(sock.fileno())}"]
+    Args:
+        app: Answers.
+        sock: Listens.
+        stop: Ends it.
+        encryption: How; None for not at all.
+    """
+    config = Config()
     config.graceful_timeout = 0.5
     config.accesslog = None
     config.errorlog = logging.getLogger("journal.http")
-    await serve(app, config, shutdown_trigger=stop.wait, mode="asgi")  # type: ignore[arg-type]
+    await serve_connections(app, config, sock, stop, encryption or Encryption())  # type: ignore[arg-type]

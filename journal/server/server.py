@@ -1,14 +1,11 @@
-"""The server: an engine, its listeners, and an orderly stop."""
+"""The server: an engine, its listeners, and an orderly stop. The process around it is `journal.server.process`."""
 
 from __future__ import annotations
 
 import resource
-import signal
 import socket
-import ssl
-import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,25 +13,28 @@ import structlog
 import trio
 from structlog.contextvars import bind_contextvars
 
-from journal.config import ServerConfig
-from journal.engine import Engine, open_engine
-from journal.listening import accept, bind, linger, listens_at, prepare, reached_at
-from journal.log import configure_log
+from journal.engine import Engine
+from journal.listening import accept, linger, listens_at, prepare
 from journal.observing.census import CensusTaker
 from journal.observing.pulse import Pulse
 from journal.origins import Origins
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
+from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
 from journal.server.admin import Administration, admin_routes
 from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
 from journal.server.admission import Admission
 from journal.server.connection import Connection
-from journal.server.guard import Guard, Readable, missing_protection, read, unread_changes
+from journal.server.console import console_routes
+from journal.server.encryption import Listener, is_encrypted_alike, shake_hands
+from journal.server.guard import Guard, Readable
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
-from journal.server.http import App, Front, make_app, serve_http
+from journal.server.http import App, make_app, serve_http
+from journal.server.http_connections import Encryption
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
 from journal.server.json_protocol.connection import JsonCarrier
 from journal.server.metrics import ServerCollector, page_of
+from journal.server.observers import Observers
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
@@ -45,12 +45,11 @@ from journal.server.statistics import ServerStatistics
 from journal.server.stored_quotas import StoredQuotas
 from journal.server.tcp import receive
 from journal.server.websocket import WebSocketCarrier, receive_messages
-from journal.settings import ConfigurationError
 from journal.tls_sockets import TlsSocket, common_name
 from journal.websocket_opening import open_websocket
 
 _GOODBYE_S = 2.0
-_SWITCH_INTERVAL_S = 0.001
+_LEAVING_AT_ONCE = 100
 
 _Served = TypeVar("_Served", bound=Served)
 
@@ -69,10 +68,16 @@ class Server:
         pulse: Watches the event loop.
     """
 
-    def __init__(self, engine: Engine, stopping: trio.Event | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stopping: trio.Event | None = None,
+        guard: Guard | None = None,
+        statistics: ServerStatistics | None = None,
+    ) -> None:
         self.engine = engine
         self.guard = Guard(engine.config) if guard is None else guard
-        self.statistics = ServerStatistics()
+        self.statistics = ServerStatistics() if statistics is None else statistics
         self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
         self.census = CensusTaker(engine)
@@ -87,6 +92,8 @@ class Server:
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
         self._connections = OpenConnections()
+        # Who has not been let in yet, by socket, in the order in which they came.
+        self._strangers: dict[socket.socket, trio.CancelScope] = {}
         self._gone = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
 
@@ -134,12 +141,15 @@ class Server:
         """All reasons why it takes no appends just now."""
         return why_not_ready(self.engine, self.pulse, is_stopping=self.stopping.is_set())
 
-    def make_app(self) -> App:
-        """What it answers over HTTP."""
+    def make_app(self, sockets: Mapping[str, socket.socket]) -> App:
+        """What it answers over HTTP, if these are its sockets."""
         collector = ServerCollector(
             self.engine, self.statistics, self.census, self.pulse, self.why_not_ready, self._pushed_bytes
         )
-        return make_app(self.why_not_ready, page_of(collector), admin_routes(self._administration()))
+        websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
+        pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
+        observers = Observers(self.admission, self.statistics)
+        return make_app(self.why_not_ready, page_of(collector), pages, observers)
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
@@ -156,10 +166,10 @@ class Server:
                     if name in sockets:
                         accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
                 if "http" in sockets:
-                    self._nursery.start_soon(
-                        serve_http, self.make_app(), sockets["http"], self.stopping, self.guard.tls
-                    )
+                    app, encryption = self.make_app(sockets), self._http_encryption()
+                    self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, encryption)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
+                self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.pulse.run)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
@@ -177,20 +187,29 @@ class Server:
         limit = self.engine.config.limits.max_connections
         if self.statistics.connections >= limit:
             self.statistics.count_closed("max_connections")
-            log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
-            return False
+            if not self._strangers or self.statistics.connections >= limit + _LEAVING_AT_ONCE:
+                log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
+                return False
+            # Whoever has said nothing for longest makes room: a flood of those must not keep clients out.
+            log.warning("silent connection closed", limit="limits.max_connections", allowed=limit)
+            self._strangers.pop(next(iter(self._strangers))).cancel()
         self.statistics.connections += 1
-        self._nursery.start_soon(self._contained, serve, sock, peer)
+        scope = self._strangers[sock] = trio.CancelScope()
+        self._nursery.start_soon(self._contained, serve, sock, peer, scope)
         return True
 
     async def _contained(
-        self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str
+        self,
+        serve: Callable[[socket.socket, str], Awaitable[None]],
+        sock: socket.socket,
+        peer: str,
+        scope: trio.CancelScope,
     ) -> None:
         """Run one connection. Nothing that happens in it ends another."""
         # Whatever is logged on its behalf says whose it is.
         bind_contextvars(peer=peer)
         try:
-            with sock:
+            with sock, scope:
                 await serve(sock, peer)
         except OSError:
             # It broke before there was anything to say.
@@ -198,9 +217,13 @@ class Server:
         except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
             self._report(error, 0)
         finally:
+            self._strangers.pop(sock, None)
             self.statistics.connections -= 1
             if not self.statistics.connections:
                 self._gone.unpark_all()
+
+    def _let_in(self, sock: socket.socket) -> None:
+        self._strangers.pop(sock, None)
 
     def take_over(self, readable: Readable) -> None:
         """Go on with users, tokens, rules and certificates that were read again; who may not stay is sent away."""
@@ -219,41 +242,46 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(sock),
-                partial(self._connection, peer, ""),
+                partial(self._connection, peer, "", partial(self._let_in, sock)),
                 lambda connection: receive(connection, sock, self._pool, timeout),
             )
             await linger(sock)
             return
+        if not await self._is_encrypted_alike(sock, "tcp"):
+            return
         secure = TlsSocket(sock, self.guard.tls)
         try:
-            await self._shake_hands(secure.handshake, peer)
+            await shake_hands(secure.handshake, timeout_s=timeout, statistics=self.statistics)
             await self._serve(
                 "tcp",
                 TcpCarrier(secure),
-                partial(self._connection, peer, secure.peer_name),
-                lambda connection: receive(connection, secure, self._pool, timeout),
+                partial(self._connection, peer, secure.peer_name, partial(self._let_in, sock)),
+                lambda connection: receive(connection, secure, self._pool, timeout, holds_some=secure.holds_some),
             )
             await linger(secure.say_end())
         finally:
             secure.close()
 
-    async def _shake_hands(self, handshake: Callable[[], Awaitable[None]], peer: str) -> None:
-        """Agree on keys in time.
+    async def _is_encrypted_alike(self, sock: socket.socket, listener: Listener) -> bool:
+        return await is_encrypted_alike(
+            sock,
+            listener,
+            encrypted=self.guard.tls is not None,
+            timeout_s=self.engine.config.limits.hello_timeout_s,
+            statistics=self.statistics,
+        )
 
-        Raises:
-            OSError: That cannot be.
-        """
-        try:
-            with trio.fail_after(self.engine.config.limits.hello_timeout_s):
-                await handshake()
-        except trio.TooSlowError as error:
-            raise TimeoutError("the TLS handshake took too long") from error
-        except (ssl.SSLError, trio.BrokenResourceError) as error:
-            log.info("TLS handshake failed", peer=peer, reason=_reason(error))
-            raise ConnectionAbortedError("the TLS handshake failed") from error
+    def _http_encryption(self) -> Encryption:
+        return Encryption(self.guard.current_tls, self.engine.config.limits.hello_timeout_s, self.statistics)
 
     def _connection(
-        self, peer: str, certificate_name: str, number: int, output: Output, nursery: trio.Nursery
+        self,
+        peer: str,
+        certificate_name: str,
+        greeted: Callable[[], None],
+        number: int,
+        output: Output,
+        nursery: trio.Nursery,
     ) -> Connection:
         return Connection(
             number,
@@ -265,30 +293,39 @@ class Server:
             self._report,
             peer=peer,
             certificate_name=certificate_name,
+            on_greeted=greeted,
         )
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
+        sock.setblocking(False)
+        if not await self._is_encrypted_alike(sock, "websocket"):
+            return
         stream: trio.abc.Stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         certificate_name = ""
         if self.guard.tls is not None:
             secure = trio.SSLStream(stream, self.guard.tls, server_side=True, https_compatible=True)
-            await self._shake_hands(secure.do_handshake, peer)
+            await shake_hands(secure.do_handshake, timeout_s=limits.hello_timeout_s, statistics=self.statistics)
             certificate_name = common_name(secure.getpeercert())
             stream = secure
         async with open_websocket(
             stream,
-            max_message_bytes=limits.max_frame_bytes,
+            max_message_bytes=HELLO_MAX_FRAME_BYTES,
             handshake_timeout_s=limits.hello_timeout_s,
             choices=(SUBPROTOCOL,),
             allows_origin=self._origins.allows,
         ) as websocket:
             heartbeat = Heartbeat(websocket)
+
+            def greeted() -> None:
+                websocket.allow(limits.max_frame_bytes)
+                self._let_in(sock)
+
             if websocket.subprotocol == SUBPROTOCOL:
                 await self._serve(
                     "json",
                     JsonCarrier(websocket),
-                    partial(self._json_connection, peer, certificate_name),
+                    partial(self._json_connection, peer, certificate_name, greeted),
                     lambda connection: connection.receive(heartbeat, limits.hello_timeout_s),
                     heartbeat,
                 )
@@ -296,13 +333,19 @@ class Server:
                 await self._serve(
                     "websocket",
                     WebSocketCarrier(websocket),
-                    partial(self._connection, peer, certificate_name),
+                    partial(self._connection, peer, certificate_name, greeted),
                     lambda connection: receive_messages(connection, heartbeat, limits.hello_timeout_s),
                     heartbeat,
                 )
 
     def _json_connection(
-        self, peer: str, certificate_name: str, number: int, output: Output, nursery: trio.Nursery
+        self,
+        peer: str,
+        certificate_name: str,
+        greeted: Callable[[], None],
+        number: int,
+        output: Output,
+        nursery: trio.Nursery,
     ) -> JsonConnection:
         return JsonConnection(
             number,
@@ -314,6 +357,7 @@ class Server:
             self._report,
             peer=peer,
             certificate_name=certificate_name,
+            on_greeted=greeted,
         )
 
     async def _serve(
@@ -379,120 +423,3 @@ class Server:
 
     def _report(self, error: Exception, connection: int) -> None:
         log.error("unexpected error", exc_info=error)
-
-
-async def run_server(
-    config: ServerConfig,
-    path: str,
-    read_again: Callable[[], ServerConfig] | None = None,
-    *,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve a data directory until SIGTERM or SIGINT; reports its addresses once it accepts.
-
-    Args:
-        config: The settings.
-        path: The data directory.
-        read_again: Gives the settings anew, at SIGHUP; without it they stay, and only the files they name are read.
-        task_status: Gets the addresses.
-
-    Raises:
-        ConfigurationError: A file that the settings name cannot be used.
-        DataDirectoryError: The directory is in use or cannot be used.
-        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
-        OSError: An address cannot be listened on.
-    """
-    log_limit = configure_log(config.log)
-    # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    guard = Guard(config)
-    if warning := missing_protection(config):
-        log.warning(warning)
-    sockets = bind(config.listen.addresses(), main="tcp")
-    addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
-    signals = _Signals(config, read_again or (lambda: config), guard)
-    stopping = signals.stopping
-    try:
-        async with trio.open_nursery() as nursery:
-            # Signals are taken and health is told from before the start until after the last checkpoint, which a
-            # second signal must not cut.
-            await nursery.start(signals.take)
-            nursery.start_soon(log_limit.keep_telling)
-            front = Front(stopping.is_set)
-            if "http" in sockets:
-                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), guard.tls)
-            async with open_engine(path, config) as engine:
-                recovery = engine.recovery
-                log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
-                for damage in recovery.damages:
-                    log.error("shard stopped", damage=damage)
-                server = signals.server = Server(engine, stopping, guard)
-                front.app = server.make_app()
-                async with trio.open_nursery() as serving:
-                    await serving.start(server.run, {name: sock for name, sock in sockets.items() if name != "http"})
-                    tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
-                    await trio.to_thread.run_sync(engine.announce, tcp)
-                    server.addresses = addresses
-                    task_status.started(addresses)
-            log.info("stopped")
-            nursery.cancel_scope.cancel()
-    finally:
-        log_limit.tell(also_unfinished=True)
-        for sock in sockets.values():
-            sock.close()
-        guard.audit.close()
-
-
-class _Signals:
-    """What the process is told from outside: to stop, and to read again what may change while it runs."""
-
-    def __init__(self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Guard) -> None:
-        self.stopping = trio.Event()
-        self.server: Server | None = None
-        self._config = config
-        self._read_again = read_again
-        self._guard = guard
-
-    async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Take signals until cancelled."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            task_status.started()
-            async for number in signals:
-                if number == signal.SIGHUP:
-                    await self._reload()
-                    continue
-                log.info(
-                    "already stopping" if self.stopping.is_set() else "stopping", signal=signal.Signals(number).name
-                )
-                self.stopping.set()
-
-    async def _reload(self) -> None:
-        """If any of it is wrong, all stays as it is."""
-        try:
-            config = self._read_again()
-            readable = await trio.to_thread.run_sync(read, config)
-            self._guard.audit.reopen()
-        except ConfigurationError as error:
-            log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
-            self._guard.audit.write(principal="", peer="", act="reload", target="", outcome=error.code)
-            return
-        if self.server is None:
-            self._guard.take_over(readable)
-        else:
-            self.server.take_over(readable)
-        known = readable.known
-        log.info(
-            "reloaded",
-            users=0 if known.users is None else len(known.users),
-            tokens=0 if known.tokens is None else len(known.tokens),
-            rules=len(config.access.rules),
-            certificates=readable.tls is not None,
-        )
-        self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
-        if changed := unread_changes(self._config, config):
-            log.warning("changed settings that hold only after a restart", sections=changed)
-
-
-def _reason(error: Exception) -> str:
-    cause = error.__cause__
-    return str(cause if isinstance(cause, ssl.SSLError) else error) or type(error).__name__

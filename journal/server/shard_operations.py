@@ -16,7 +16,8 @@ from journal.engine import Engine
 from shards.model import Cursor, Mode, Retention, ShardConfig, ShardInfo
 from shards.topic_filters import validate_filter
 
-LARGEST_PAGE = 10_000
+LARGEST_PAGE = 1_000
+"""A page is made in one go; this many shards take some milliseconds, for which everybody else waits."""
 
 
 class Asker(Protocol):
@@ -156,7 +157,16 @@ class ShardOperations:
     async def delete(self, who: Asker, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
         require(who.principal, name, Action.ADMINISTER)
-        await self._engine.control.delete_shard(name)
+        control, meter = self._engine.control, who.meter
+        if meter is None or self._engine.table.catalogue.id_of(name) is None:
+            return await control.delete_shard(name)
+        # Before it is gone, so that a measurement at this moment counts one too many rather than one too few.
+        meter.count_shard(name, -1)
+        try:
+            await control.delete_shard(name)
+        except BaseException:
+            meter.count_shard(name, 1)
+            raise
 
     async def set_mode(self, who: Asker, name: str, mode: Mode) -> ShardInfo:
         """Switch a shard to memory or file mode while it is in use."""

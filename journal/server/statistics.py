@@ -8,7 +8,7 @@ import attrs
 
 from shards.errors import StorageError
 
-CLOSING_REASONS: Final = ("max_connections", "protocol", "stalled", "refused", "silent")
+CLOSING_REASONS: Final = ("max_connections", "protocol", "stalled", "refused", "silent", "tls")
 """Why the server turns a connection away or ends it."""
 
 

@@ -36,9 +36,10 @@ class StoredQuotas:
         """
         while self._quotas.measure:
             started = trio.current_time()
-            found = [await self._measure(account) for account in list(self._quotas.accounts) if account.measures]
-            if any(found):
-                changed()
+            for account in list(self._quotas.accounts):
+                # At once: until the handles are told, appends are refused for a quota that has room again.
+                if account.measures and await self._measure(account):
+                    changed()
             await trio.sleep(max(_INTERVAL_S, _LARGEST_SHARE * (trio.current_time() - started)))
 
     async def measure(self, accounts: Iterable[Account]) -> None:

@@ -26,15 +26,25 @@ class Receivable(Protocol):
     def recv_into(self, view: memoryview, /) -> int: ...
 
 
-async def receive(connection: Connection, sock: Receivable, pool: BufferPool, hello_timeout_s: float) -> None:
+async def receive(
+    connection: Connection, sock: Receivable, pool: BufferPool, hello_timeout_s: float, *, holds_some: bool = False
+) -> None:
     """Receive frames until the peer closes, breaks the rules, or the task is cancelled.
+
+    Args:
+        connection: Takes them.
+        sock: Where they come from.
+        pool: Buffers for them.
+        hello_timeout_s: The first must have come by then.
+        holds_some: Something came already, for which the socket does not become readable.
 
     Raises:
         RemoteProtocolError: The peer broke the rules.
         OSError: The connection is broken.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
-        await trio.lowlevel.wait_readable(sock)
+        if not holds_some:
+            await trio.lowlevel.wait_readable(sock)
         receiver = _Receiver(connection, sock, pool, greeting)
         await receiver.run()
     if greeting.cancelled_caught:

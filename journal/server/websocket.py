@@ -60,6 +60,7 @@ async def _take(connection: Connection, message: bytes | str) -> None:
     buffer.view[: len(message)] = message
     taken = connection.take_frames(buffer, 0, len(message))
     while connection.is_paused:
+        await trio.lowlevel.checkpoint()
         await connection.wait_for_room()
         taken = connection.take_frames(buffer, taken, len(message))
     if taken != len(message):

@@ -63,14 +63,22 @@ def fragment(data: bytes, *, opcode: int, final: bool = False, compressed: bool 
     return first + b"\xff" + size.to_bytes(8, "big") + bytes(4) + data
 
 
-def open_websocket(port: int) -> socket.socket:
-    """A WebSocket that has offered compression and said HELLO."""
-    sock = connect(port, UPGRADE)
+def upgraded(port: int, subprotocol: str = "") -> socket.socket:
+    """A WebSocket that has offered compression, and said nothing yet."""
+    offer = f"Sec-WebSocket-Protocol: {subprotocol}\r\n\r\n" if subprotocol else "\r\n"
+    sock = connect(port, UPGRADE[:-2] + offer.encode())
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):
         answer += sock.recv(4096)
     assert b" 101 " in answer
+    assert subprotocol.encode() in answer
     assert b"permessage-deflate" not in answer, "the server agreed to be sent compressed messages"
+    return sock
+
+
+def open_websocket(port: int) -> socket.socket:
+    """The same that has said HELLO."""
+    sock = upgraded(port)
     sock.sendall(fragment(HELLO, opcode=2, final=True))
     assert sock.recv(4096)
     return sock

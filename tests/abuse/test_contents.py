@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from journal.protocol import Op, frames, messages
+from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
 from journal.settings import KIB, MIB
 from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, decode, encode_values, stamp
 from shards.batch_header import CHECKED
@@ -21,11 +22,12 @@ from shards.checksum import crc32c
 from shards.compression import Codec
 from shards.errors import BatchError, LimitExceededError
 from shards.model import ShardConfig
-from tests.abuse.peers import flood, fragment, is_closed, open_websocket
+from tests.abuse.peers import flood, fragment, is_closed, open_websocket, upgraded
 from tests.abuse.scene import FRAME_BYTES, OUTPUT_BYTES, POOL_BYTES, Scene, scene
 from tests.faults.processes import Client
 
 SUBSCRIPTION_BYTES = 8 * KIB
+BYTES_A_CONNECTION = 64 * KIB  # with what one receive brought
 FILE = ShardConfig()
 
 
@@ -144,6 +146,19 @@ def test_a_websocket_message_over_the_limit_is_cut_off(tmp_path: Path) -> None:
         assert is_closed_soon(found, abuser)
         found.wait_until(lambda: f"a message of more than {FRAME_BYTES} bytes" in found.log_text())
         found.check(may_grow_bytes=3 * FRAME_BYTES)
+
+
+@pytest.mark.parametrize("subprotocol", ["", "journal-json.v1"])
+def test_a_websocket_that_has_not_said_hello_holds_no_more_than_a_hello(tmp_path: Path, subprotocol: str) -> None:
+    """A hundred strangers that each begin a message of the largest size: what they sent is 200 MiB."""
+    begun = fragment(bytes(FRAME_BYTES - 1), opcode=1 if subprotocol else 2)[:-1]
+    with scene(tmp_path / "data") as found, contextlib.ExitStack() as stack:
+        made = [stack.enter_context(upgraded(found.server.ports["websocket"], subprotocol)) for _ in range(100)]
+        for sock in made:
+            flood(sock, begun, len(begun), patience_s=0.2)
+        found.check(may_grow_bytes=100 * (BYTES_A_CONNECTION + 2 * HELLO_MAX_FRAME_BYTES) + 8 * MIB)
+        found.wait_until(lambda: is_closed(made))
+        assert f"a message of more than {HELLO_MAX_FRAME_BYTES} bytes" in found.log_text()
 
 
 def test_a_fine_message_in_many_fragments_is_taken(tmp_path: Path) -> None:

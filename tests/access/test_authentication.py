@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import attrs
@@ -127,6 +129,39 @@ async def test_a_host_that_tries_many_names_has_to_wait_whatever_the_name() -> N
     assert not await authentication.check("anna", b"anna", "2001:db8::2:3:4")
     assert users.checks == 31
     assert await authentication.check("anna", b"anna", "2001:db8:0:1::1")
+
+
+async def test_who_came_from_a_host_before_is_not_kept_out_by_what_others_try_from_there() -> None:
+    """One forgotten device behind a gateway must not lock out all the others behind it, for as long as it tries."""
+    users, clock = CountedUsers(), Clock()
+    authentication = Authentication(users, clock)
+    assert await authentication.check("anna", b"anna", "10.0.0.1")
+    for _ in range(200):
+        await authentication.check("forgotten", b"wrong", "10.0.0.1")
+        await authentication.check("bob", b"wrong", "10.0.0.1")
+        clock.now += 20
+    assert not await authentication.check("bob", b"bob", "10.0.0.1")
+    assert await authentication.check("anna", b"anna", "10.0.0.1")
+    # Guesses at her own password are slowed down all the same.
+    for _ in range(4):
+        assert not await authentication.check("anna", b"guess", "10.0.0.1")
+    assert not await authentication.check("anna", b"anna", "10.0.0.1")
+
+
+async def test_names_that_strangers_make_up_are_not_kept() -> None:
+    class Name(str):
+        """One that tells whether anybody has it."""
+
+        __slots__ = ("__weakref__",)
+
+    authentication = Authentication(CountedUsers(), Clock())
+    names = [Name(f"{number}" * 100_000) for number in range(3)]
+    kept = [weakref.ref(name) for name in names]
+    for name in names:
+        assert not await authentication.check(name, b"wrong", "10.0.0.1")
+    del name, names
+    gc.collect()
+    assert [each() for each in kept] == [None, None, None]
 
 
 async def test_guesses_that_waited_together_do_not_all_count_as_free() -> None:

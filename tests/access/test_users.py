@@ -49,9 +49,10 @@ def test_a_hash_does_not_show_itself_in_messages() -> None:
     assert base64.b64encode(kept(b"secret").digest).decode() not in repr(kept(b"secret"))
 
 
-def test_a_name_that_does_not_exist_costs_as_much_as_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cost", [Cost(), Cost(n=1 << 10), Cost(n=1 << 5, r=4, p=2)])
+def test_a_name_that_does_not_exist_costs_as_much_as_one_that_does(monkeypatch: pytest.MonkeyPatch, cost: Cost) -> None:
     """How long it takes must not tell who there is. The work is compared: time on a busy machine proves nothing."""
-    users = Users({"there": PasswordHash.of(b"secret")})
+    users = Users({name: PasswordHash.of(b"secret", cost) for name in ("there", "too")})
     scrypt = hashlib.scrypt
 
     def work(name: str) -> list[dict[str, int]]:

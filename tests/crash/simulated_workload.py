@@ -26,6 +26,7 @@ class _Waiters:
     """An ack sink for appends that are sent together, as a connection sends them."""
 
     number = 0
+    producers = ""
 
     def __init__(self, count: int, note: Callable[[int, Appended], None]) -> None:
         self._left = count

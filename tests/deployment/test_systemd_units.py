@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -92,6 +93,26 @@ def test_the_program_of_a_unit_is_one_that_the_package_installs(name: str) -> No
     for argument in arguments:
         if argument.startswith("/etc/journal/"):
             assert (REPOSITORY / "conf" / Path(argument).name).exists()
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_reload_sends_what_reads_the_settings_again(name: str) -> None:
+    assert dict(settings(name))["ExecReload"] == "kill -HUP $MAINPID"
+
+
+def test_a_reload_does_not_end_a_server_that_has_nothing_to_read_again(tmp_path: Path) -> None:
+    """A signal that is not taken ends a process, and the unit would be told to start it again."""
+    with running(tmp_path / "data") as server:
+        os.kill(server.pid, signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while "reloaded" not in server.log.read_text():
+            assert server.process.poll() is None, server.log.read_text()
+            assert time.monotonic() < deadline, server.log.read_text()
+            time.sleep(0.02)
+        with server.client() as client:
+            use(client)
+        server.process.terminate()
+        assert server.process.wait(60) == 0
 
 
 def members(group: str) -> set[str]:

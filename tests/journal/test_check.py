@@ -184,6 +184,8 @@ SECOND = SHARD + (3).to_bytes(8, "big")
         (Family.CURSORS, SHARD + b"\xff", b"\x01" + bytes(16), "cursor key"),
         (Family.PRODUCERS, b"nbridge", None, "producers by name and by id differ"),
         (Family.PRODUCERS, b"x", b"", "of no known kind"),
+        (Family.PRODUCERS, b"i" + bytes(8), bytes(4) + b"\xff", "no UTF-8"),
+        (Family.PRODUCERS, b"i" + bytes(8), bytes(4) + b"other", "other names by id"),
         (Family.PRODUCERS, b"s" + bytes(16), b"\x01", "producer's state"),
         (Family.STATE, b"vother", b"\x01", "state key"),
         (Family.STATE, b"x" + (1 << 60).to_bytes(8, "big") + b"key", None, "is not in the index of expiries"),

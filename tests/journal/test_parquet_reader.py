@@ -389,7 +389,7 @@ async def test_a_wanted_file_that_is_missing_is_damage_and_a_dropped_one_is_not(
 
 def test_pyarrow_is_imported_only_when_a_sealed_segment_is_read() -> None:
     program = (
-        "import sys, journal.engine, journal.server.server, broker_adapter\n"
+        "import sys, journal.engine, journal.server, broker_adapter\n"
         "print([name for name in ('numpy', 'pyarrow') if name in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -99,12 +99,16 @@ def small_config(**changes: Any) -> ServerConfig:
 
 
 @asynccontextmanager
-async def serving(path: Path, *, socket_buffer_bytes: int = 0, **changes: Any) -> AsyncIterator[Served]:
+async def serving(
+    path: Path, *, socket_buffer_bytes: int = 0, ports: dict[str, int] | None = None, **changes: Any
+) -> AsyncIterator[Served]:
     """Serve a data directory for the length of the block; fails if the server met what it did not expect.
 
-    Small socket buffers keep the kernel from hiding how much the server takes in.
+    Small socket buffers keep the kernel from hiding how much the server takes in. With the ports of one that has ended,
+    it comes back where it was.
     """
-    sockets = {name: _bound(socket_buffer_bytes) for name in ("tcp", "websocket", "http")}
+    ports = ports or {}
+    sockets = {name: _bound(socket_buffer_bytes, ports.get(name, 0)) for name in ("tcp", "websocket", "http")}
     try:
         async with open_engine(str(path / "data"), small_config(**changes)) as engine:
             served = Served(engine, Server(engine), {name: sock.getsockname()[1] for name, sock in sockets.items()})
@@ -120,14 +124,14 @@ async def serving(path: Path, *, socket_buffer_bytes: int = 0, **changes: Any) -
             sock.close()
 
 
-def _bound(buffer_bytes: int) -> socket.socket:
+def _bound(buffer_bytes: int, port: int) -> socket.socket:
     sock = socket.socket()
     if buffer_bytes:
         # What is accepted inherits them.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("127.0.0.1", 0))
+    sock.bind(("127.0.0.1", port))
     sock.listen()
     return sock
 

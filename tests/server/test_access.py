@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
+from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from journal.access.tokens import TokenHash
-from journal.access.users import Cost, PasswordHash, write_user
+from journal.access.users import Cost, PasswordHash, Users, write_user
 from journal.access_settings import QuotaTable
 from journal.client import open_client
 from journal.config import ServerConfig
-from journal.protocol import Op, decode_error, messages
-from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError
+from journal.protocol import Op, decode_error, encode, frames, messages
+from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError, RemoteProtocolError
+from journal.server import admission, stored_quotas
 from journal.server.guard import read
 from shards.model import Mode
+from tests.server.admin.test_api import admin
+from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.people import PASSWORD, TOKEN, guarded, rule, write_people
 from tests.server.serving import TIMEOUT_S, RawClient, Served, batch_of, serving, small_config
 
@@ -118,9 +126,37 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
         ("admin", "set_mode", "x", "ok"),
         ("admin", "trim", "x", "ok"),
         ("anna", "delete_shard", "x", "not_authorized"),
+        ("", "login", "admin", "authentication_failed"),
     ]
     assert all(line["peer"].startswith("127.0.0.1:") and line["time_us"] > 1_700_000_000_000_000 for line in lines)
     assert PASSWORD not in audit.read_text()
+
+
+async def test_a_token_ends_by_the_clock_also_when_that_runs_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was suspended, or its clock was set: what sleeps does not notice."""
+    monkeypatch.setattr(admission, "_LOOKED_AT_EVERY_S", 0.05)
+    people = write_people(tmp_path)
+    Path(people["access__tokens_file"]).write_text(TokenHash.of("robot", TOKEN, time.time() + 3600).format())
+    async with serving(tmp_path, **people) as served, served.client(token=TOKEN) as robot:
+        await robot.call(Op.PING)
+        really = time.time
+        monkeypatch.setattr(admission, "time", SimpleNamespace(time=lambda: really() + 3601))
+        assert "expired" in str(await told_at_the_end(robot))
+
+
+@pytest.mark.parametrize("body", [b"\x81\xa1x" + b"\x91" * 5000 + b"\xc0", b"\x81\xa4name\xa1\xff", b"\xc1"])
+async def test_an_act_whose_target_cannot_be_read_is_refused_and_recorded_as_well(tmp_path: Path, body: bytes) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with serving(tmp_path, access__audit_file=str(audit)) as served, served.client() as client:
+        correlation = client.next_correlation()
+        await client.send(frames.build(Op.DELETE_SHARD, correlation, body))
+        with pytest.raises(RemoteProtocolError, match="DELETE_SHARD request"):
+            await client.reply_to(Op.DELETE_SHARD, correlation)
+        await client.call(Op.PING)
+    line = json.loads(audit.read_text())
+    assert (line["act"], line["target"], line["outcome"]) == ("delete_shard", "", "protocol_error")
 
 
 async def test_a_moved_audit_log_begins_anew_and_loses_nothing(tmp_path: Path) -> None:
@@ -155,6 +191,44 @@ async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_lef
                     except QuotaExceededError:
                         await trio.sleep(0.01)
             await first.call(Op.PING)
+
+
+async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = trio.Event(), threading.Event()
+    really = Users.check
+
+    def check(users: Users, name: str, password: bytes) -> bool:
+        trio.from_thread.run_sync(begun.set)
+        assert goes_on.wait(TIMEOUT_S)
+        return really(users, name, password)
+
+    monkeypatch.setattr(Users, "check", check)
+    async with guarded(tmp_path, quotas=(QuotaTable(connections=1),)) as served:
+        credentials = {"user": "anna", "password": PASSWORD}
+        greeting = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "test", credentials)))
+        no_frame = bytes(12)
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream,
+            trio.open_nursery() as nursery,
+        ):
+            websocket = await wrap_client_stream(nursery, stream, "127.0.0.1", "/")
+            await websocket.send_message(greeting + no_frame)
+            with trio.fail_after(TIMEOUT_S):
+                await begun.wait()
+                # It has been told, and only the check is waited for, which nobody can stop.
+                await websocket.get_message()
+                await trio.testing.wait_all_tasks_blocked()
+                goes_on.set()
+                with suppress(ConnectionClosed):
+                    while True:
+                        await websocket.get_message()
+        with trio.fail_after(TIMEOUT_S):
+            while served.server.statistics.connections:
+                await trio.sleep(0.01)
+        async with served.client(user="anna", password=PASSWORD):
+            pass
 
 
 async def test_a_client_beyond_the_quota_comes_again_until_there_is_a_place(tmp_path: Path) -> None:
@@ -198,6 +272,18 @@ async def test_shards_beyond_the_quota_are_refused_also_many_at_once(tmp_path: P
         await anna.open(made[0])
         await anna.open("elsewhere")
         await bob.open("of/bob/0")
+
+
+async def test_the_place_of_a_deleted_shard_is_free_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_quotas, "_INTERVAL_S", 3600)
+    quota = QuotaTable(topics=("of/%u/#",), shards=2)
+    async with guarded(tmp_path, quotas=(quota,)) as served, served.client(user="anna", password=PASSWORD) as anna:
+        await anna.open("of/anna/kept")
+        for number in range(20):
+            await anna.open(f"of/anna/{number}")
+            with pytest.raises(QuotaExceededError):
+                await anna.open("of/anna/more")
+            await anna.call(Op.DELETE_SHARD, messages.NameRequest(f"of/anna/{number}"))
 
 
 async def test_bytes_beyond_the_quota_are_refused_until_there_is_room_and_others_are_not(tmp_path: Path) -> None:
@@ -249,3 +335,26 @@ async def test_who_is_over_its_rate_waits_and_nobody_else_does(tmp_path: Path) -
         for _ in range(3):
             await anna.fetch(handle, 0, max_bytes=100_000)
         assert trio.current_time() - started > 0.5, "what is read counts, too"
+
+
+async def test_who_was_not_let_in_is_recorded_and_counted_whichever_way_it_came(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with guarded(tmp_path, access__audit_file=str(audit)) as served:
+        for credentials in ({"user": "anna", "password": "guess"}, {"token": "guess"}, {"user": "typed-password"}, {}):
+            with pytest.raises(AuthenticationError):
+                async with served.client(**credentials):
+                    pass
+            async with talking(served, greet=False) as talker:
+                with pytest.raises(RefusedError, match="authentication_failed"):
+                    await talker.call("hello", client="test", credentials=credentials or None)
+        async with admin(served) as client:
+            for header in ({}, {"authorization": "Bearer guess"}, {"authorization": "Nonsense"}):
+                assert (await client.get("/shards", headers=header)).status_code == 401
+        assert served.server.statistics.errors == {"authentication_failed": 11}
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["act"], line["target"], line["outcome"]) for line in lines] == [
+        ("login", "anna" if at < 2 else "", "authentication_failed") for at in range(10)
+    ]
+    assert all(line["peer"].startswith("127.0.0.1:") for line in lines)
+    assert "guess" not in audit.read_text()
+    assert "typed-password" not in audit.read_text()

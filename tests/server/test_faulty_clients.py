@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import RemoteProtocolError, UnknownOperationError
 from journal.protocol.frames import HEADER, HELLO_MAX_FRAME_BYTES
 from shards.errors import FormatVersionError, StorageError
-from tests.server.serving import RawClient, Served, batch_of, serving
+from tests.server.serving import TIMEOUT_S, RawClient, Served, batch_of, serving
 
 HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "test")))
 
@@ -149,3 +150,29 @@ async def test_too_many_connections_are_turned_away(tmp_path: Path) -> None:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         async with served.client() as again:
             await again.call(Op.PING)
+
+
+@pytest.mark.parametrize("listener", ["tcp", "websocket"])
+async def test_strangers_that_say_nothing_make_room_for_who_says_hello(tmp_path: Path, listener: str) -> None:
+    """Otherwise whoever opens connections fast enough would keep everybody out, without knowing a password."""
+    async with serving(tmp_path, limits__max_connections=5) as served, AsyncExitStack() as stack:
+        known = [await stack.enter_async_context(served.client()) for _ in range(2)]
+        strangers = [
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", served.ports[listener]))
+            for _ in range(20)
+        ]
+        async with served.client() as late:
+            await late.call(Op.PING)
+        with trio.fail_after(TIMEOUT_S):
+            # The oldest are let go, the latest are not.
+            assert await closed(strangers[0])
+            for client in known:
+                await client.call(Op.PING)
+            assert served.server.statistics.connections <= 5
+
+
+async def closed(stream: trio.SocketStream) -> bool:
+    try:
+        return not await stream.receive_some(1)
+    except trio.BrokenResourceError:
+        return True

@@ -199,6 +199,12 @@ def test_prometheus_takes_the_rules() -> None:
 
 
 @needs_promtool
+def test_prometheus_takes_what_it_is_told_to_scrape() -> None:
+    """The files that it names are not here."""
+    promtool("check", "config", "--syntax-only", str(RULES.parent / "scrape.yml"))
+
+
+@needs_promtool
 def test_rules_fire_when_they_should_and_not_when_a_node_is_well() -> None:
     promtool("test", "rules", str(RULES_TEST))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,49 +121,42 @@ async def test_a_newer_epoch_may_be_used_over_an_older_connection(tmp_path: Path
 @pytest.mark.parametrize("config", [FILE, MEMORY], ids=["file", "memory"])
 async def test_a_mode_switch_under_load_loses_and_reorders_nothing(tmp_path: Path, config: object) -> None:
     """Two connections write while a third switches to and fro; offsets and each writer's order stay whole."""
-    count, writers = 3000, 2
+    writers, least_switches, most_under_way = 2, 6, 200
     async with serving(tmp_path) as served, served.client() as switcher:
         handle = await switcher.open("a", config)  # type: ignore[arg-type]
-        finished = 0
+        counts = [0] * writers
+        finished = switches = 0
 
         async def write(writer: int) -> None:
             nonlocal finished
             async with served.client() as client:
                 handle = await client.open("a")
-                correlations: list[int] = []
                 offsets: list[int] = []
 
-                def parts() -> Iterator[bytes]:
-                    for number in range(count):
-                        correlations.append(client.next_correlation())
-                        yield frames.build_append(correlations[-1], handle, batch_of(b"%d %d" % (writer, number)))
-
-                async with trio.open_nursery() as nursery:
-
-                    async def send() -> None:
-                        whole = list(parts())
-                        for start in range(0, count, 50):
-                            await client.send(*whole[start : start + 50])
-                            await trio.lowlevel.checkpoint()
-
-                    nursery.start_soon(send)
-                    while len(offsets) < count:
+                async def take_acks(*, but: int) -> None:
+                    while counts[writer] - len(offsets) > but:
                         frame = await client.receive()
                         assert frame.op == Op.APPENDED, frame
                         offsets.extend(ack.base_offset for ack in acks_in(frame))
+
+                while counts[writer] < 3000 or switches < least_switches:
+                    numbers = range(counts[writer], counts[writer] + 50)
+                    batches = [batch_of(b"%d %d" % (writer, number)) for number in numbers]
+                    await client.send(*(frames.build_append(client.next_correlation(), handle, it) for it in batches))
+                    counts[writer] = numbers.stop
+                    await take_acks(but=most_under_way)
+                await take_acks(but=0)
                 assert offsets == sorted(set(offsets))
             finished += 1
 
         async with trio.open_nursery() as nursery:
             for writer in range(writers):
                 nursery.start_soon(write, writer)
-            switches = 0
             while finished < writers:
                 mode = Mode.MEMORY if switches % 2 else Mode.FILE
                 await switcher.call(Op.SET_MODE, messages.SetModeRequest("a", mode))
                 switches += 1
-        assert switches > 4
         values = [value.split() for value in await switcher.read_values(handle)]
-        assert len(values) == count * writers
+        assert len(values) == sum(counts)
         for writer in range(writers):
-            assert [int(number) for who, number in values if int(who) == writer] == list(range(count))
+            assert [int(number) for who, number in values if int(who) == writer] == list(range(counts[writer]))

@@ -15,13 +15,13 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-import journal.server.server as server_module
+import journal.server.process as process_module
 from journal.config import ListenConfig, ServerConfig
 from journal.engine import Engine, open_engine
 from journal.observing.pulse import Pulse
 from journal.server.http import Front
+from journal.server.process import run_server
 from journal.server.readiness import PATIENCE_S, why_not_ready
-from journal.server.server import run_server
 from shards.errors import DiskFullError
 from tests.server.serving import Served, serving, small_config
 
@@ -136,16 +136,16 @@ async def test_a_server_says_that_it_is_recovering_and_that_it_is_stopping(
             with trio.CancelScope(shield=True):
                 await may_close.wait()
 
-    monkeypatch.setattr(server_module, "open_engine", slow_engine)
+    monkeypatch.setattr(process_module, "open_engine", slow_engine)
     bound: dict[str, int] = {}
-    real_bind = server_module.bind
+    real_bind = process_module.bind
 
     def bind(*args: object, **options: object) -> object:
         sockets = real_bind(*args, **options)  # type: ignore[arg-type]
         bound.update({name: sock.getsockname()[1] for name, sock in sockets.items()})
         return sockets
 
-    monkeypatch.setattr(server_module, "bind", bind)
+    monkeypatch.setattr(process_module, "bind", bind)
     listen = ListenConfig(tcp="127.0.0.1:0", websocket="", http="127.0.0.1:0")
     config = attrs.evolve(small_config(), listen=listen)
     with trio.fail_after(20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -68,8 +69,8 @@ class Process:
 
 
 @contextmanager
-def served(path: Path, settings: dict[str, object]) -> Iterator[Process]:
-    sections: dict[str, list[str]] = {"listen": ['tcp = "127.0.0.1:0"', 'websocket = ""', 'http = ""']}
+def served(path: Path, settings: dict[str, object], tcp: str = "127.0.0.1:0") -> Iterator[Process]:
+    sections: dict[str, list[str]] = {"listen": [f'tcp = "{tcp}"', 'websocket = ""', 'http = ""']}
     for name, value in settings.items():
         section, _, key = name.partition("__")
         sections.setdefault(section, []).append(f'{key} = "{value}"')
@@ -117,11 +118,19 @@ def test_commands_reach_a_server_with_tls_and_users_and_no_secret_shows(tmp_path
             journal("shard", "list", "--server", by_token, JOURNAL_TOKEN=EXPIRED_TOKEN),
             journal("shard", "list", "--server", by_token, JOURNAL_TOKEN=""),
             journal("shard", "list", "--server", f"journals://anna@{server.address}", JOURNAL_PASSWORD=PASSWORD),
+            journal("shard", "list", "--server", f"anna@{server.address}", JOURNAL_PASSWORD=PASSWORD),
             journal("shard", "list", "--debug", "--server", url, JOURNAL_PASSWORD="guess-of-eve"),
         ]
         for one, expected in zip(
             told,
-            ["wrong user name", "expired at 2001", "no credentials", "not to be trusted", "wrong user name"],
+            [
+                "wrong user name",
+                "expired at 2001",
+                "no credentials",
+                "not to be trusted",
+                "connect with journals://",
+                "wrong user name",
+            ],
             strict=True,
         ):
             assert one.returncode != 0
@@ -157,7 +166,20 @@ def test_sighup_changes_who_may_and_what_is_wrong_changes_nothing(tmp_path: Path
         config.write_text(config.read_text() + '\n[[access.rules]]\npermission = "deny"\ntopics = "#"\n')
         server.reload(expect="reloaded")
         assert not may("carl", "new")
-        assert [line.count('"outcome":"ok"') for line in (tmp_path / "audit").read_text().splitlines()] == [0, 1, 1]
+        lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+        reloads = [line["outcome"] == "ok" for line in lines if line["act"] == "reload"]
+        assert reloads == [False, True, True]
+
+
+def test_sighup_does_not_open_to_strangers_what_is_listened_on_until_the_next_start(tmp_path: Path) -> None:
+    """The new settings are fine for the next start, which would listen elsewhere."""
+    with served(tmp_path, write_people(tmp_path), tcp="0.0.0.0:0") as server:
+        config = tmp_path / "journal.toml"
+        config.write_text('[listen]\ntcp = "127.0.0.1:0"\nwebsocket = ""\nhttp = ""\n')
+        server.reload(expect="everything stays as it was")
+        assert "is open to strangers" in server.log
+        port = server.address.rpartition(":")[2]
+        assert journal("shard", "list", "--server", f"127.0.0.1:{port}").returncode != 0
 
 
 @pytest.mark.parametrize("arguments", [["--listen", "0.0.0.0:0"], ["--set", "listen.http=[::]:0"]])

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, RemoteProtocolError, UnknownHandleError
-from shards.errors import StorageError
+from shards.errors import StorageError, UnknownProducerError
 from shards.model import Mode
 from tests.server.people import EXPIRED_TOKEN, PASSWORD, TOKEN, guarded, rule
 from tests.server.serving import FILE, RawClient, Served, batch_of
@@ -271,6 +271,31 @@ async def test_nobody_fences_the_producer_of_another(tmp_path: Path) -> None:
         again = await anna.call(Op.PRODUCER_OPEN, request)
         assert other.producer_id != first.producer_id == again.producer_id
         assert again.epoch == first.epoch + 1
+
+
+async def test_nobody_sends_as_the_producer_of_another(tmp_path: Path) -> None:
+    """Ids are small numbers that anybody can guess, and a batch says itself whose it is."""
+    async with (
+        guarded(tmp_path, rule("#")) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+    ):
+        identity = await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("gateway"))
+        shared, own = await anna.open("shared"), await bob.open("own")
+
+        def sent_as_anna(sequence: int, value: bytes) -> bytes:
+            return batch_of(value, producer_id=identity.producer_id, producer_epoch=identity.epoch, sequence=sequence)
+
+        await anna.append(shared, sent_as_anna(0, b"0"))
+        for handle in (await bob.open("shared"), own):
+            with pytest.raises(UnknownProducerError, match="was never opened"):
+                await bob.append(handle, sent_as_anna(1, b"forged"))
+        # Neither fenced nor taken for a repetition.
+        assert not (await anna.append(shared, sent_as_anna(1, b"1"))).is_duplicate
+        assert await anna.read_values(shared) == [b"0", b"1"]
+        # She herself goes on over another connection.
+        async with served.client(user="anna", password=PASSWORD) as again:
+            await again.append(await again.open("shared"), sent_as_anna(2, b"2"))
 
 
 async def test_who_gives_nothing_gets_in_where_that_is_said(tmp_path: Path) -> None:

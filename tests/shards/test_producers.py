@@ -39,6 +39,20 @@ def test_an_id_that_nobody_opened_is_refused() -> None:
         Producers(MemoryStore()).epoch(9)
 
 
+def test_an_id_belongs_to_its_name_and_one_without_a_name_to_nobody() -> None:
+    store, mutations = MemoryStore(), Mutations()
+    Producers(store).fold_open(mutations, "anna:bridge-\u00fc", 7, 1)
+    # As a program wrote it that did not store names.
+    mutations.put(Family.PRODUCERS, b"i" + (8).to_bytes(8, "big"), bytes(3) + b"\x01")
+    store.write(mutations)
+    producers = Producers(store)
+    producers.check_name_begins(7, "anna:")
+    assert producers.epoch(8) == 1
+    for producer_id, beginning in ((7, "ann:"), (7, "bob:"), (8, "anna:"), (9, "anna:")):
+        with pytest.raises(UnknownProducerError, match=f"producer id {producer_id} was never opened"):
+            producers.check_name_begins(producer_id, beginning)
+
+
 def test_ids_beyond_what_is_remembered_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers_module, "_MOST_CACHED", 2)
     store = MemoryStore()
@@ -64,5 +78,5 @@ def test_a_damaged_record_is_an_error_of_ours() -> None:
         producers.get("short")
     with pytest.raises(FormatVersionError, match="reads format 1"):
         producers.get("newer")
-    with pytest.raises(CorruptionError, match="1 bytes, expected 4"):
+    with pytest.raises(CorruptionError, match="1 bytes, expected at least 4"):
         producers.epoch(7)

@@ -199,7 +199,9 @@ async def test_a_user_without_the_rights_is_told_which(stage: RedisStage) -> Non
 
 
 async def test_a_node_of_a_cluster_that_has_not_the_key_is_out(tmp_path: Path) -> None:
-    async with redis_server(tmp_path, ["--cluster-enabled", "yes"]) as server:
+    # The port of its bus would lie among those that connections take theirs from: with bad luck it is taken.
+    cluster = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+    async with redis_server(tmp_path, cluster) as server:
         settings = RedisSettings(f"redis://{HOST}:{server.port}", "rows", user=USER, password=PASSWORD)
         async with find_kind("redis").open(settings, SinkContext("b", "queue-1", ("n",), 1)) as sink:
             with pytest.raises(SinkUnavailableError, match="slot"):

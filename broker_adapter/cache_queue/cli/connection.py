@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 from cyclopts import Parameter
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.opening import ENGINES, open_adapter
-from command_line.boundary import CommandError
-
-if TYPE_CHECKING:
-    import trio
-
-    from journal.client.transport import Transport
+from command_line.unreached import FIRST_WITHIN_S, unreached
 
 StoreOption: TypeAlias = Annotated[
     str,
@@ -29,7 +24,7 @@ StoreOption: TypeAlias = Annotated[
 DEFAULT_SERVER: Final = "127.0.0.1:7420"
 """As of the other `journal` commands."""
 
-_SERVED: Final = ("journal", "journal+ws")
+_SERVED: Final = ("journal", "journals", "journal+ws", "journal+wss")
 _PATIENCE_S: Final = 30.0
 
 _T = TypeVar("_T")
@@ -60,32 +55,22 @@ async def connect(server: str) -> AsyncIterator[StorageAdapter]:
 async def _connect_to_server(server: str) -> AsyncIterator[StorageAdapter]:
     from broker_adapter.engines.journal import JournalAdapter
     from journal.client import open_client
-    from journal.client.address import Address
-    from journal.client.transport import open_transport
     from journal.protocol.errors import ConnectionLostError
 
-    address = Address.parse(server)
-    was_connected = False
-
-    async def connect_once(nursery: trio.Nursery) -> Transport:
-        nonlocal was_connected
-        try:
-            transport = await open_transport(address, nursery)
-        except ConnectionLostError as error:
-            if was_connected:
-                raise
-            raise CommandError(
-                f"no server answers at {server}; start one with `journal serve --data DIR`, "
-                "or name it with --server HOST:PORT"
-            ) from error
-        was_connected = True
-        return transport
-
-    async with (
-        open_client(server, name="journal command line", connect=connect_once, give_up_after_s=_PATIENCE_S) as client,
-        JournalAdapter(client) as adapter,
-    ):
-        yield adapter
+    stands = False
+    try:
+        async with (
+            open_client(
+                server, name="journal command line", give_up_after_s=_PATIENCE_S, first_within_s=FIRST_WITHIN_S
+            ) as client,
+            JournalAdapter(client) as adapter,
+        ):
+            stands = True
+            yield adapter
+    except ConnectionLostError as error:
+        if stands:
+            raise
+        raise unreached(server, error) from error
 
 
 def ask(server: str, question: Callable[[StorageAdapter], Awaitable[_T]]) -> _T:

@@ -5,8 +5,6 @@ What the endpoints do is `journal.server.admin.endpoints`; how errors look, `jou
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
@@ -19,14 +17,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from journal.access.principal import Principal
-from journal.access.quotas import Meter
 from journal.origins import Origins
-from journal.protocol.errors import AuthenticationError, ShuttingDownError
+from journal.protocol.errors import ShuttingDownError
 from journal.server.admin import forms
 from journal.server.admin.endpoints import ENDPOINTS, PREFIX, Administered, Endpoint
 from journal.server.admin.openapi import DOCUMENT_PATH, openapi_document
 from journal.server.admin.problems import (
+    ANSWER_HEADERS,
     BodyTimeoutError,
     BodyTooLargeError,
     MethodNotAllowedError,
@@ -36,6 +33,7 @@ from journal.server.admin.problems import (
     problem_response,
 )
 from journal.server.admission import Admission
+from journal.server.http_asker import asker_of, peer_of
 from journal.server.shard_operations import Asker
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError, StorageError
@@ -65,14 +63,6 @@ class Administration:
     version: str
     is_stopping: Callable[[], bool]
     report: Callable[[Exception, int], None]
-
-
-@attrs.frozen(slots=True)
-class HttpAsker:
-    """Who sent one request."""
-
-    principal: Principal
-    meter: Meter | None
 
 
 def admin_routes(administration: Administration) -> list[BaseRoute]:
@@ -132,11 +122,8 @@ class _Resource:
     async def _carry_out(self, endpoint: Endpoint, request: Request) -> Response:
         if self._administration.is_stopping():
             raise ShuttingDownError("the server is stopping; ask again when it is back")
-        admission, peer = self._administration.admission, _peer(request)
-        asker = HttpAsker(*await admission.identify(_credentials(request), peer))
-        if asker.meter is not None:
-            await asker.meter.wait()
-            asker.meter.spend(1, 0)
+        admission = self._administration.admission
+        asker = await asker_of(request, admission)
         query = _query(endpoint.query, request)
         body = None if endpoint.body is None else _decode(endpoint.body, await _body(request))
         outcome = "internal_error"
@@ -153,13 +140,17 @@ class _Resource:
             if endpoint.changes:
                 target = _target(query, body)
                 admission.record(
-                    principal=asker.principal.name, peer=peer, act=endpoint.name, target=target, outcome=outcome
+                    principal=asker.principal.name,
+                    peer=peer_of(request),
+                    act=endpoint.name,
+                    target=target,
+                    outcome=outcome,
                 )
         return Response(
             b"" if endpoint.result is None else msgspec.json.encode(result),
             status_code=endpoint.status,
             media_type=None if endpoint.result is None else "application/json",
-            headers={"Cache-Control": "no-store"},
+            headers=ANSWER_HEADERS,
         )
 
     def _check_page(self, request: Request) -> None:
@@ -173,28 +164,6 @@ class _Resource:
             raise OriginRefusedError(
                 f"the name {host!a} may be anybody's; ask by address, or list its origin in listen.websocket_origins"
             )
-
-
-def _peer(request: Request) -> str:
-    client = request.client
-    return "" if client is None else f"{client.host}:{client.port}"
-
-
-def _credentials(request: Request) -> dict[str, str] | None:
-    header = request.headers.get("authorization")
-    if header is None:
-        return None
-    scheme, _, value = header.partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return {"token": value.strip()}
-    if scheme.lower() == "basic":
-        try:
-            user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            colon = ""
-        if colon:
-            return {"user": user, "password": password}
-    raise AuthenticationError("the Authorization header is neither a Bearer token nor Basic credentials")
 
 
 def _query(form: type[forms.Form], request: Request) -> forms.Form:

@@ -24,7 +24,7 @@ ShardName: TypeAlias = Annotated[
 ]
 CursorName: TypeAlias = Annotated[str, Meta(description="Name of a cursor. 1 to 255 bytes of UTF-8.")]
 Filter: TypeAlias = Annotated[str, Meta(description="An MQTT topic filter: `+` for one level, `#` for all below.")]
-Limit: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, description="Most that one page holds.")]
+Limit: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, description="Most that one page holds; none holds over 1,000.")]
 
 
 class Form(Struct, frozen=True, forbid_unknown_fields=True):

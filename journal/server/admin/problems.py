@@ -13,6 +13,8 @@ from journal.server.admin.forms import Problem
 from shards.errors import StorageError
 
 PROBLEM_TYPE: Final = "application/problem+json"
+ANSWER_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""Of every answer: it holds what the asker may see, and names that are anybody's."""
 
 _STATUS: Final[dict[str, HTTPStatus]] = {
     "invalid_request": HTTPStatus.BAD_REQUEST,
@@ -97,7 +99,7 @@ def problem_of(error: BaseException) -> Problem:
 def problem_response(error: BaseException, headers: dict[str, str] | None = None) -> Response:
     """The answer to a request that was not carried out."""
     problem = problem_of(error)
-    sent = dict(headers or {})
+    sent = {**ANSWER_HEADERS, **(headers or {})}
     if problem.status == HTTPStatus.UNAUTHORIZED:
         sent["WWW-Authenticate"] = 'Bearer realm="journal", Basic realm="journal", charset="UTF-8"'
     if problem.retriable and problem.status >= HTTPStatus.TOO_MANY_REQUESTS:

@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from journal.access.principal import EVERYBODY, Principal
+from journal.access.principal import EVERYBODY, Principal, SentAway
 from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.protocol.errors import RemoteProtocolError
@@ -50,9 +50,11 @@ class Operations(Protocol):
 
     Attributes:
         opener: Opens batches.
+        converting: What is converted off the loop keeps to it, for all connections together.
     """
 
     opener: Opener
+    converting: trio.CapacityLimiter
 
     async def handle(self, connection: JsonConnection, request: AnyRequest) -> object:
         """Carry it out; gives the result, or `Later`."""
@@ -112,6 +114,7 @@ class JsonConnection:
         *,
         peer: str,
         certificate_name: str = "",
+        on_greeted: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
         self.peer = peer
@@ -132,6 +135,7 @@ class JsonConnection:
         self.receiving = trio.CancelScope()
         self._operations = operations
         self._report = report
+        self._on_greeted = on_greeted
         self._requests = 0
         self._progress = trio.lowlevel.ParkingLot()
         self._was_refused = False
@@ -142,6 +146,7 @@ class JsonConnection:
         self.client = client
         self.principal = principal
         self.meter = self.pushing.meter = meter
+        self._on_greeted()
 
     def renew(self, principal: Principal) -> None:
         """Go on as the same principal with other rights."""
@@ -149,7 +154,12 @@ class JsonConnection:
 
     def revoke(self, error: StorageError) -> None:
         """The client may stay no longer: tell it why, and end the connection."""
+        if self.refusal is not None:
+            return
         self.refusal = error
+        # The connection ends when it has been told; until then it gets nothing of what comes.
+        self.renew(SentAway(self.principal.name))
+        self.pushing.close()
         self.tell(error)
         self.receiving.cancel()
 
@@ -210,7 +220,7 @@ class JsonConnection:
             raise BadRequestError("a binary message; this sub-protocol speaks JSON in text messages", None)
         if len(message) <= _ON_THE_LOOP_CHARACTERS:
             return decode_request(message)
-        return await trio.to_thread.run_sync(decode_request, message)
+        return await trio.to_thread.run_sync(decode_request, message, limiter=self._operations.converting)
 
     async def _finish(self, request_id: RequestId | None, result: Awaitable[object]) -> None:
         try:

@@ -39,6 +39,7 @@ class JsonOperations:
 
     Attributes:
         opener: Opens the batches that they read.
+        converting: Bounds how much of what they send is converted at the same time.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class JsonOperations:
         server_name: str,
     ) -> None:
         self.opener = Opener(engine)
+        # Each thread that converts takes the interpreter from everybody else.
+        self.converting = trio.CapacityLimiter(1)
         self._engine = engine
         self._shards = shards
         self._admission = admission
@@ -105,7 +108,7 @@ class JsonOperations:
         if connection.meter is not None:
             connection.meter.check_room(shard.name)
         if len(request.records) > _ON_THE_LOOP_RECORDS:
-            batch = await trio.to_thread.run_sync(encode_batch, request, engine.now_us())
+            batch = await trio.to_thread.run_sync(encode_batch, request, engine.now_us(), limiter=self.converting)
         else:
             batch = encode_batch(request, engine.now_us())
         waiter = AckWaiter()
@@ -148,6 +151,8 @@ class JsonOperations:
         output = connection.output
         await output.reserve(max_bytes)
         try:
+            # It may have waited for long.
+            require(connection.principal, shard.name, Action.READ)
             # What is small as a batch may be large as JSON: no more is taken than the first page most likely needs.
             extent = await reader.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
             push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)

@@ -31,6 +31,24 @@ async def connect(served: Serving, client_id: str, user: str) -> Client:
     return client
 
 
+async def test_changed_rules_hold_for_the_next_publish_to_a_topic_that_was_published_to_before() -> None:
+    access = access_control()
+    async with serving(access=access) as served:
+        anna = await connect(served, "c", "anna")
+        topics, before = ("anna/x", "open/x", "bob/x"), access.rules
+        refused = ReasonCode.NOT_AUTHORIZED
+
+        async def refusals() -> list[bool]:
+            return [await anna.publish(topic, b"x", qos=1) == refused for topic in topics]
+
+        assert await refusals() == [False, False, True]
+        access.rules = AccessRules([AccessRule(True, ("open/#", "bob/#"))], default=False)
+        assert await refusals() == [True, False, False]
+        access.rules = before
+        assert await refusals() == [False, False, True]
+        await anna.leave()
+
+
 async def next_publish(client: Client) -> Publish:
     """The next message; what is released before it, as it is not to be sent again, is let go."""
     while not isinstance(packet := await client.receive(), Publish):

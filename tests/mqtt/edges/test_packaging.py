@@ -27,9 +27,22 @@ def closure(extra: str) -> set[str]:
     return needed
 
 
-def test_the_image_of_the_server_has_all_that_the_broker_needs() -> None:
+def locked(name: str) -> set[str]:
+    """What a lock file pins, as ``name==version``."""
+    return set(re.findall(r"^([\w.-]+==[\w.!+-]+)", (REPOSITORY / "requirements" / name).read_text(), re.MULTILINE))
+
+
+def test_the_image_has_all_that_the_server_the_broker_and_every_sink_need() -> None:
     assert closure("broker") <= closure("server")
-    assert "requirements/server.lock" in (REPOSITORY / "Dockerfile").read_text()
+    assert "requirements/image.lock" in (REPOSITORY / "Dockerfile").read_text()
+    pinned = {pin.partition("==")[0] for pin in locked("image.lock")}
+    needed = {re.split(r"[\[><=~ ]", requirement)[0] for requirement in closure("server") | closure("sinks")}
+    assert {"coredis", "httpx", "psycopg"} <= needed <= pinned
+    assert "psycopg-binary" in pinned, "there is no library of PostgreSQL in the image that it could use"
+
+
+def test_what_is_tested_is_what_the_image_has() -> None:
+    assert locked("server.lock") <= locked("image.lock") <= locked("dev.lock")
 
 
 def test_a_broker_with_a_remote_store_needs_no_database_and_no_web_framework() -> None:

@@ -24,6 +24,15 @@ async def admin(served: Served, **headers: str) -> AsyncIterator[httpx.AsyncClie
         yield client
 
 
+async def test_answers_are_kept_by_nobody_and_never_taken_for_a_page(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, admin(served) as client:
+        for path, status in (("/node", 200), ("/shards", 200), ("/shard?name=<script>", 404), ("/nothing", 404)):
+            answer = await client.get(path)
+            assert answer.status_code == status
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 async def test_a_shard_from_its_creation_to_its_end(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, admin(served) as client, talking(served) as talker:
         name = "plant/../1 ä?&"

@@ -13,10 +13,11 @@ import pytest
 
 from journal.access_settings import QuotaTable
 from journal.server.admin.endpoints import ENDPOINTS
+from shards.errors import StorageFailedError
 from tests.server.admin.test_api import admin
 from tests.server.json_protocol.talking import talking
 from tests.server.people import EXPIRED_TOKEN, PASSWORD, TOKEN, guarded, rule
-from tests.server.serving import Served
+from tests.server.serving import Served, serving
 
 RULES: Final = (
     rule("elsewhere/#", principal="anna"),
@@ -143,3 +144,61 @@ async def test_the_quota_of_shards_holds_here_too(tmp_path: Path) -> None:
             assert refused.headers["retry-after"] == "1"
         async with admin(served, authorization=ADMIN) as client:
             assert (await client.post("/shards", json={"name": "plant/2"})).status_code == 201
+
+
+# Health and metrics
+
+OBSERVERS: Final[list[tuple[str, str | None, int]]] = [
+    ("nothing", None, 401),
+    ("a wrong password", basic("admin", "guess"), 401),
+    ("an expired token", f"Bearer {EXPIRED_TOKEN}", 401),
+    ("no credentials that are known here", "Digest x", 401),
+    ("a right elsewhere", basic("anna", PASSWORD), 403),
+    ("the right to look at metrics", basic("bob", PASSWORD), 200),
+    ("the right to read everything", f"Bearer {TOKEN}", 200),
+    ("every right", ADMIN, 200),
+]
+
+
+@pytest.mark.parametrize(
+    ("credentials", "status"), [pytest.param(given, status, id=name) for name, given, status in OBSERVERS]
+)
+async def test_metrics_and_reasons_are_for_those_who_may_look_and_health_is_for_all(
+    tmp_path: Path, credentials: str | None, status: int
+) -> None:
+    headers = {} if credentials is None else {"authorization": credentials}
+    rules = (*RULES, rule("$metrics", principal="bob", actions=("read",)))
+    async with guarded(tmp_path, *rules) as served, admin(served, **headers) as client:
+        base = f"http://127.0.0.1:{served.ports['http']}"
+        page = await client.get(f"{base}/metrics")
+        assert page.status_code == status
+        assert ("journal_appends_total" in page.text) is (status == 200)
+        assert ("www-authenticate" in page.headers) is (status == 401)
+        assert (await client.get(f"{base}/livez")).text == "ok\n"
+        assert (await client.get(f"{base}/readyz")).text == "ready\n"
+        served.engine.committer.failure = StorageFailedError("fsync of /secret/journal failed")
+        ready = await client.get(f"{base}/readyz")
+        assert ready.status_code == 503
+        assert ("/secret/journal" in ready.text) is (status == 200)
+        served.engine.committer.failure = None
+
+
+async def test_who_asks_whether_the_server_is_ready_is_no_refused_login(tmp_path: Path) -> None:
+    """A probe that gives nothing comes every few seconds, and must neither fill the audit log nor be slowed down."""
+    audit = tmp_path / "audit.jsonl"
+    async with plant(tmp_path, access__audit_file=str(audit)) as served, admin(served) as client:
+        before = audit.read_text()
+        served.engine.committer.failure = StorageFailedError("broken")
+        assert (await client.get(f"http://127.0.0.1:{served.ports['http']}/readyz")).status_code == 503
+        served.engine.committer.failure = None
+        assert audit.read_text() == before
+        assert not served.server.statistics.errors
+
+
+async def test_where_nobody_is_asked_everybody_may_look(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, admin(served) as client:
+        base = f"http://127.0.0.1:{served.ports['http']}"
+        assert (await client.get(f"{base}/metrics")).status_code == 200
+        served.engine.committer.failure = StorageFailedError("broken")
+        assert "broken" in (await client.get(f"{base}/readyz")).text
+        served.engine.committer.failure = None

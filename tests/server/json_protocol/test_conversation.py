@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio_websocket import ConnectionRejected
 
+from journal.server.json_protocol import connection, operations
 from shards.batch import encode
 from shards.compression import Codec
 from shards.record import Record
@@ -262,3 +266,36 @@ async def test_expired_records_are_not_shown(tmp_path: Path) -> None:
         found = await talker.call("read", shard="a")
         assert [record["value"] for record in found["records"]] == ["new"]
         assert found["next_offset"] == 2
+
+
+async def test_large_messages_of_many_clients_are_converted_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread that converts takes the interpreter from everybody else, and a thread from the disk."""
+    running = most = 0
+
+    def watched(convert: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            time.sleep(0.02)
+            try:
+                return convert(*arguments)
+            finally:
+                running -= 1
+
+        return run
+
+    monkeypatch.setattr(connection, "decode_request", watched(connection.decode_request))
+    monkeypatch.setattr(operations, "encode_batch", watched(operations.encode_batch))
+    async with serving(tmp_path) as served, trio.open_nursery() as nursery:
+
+        async def append(number: int) -> None:
+            async with talking(served) as talker:
+                done = await talker.append(f"shard/{number}", *["x" * 40] * 2000, create={})
+                assert done["base_offset"] == 0
+
+        for number in range(6):
+            nursery.start_soon(append, number)
+    assert most == 1

@@ -1,0 +1,40 @@
+// How fast counters grow: the last samples of each, and the rates between them. Nothing here touches the page.
+
+/** A minute, where a view asks every two seconds. */
+export const SAMPLES = 30;
+
+export class Rates {
+  #series = new Map();
+
+  /** A counter was read; one that went back (a new shard of the same name) begins anew. */
+  add(name, value, atMs) {
+    let series = this.#series.get(name);
+    if (series === undefined || value < series.value) {
+      series = { value, atMs, rates: [] };
+      this.#series.set(name, series);
+      return;
+    }
+    const seconds = (atMs - series.atMs) / 1000;
+    if (seconds <= 0) return;
+    series.rates.push((value - series.value) / seconds);
+    if (series.rates.length > SAMPLES) series.rates.shift();
+    series.value = value;
+    series.atMs = atMs;
+  }
+
+  /** Rates a second, oldest first. */
+  of(name) {
+    return this.#series.get(name)?.rates ?? [];
+  }
+
+  /** Mean of the newest three, null before there are two samples. */
+  now(name) {
+    const newest = this.of(name).slice(-3);
+    return newest.length ? newest.reduce((sum, each) => sum + each, 0) / newest.length : null;
+  }
+
+  /** Forget every counter that is not among these. */
+  keep(names) {
+    for (const name of this.#series.keys()) if (!names.has(name)) this.#series.delete(name);
+  }
+}

@@ -1,0 +1,143 @@
+"""One run of the server's program: its settings, its sockets, the recovery, and the signals until it stops.
+
+What is served, and to whom, is `journal.server.server`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from journal.config import ServerConfig
+from journal.engine import open_engine
+from journal.listening import bind, listens_at, reached_at
+from journal.log import configure_log
+from journal.server.guard import Guard, check_reload, missing_protection, read, unread_changes
+from journal.server.http import Front, serve_http
+from journal.server.http_connections import Encryption
+from journal.server.server import Server
+from journal.server.statistics import ServerStatistics
+from journal.settings import ConfigurationError
+
+_SWITCH_INTERVAL_S = 0.001
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+
+
+async def run_server(
+    config: ServerConfig,
+    path: str,
+    read_again: Callable[[], ServerConfig] | None = None,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve a data directory until SIGTERM or SIGINT; reports its addresses once it accepts.
+
+    Args:
+        config: The settings.
+        path: The data directory.
+        read_again: Gives the settings anew, at SIGHUP; without it they stay, and only the files they name are read.
+        task_status: Gets the addresses.
+
+    Raises:
+        ConfigurationError: A file that the settings name cannot be used.
+        DataDirectoryError: The directory is in use or cannot be used.
+        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        OSError: An address cannot be listened on.
+    """
+    log_limit = configure_log(config.log)
+    # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    guard = Guard(config)
+    if warning := missing_protection(config):
+        log.warning(warning)
+    sockets = bind(config.listen.addresses(), main="tcp")
+    addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
+    signals = _Signals(config, read_again or (lambda: config), guard)
+    stopping = signals.stopping
+    try:
+        async with trio.open_nursery() as nursery:
+            # Signals are taken and health is told from before the start until after the last checkpoint, which a
+            # second signal must not cut.
+            await nursery.start(signals.take)
+            nursery.start_soon(log_limit.keep_telling)
+            front, statistics = Front(stopping.is_set), ServerStatistics()
+            if "http" in sockets:
+                encryption = Encryption(guard.current_tls, config.limits.hello_timeout_s, statistics)
+                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), encryption)
+            async with open_engine(path, config) as engine:
+                recovery = engine.recovery
+                log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
+                for damage in recovery.damages:
+                    log.error("shard stopped", damage=damage)
+                server = signals.server = Server(engine, stopping, guard, statistics)
+                front.app = server.make_app(sockets)
+                async with trio.open_nursery() as serving:
+                    await serving.start(server.run, {name: sock for name, sock in sockets.items() if name != "http"})
+                    tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
+                    await trio.to_thread.run_sync(engine.announce, tcp)
+                    server.addresses = addresses
+                    task_status.started(addresses)
+            log.info("stopped")
+            nursery.cancel_scope.cancel()
+    finally:
+        log_limit.tell(also_unfinished=True)
+        for sock in sockets.values():
+            sock.close()
+        guard.refused_logins.tell(also_unfinished=True)
+        guard.audit.close()
+
+
+class _Signals:
+    """What the process is told from outside: to stop, and to read again what may change while it runs."""
+
+    def __init__(self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Guard) -> None:
+        self.stopping = trio.Event()
+        self.server: Server | None = None
+        self._config = config
+        self._read_again = read_again
+        self._guard = guard
+
+    async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Take signals until cancelled."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    await self._reload()
+                    continue
+                log.info(
+                    "already stopping" if self.stopping.is_set() else "stopping", signal=signal.Signals(number).name
+                )
+                self.stopping.set()
+
+    async def _reload(self) -> None:
+        """If any of it is wrong, all stays as it is."""
+        try:
+            config = self._read_again()
+            check_reload(self._config, config)
+            readable = await trio.to_thread.run_sync(read, config)
+            self._guard.audit.reopen()
+        except ConfigurationError as error:
+            log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
+            self._guard.audit.write(principal="", peer="", act="reload", target="", outcome=error.code)
+            return
+        if self.server is None:
+            self._guard.take_over(readable)
+        else:
+            self.server.take_over(readable)
+        known = readable.known
+        log.info(
+            "reloaded",
+            users=0 if known.users is None else len(known.users),
+            tokens=0 if known.tokens is None else len(known.tokens),
+            rules=len(config.access.rules),
+            certificates=readable.tls is not None,
+        )
+        self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
+        if changed := unread_changes(self._config, config):
+            log.warning("changed settings that hold only after a restart", sections=changed)

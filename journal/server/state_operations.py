@@ -1,0 +1,136 @@
+"""What each request about cursors, state and producers does: what clients keep beside their records.
+
+COMMIT is here, too, which changes records and state in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from journal.access.principal import Action, require
+from journal.atomic_changes import Delete, Put
+from journal.engine import Engine
+from journal.protocol import messages
+from journal.protocol.frames import Op, build
+from journal.protocol.messages import decode_request, encode
+from journal.server.admission import scan_target, state_target
+from journal.server.connection import Connection, RequestHandler
+from journal.server.shard_operations import LARGEST_PAGE
+
+
+class StateOperations:
+    """The cursors, state and producers of one engine, for all its connections.
+
+    Attributes:
+        handlers: By operation.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.handlers: dict[int, RequestHandler] = {
+            Op.CURSOR_GET: self._get_cursor,
+            Op.CURSOR_LIST: self._list_cursors,
+            Op.CURSOR_COMMIT: self._commit_cursor,
+            Op.CURSOR_DELETE: self._delete_cursor,
+            Op.STATE_GET: self._get_state,
+            Op.STATE_PUT: self._put_state,
+            Op.STATE_DELETE: self._delete_state,
+            Op.STATE_SCAN: self._scan_state,
+            Op.COMMIT: self._commit,
+            Op.PRODUCER_OPEN: self._open_producer,
+        }
+
+    # Cursors
+
+    def _get_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorRequest = decode_request(Op.CURSOR_GET, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
+        cursor = self._engine.control.get_cursor(request.shard, request.name)
+        connection.reply(build(Op.CURSOR_GET, correlation, encode(messages.CursorReply(cursor))))
+
+    def _list_cursors(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorListRequest = decode_request(Op.CURSOR_LIST, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
+        cursors = self._engine.control.list_cursors(request.shard)
+        connection.reply(build(Op.CURSOR_LIST, correlation, encode(messages.CursorListReply(cursors))))
+
+    async def _commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
+        cursor = await self._engine.control.commit_cursor(
+            request.shard, request.name, request.offset, request.expected_version
+        )
+        connection.reply(build(Op.CURSOR_COMMIT, correlation, encode(cursor)))
+
+    async def _delete_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CursorDeleteRequest = decode_request(Op.CURSOR_DELETE, body)
+        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
+        await self._engine.control.delete_cursor(request.shard, request.name, request.expected_version)
+        connection.reply(build(Op.CURSOR_DELETE, correlation))
+
+    # State and producers
+
+    def _get_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StateGetRequest = decode_request(Op.STATE_GET, body)
+        require(connection.principal, state_target(request.key), Action.READ)
+        value = self._engine.control.get_state(request.key)
+        connection.reply(build(Op.STATE_GET, correlation, encode(messages.StateGetReply(value))))
+
+    async def _put_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StatePutRequest = decode_request(Op.STATE_PUT, body)
+        require(connection.principal, state_target(request.key), Action.APPEND)
+        value = await self._engine.control.put_state(
+            request.key, request.value, request.expected_version, request.expires_at_us
+        )
+        connection.reply(build(Op.STATE_PUT, correlation, encode(value)))
+
+    async def _delete_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StateDeleteRequest = decode_request(Op.STATE_DELETE, body)
+        require(connection.principal, state_target(request.key), Action.APPEND)
+        await self._engine.control.delete_state(request.key, request.expected_version)
+        connection.reply(build(Op.STATE_DELETE, correlation))
+
+    async def _commit(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.CommitRequest = decode_request(Op.COMMIT, body)
+        for append in request.appends:
+            require(connection.principal, append.shard, Action.APPEND)
+            if connection.meter is not None:
+                connection.meter.check_room(append.shard)
+        for key in (*(put.key for put in request.puts), *(delete.key for delete in request.deletes)):
+            require(connection.principal, state_target(key), Action.APPEND)
+        appended, values = await self._engine.atomic.commit(
+            [(one.shard, one.batch) for one in request.appends],
+            [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
+            [Delete(one.key, one.expected_version) for one in request.deletes],
+        )
+        reply = messages.CommitReply(
+            [messages.BatchAppended(one.level, one.base_offset) for one in appended],
+            # The values are the client's own: only their versions are news.
+            [attrs.evolve(one, value=b"") for one in values],
+        )
+        connection.reply(build(Op.COMMIT, correlation, encode(reply)))
+
+    def _scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
+        require(connection.principal, scan_target(request.prefix), Action.READ)
+        limit = max(1, min(request.limit, LARGEST_PAGE))
+        values = self._engine.control.scan_state(request.prefix, request.after, limit + 1)
+        page, more = self._fit(values[:limit]), len(values) > limit
+        reply = messages.StateScanReply(page, more or len(page) < min(len(values), limit))
+        connection.reply(build(Op.STATE_SCAN, correlation, encode(reply)))
+
+    def _fit(self, values: list[Any]) -> list[Any]:
+        """As many values as a frame holds comfortably, at least one."""
+        room = self._engine.config.limits.max_frame_bytes // 2
+        for at, value in enumerate(values):
+            room -= len(value.key) + len(value.value) + 64
+            if room < 0 and at:
+                return values[:at]
+        return values
+
+    async def _open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
+        identity = await self._engine.control.open_producer(connection.producers + request.name)
+        connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))
