@@ -33,6 +33,7 @@ from shards.model import ShardConfig
 
 _SWEEP_S: Final = 1.0
 _PUMPED_BETWEEN_CHECKPOINTS: Final = 32
+_LOOKED_AT_BETWEEN_CHECKPOINTS: Final = 256
 _REPORTED_EVERY_S: Final = 1.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
@@ -55,6 +56,9 @@ class Broker:
         system_interval_s: How often statistics are published; 0 for never.
         version: Name and version that the statistics tell.
         clock: Tells the time of day.
+
+    Attributes:
+        blocked_count: Clients that did not take what was sent to them when it was last looked.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class Broker:
         self._gone = trio.lowlevel.ParkingLot()
         self._services: Services | None = None
         self._is_stopping = False
+        self.blocked_count = 0
         self._reported_at_s = -_REPORTED_EVERY_S
 
     # Life
@@ -232,7 +237,7 @@ class Broker:
         began_s = last_s = trio.current_time()
         while True:
             now_s = trio.current_time()
-            self.look()
+            await self.look()
             self._system_topics.update(now_s - last_s)
             last_s = now_s
             now_us = self._clock.now_us()
@@ -242,17 +247,21 @@ class Broker:
                 self.distributor.deliver_local(message)
             await trio.sleep(self._system_interval_s)
 
-    def look(self) -> DeliveryStatistics:
-        """Bring up to date what is counted by looking, and return how delivery stands."""
-        sessions = [connection.session for connection in self._connections if connection.session is not None]
-        self.statistics.subscriptions = sum(len(session.subscriptions) for session in sessions)
-        self.statistics.shared_subscriptions = sum(len(session.memberships) for session in sessions)
+    async def look(self) -> DeliveryStatistics:
+        """Bring up to date what is counted by looking at every connection, and return how delivery stands."""
+        subscriptions = shared_subscriptions = blocked_count = 0
+        for at, connection in enumerate(list(self._connections)):
+            if at % _LOOKED_AT_BETWEEN_CHECKPOINTS == 0:
+                await trio.lowlevel.checkpoint()
+            session = connection.session
+            if session is not None:
+                subscriptions += len(session.subscriptions)
+                shared_subscriptions += len(session.memberships)
+            blocked_count += connection.is_blocked
+        self.blocked_count = blocked_count
+        self.statistics.subscriptions = subscriptions
+        self.statistics.shared_subscriptions = shared_subscriptions
         delivery = self.distributor.statistics()
         self.statistics.dropped["slow_subscriber"] = delivery.dropped
         self.statistics.clients_expired = self.sessions.statistics.expired_count
         return delivery
-
-    @property
-    def blocked_count(self) -> int:
-        """Clients for which nothing is taken just now: they do not take what waits to be sent to them."""
-        return sum(connection.is_blocked for connection in self._connections)

@@ -78,7 +78,7 @@ async def broker_families() -> list[Family]:
         health.store = StoreWatch(served.adapter)
         listeners = Listeners(nobody_comes, ListenerLimits())
         health.serving = Serving(served.broker, Bridges(served.adapter, [], "b"), listeners)
-        return list(broker_metrics(health, 1))
+        return await broker_metrics(health, 1)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import TypeVar
 import attrs
 
 from broker_adapter.bridge.driver import DOINGS
+from broker_adapter.mqtt.delivery import DeliveryStatistics
 from broker_adapter.mqtt.listeners import Listeners
 from broker_adapter.mqtt.observing.health import Health, Serving
 from broker_adapter.mqtt.observing.store_watch import StoreWatch
@@ -28,20 +29,26 @@ _SESSION_EVENTS = (
 )  # fmt: skip
 
 
-def broker_metrics(health: Health, max_connections: int) -> Iterator[Family]:
+async def broker_metrics(health: Health, max_connections: int) -> list[Family]:
     """All metrics; before clients are taken, those that there are by then."""
+    serving = health.serving
+    families = list(_of_process(health))
+    if serving is not None:
+        delivery = await serving.broker.look()
+        families.extend(_serving(serving, delivery, max_connections))
+    return families
+
+
+def _of_process(health: Health) -> Iterator[Family]:
     yield gauge("journal_broker_ready", "1 while clients are served, as /readyz tells.", not health.why_not_ready())
     yield from _loop(health.pulse)
     if health.store is not None:
         yield from _store(health.store)
-    if health.serving is not None:
-        yield from _serving(health.serving, max_connections)
     yield from process_figures()
 
 
-def _serving(serving: Serving, max_connections: int) -> Iterator[Family]:
+def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: int) -> Iterator[Family]:
     broker, statistics = serving.broker, serving.broker.statistics
-    delivery = broker.look()
     yield from _connections(serving.listeners, statistics, max_connections)
     yield from _sessions(broker.sessions.statistics)
     yield gauges(

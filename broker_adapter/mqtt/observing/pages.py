@@ -34,7 +34,7 @@ def broker_pages(health: Health, max_connections: int, asks: AccessControl | Non
     async def metrics(request: Request) -> Reply:
         if asks is not None and not await _may_see(asks, request):
             return Reply(b"name a user of access.users_file and its password\n", 401, challenge=_CHALLENGE)
-        return Reply(page_of(broker_metrics(health, max_connections)), content_type=CONTENT_TYPE)
+        return Reply(page_of(await broker_metrics(health, max_connections)), content_type=CONTENT_TYPE)
 
     return {"/livez": livez, "/readyz": readyz, "/metrics": metrics}
 
