@@ -122,9 +122,9 @@ class Preparer:
                 records.append(record)
         skipped = NOTHING
         while self._found and (not waiting or self._found[0].next_offset <= waiting[0].offset):
-            # All records of this read are in this batch or one before.
+            # All records of this read are in this batch or one before; those of later reads may be in it, too.
             found = self._found.popleft()
-            next_offset = found.next_offset
+            next_offset = max(next_offset, found.next_offset)
             skipped = added(skipped, found.skipped)
         batch = Batch(
             self._batch_offset, next_offset, tuple(record.offset for record in records), tuple(rows), size_bytes
