@@ -15,17 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import trio
 
-from broker_adapter.adapter import (
-    DEFAULT_CONFIG,
-    DEFAULT_CREDIT_BYTES,
-    DEFAULT_READ_BYTES,
-    LATEST,
-    PendingAppend,
-    ReadResult,
-    StorageAdapter,
-    StoredBatches,
-    Subscription,
-)
+from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
@@ -36,6 +26,8 @@ from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
 from broker_adapter.feed import Feed
+from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.subscription import Subscription
 from shards import batch as batches
 from shards.clock import Clock
 from shards.errors import (
