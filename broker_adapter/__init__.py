@@ -4,9 +4,11 @@
 dependencies are imported only when its URL is opened, so a broker installs what it uses.
 """
 
-from broker_adapter.adapter import Delivery, PendingAppend, ReadResult, StorageAdapter, StoredBatches, Subscription
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Feed, Progress
 from broker_adapter.opening import open_adapter
+from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.subscription import Delivery, Subscription
 from broker_adapter.topic_mapping import MappedStorage, MappingRule, TopicMapping
 
 __all__ = [

@@ -1,21 +1,22 @@
 """The storage adapter: the one interface through which a broker stores and reads, whatever engine lies behind.
 
-Here are the interface, its promises and the values that only it needs. Engines live in `broker_adapter.engines`; they
-all pass the contract suite in ``tests/adapter_contract``. Errors are those of `shards.errors`, on every engine.
+Here are the interface and its promises. What its calls take and give back beyond plain values lies beside it, in
+`results`, `subscription`, `feed` and `changes`. Engines live in `broker_adapter.engines`; they all pass the contract
+suite in ``tests/adapter_contract``. Errors are those of `shards.errors`, on every engine.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Protocol, Self
-
-import attrs
+from typing import Self
 
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.feed import Feed
+from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.subscription import Delivery, Subscription
 from shards.model import (
     AckLevel,
     Appended,
@@ -28,7 +29,7 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
-from shards.record import Gap, Record, StoredRecord
+from shards.record import Record, StoredRecord
 
 LATEST = Start.latest()
 DEFAULT_CONFIG = ShardConfig()
@@ -38,97 +39,6 @@ DEFAULT_READ_BYTES = 1 << 20
 
 DEFAULT_CREDIT_BYTES = 1 << 20
 """Batch bytes that a subscription may hold ready for a consumer that has not asked for them yet."""
-
-
-@attrs.frozen(slots=True)
-class ReadResult:
-    """What a read found.
-
-    Attributes:
-        records: Records and gaps in offset order. Expired records are left out.
-        next_offset: Where to read on. It moves past records that were left out, so it may move although there are none.
-    """
-
-    records: list[StoredRecord | Gap]
-    next_offset: int
-
-
-@attrs.frozen(slots=True)
-class StoredBatches:
-    """Whole record batches as the engine stores them, for readers that work on columns; see `shards.batch`.
-
-    Attributes:
-        batches: Stamped batches back to back; a gap batch stands for records that were lost. Records below the offset
-            asked for may come first, if its batch begins there. Checksums are the reader's to check.
-        start_offset: First offset that is still in the shard: lower ones in ``batches`` were trimmed.
-        next_offset: Where to read on.
-    """
-
-    batches: bytes | memoryview
-    start_offset: int
-    next_offset: int
-
-
-async def _nothing_to_acknowledge() -> None:
-    """Acknowledge a delivery that belongs to no group."""
-
-
-@attrs.frozen(slots=True)
-class Delivery:
-    """Records that a subscription received: some of one shard, in offset order.
-
-    Attributes:
-        shard: Name of the shard.
-        records: Records and gaps. It may be empty for a group: records in the range had expired.
-        next_offset: Offset after the delivered range.
-    """
-
-    shard: str
-    records: list[StoredRecord | Gap]
-    next_offset: int
-    _acknowledge: Callable[[], Awaitable[None]] = attrs.field(default=_nothing_to_acknowledge, repr=False, eq=False)
-
-    async def acknowledge(self) -> None:
-        """Say that the group is done with this range, so that no other member gets it. Without a group it does nothing.
-
-        The group's position (cursor ``group/<name>`` of the shard) moves when all lower offsets are acknowledged too.
-        It is stored soon, not necessarily before this returns: after a crash the last ranges may come again.
-        """
-        await self._acknowledge()
-
-
-class Subscription(abc.ABC):
-    """An endless async iterator of deliveries. One task iterates it at a time.
-
-    It ends cleanly (the loop is left) when the adapter or the subscription is closed. It raises `ShardNotFoundError`
-    when its one shard is deleted. A shard that a filter matched and that is deleted just delivers no more. Where a trim
-    or retention took records before they were delivered, a `Gap` stands in their place.
-    """
-
-    def __aiter__(self) -> Self:
-        return self
-
-    @abc.abstractmethod
-    async def __anext__(self) -> Delivery:
-        """Wait for the next delivery."""
-
-
-class PendingAppend(Protocol):
-    """An append that was handed over. It is carried out whether or not anybody waits for it."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the outcome is known."""
-
-    async def wait(self) -> Appended:
-        """Wait for the acknowledgement. Cancelling gives up waiting, not the append.
-
-        Raises:
-            StorageError: It was refused; see `StorageAdapter.append`.
-        """
-
-    def result_nowait(self) -> Appended:
-        """The outcome of an append that `is_done`; raises what `wait` raises, or `trio.WouldBlock` before that."""
 
 
 class StorageAdapter(abc.ABC):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from broker_adapter.subscription import Delivery
 from shards.errors import InvalidRequestError
 from shards.pushes import Progress
 from shards.topic_filters import validate_filter
-
-if TYPE_CHECKING:
-    from broker_adapter.adapter import Delivery
 
 __all__ = ["Feed", "Progress", "check_follow"]
 

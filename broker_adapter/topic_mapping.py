@@ -17,8 +17,9 @@ from typing import Literal
 import attrs
 import trio
 
-from broker_adapter.adapter import DEFAULT_CONFIG, LATEST, Delivery, StorageAdapter, Subscription
+from broker_adapter.adapter import DEFAULT_CONFIG, LATEST, StorageAdapter
 from broker_adapter.background_tasks import background_tasks
+from broker_adapter.subscription import Delivery, Subscription
 from shards.checksum import crc32c
 from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
 from shards.filter_overlap import covers, overlap

@@ -14,13 +14,14 @@ from typing import Final
 import attrs
 import trio
 
-from broker_adapter.adapter import PendingAppend, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.cache_queue.gauge import Gauge
 from broker_adapter.cache_queue.queue import ensure_queue, keep_within_bounds
 from broker_adapter.cache_queue.settings import Overflow, QueueSettings
 from broker_adapter.cache_queue.stored import WriterCounts
+from broker_adapter.results import PendingAppend
 from broker_adapter.state_forms import decode, encode
 from journal.protocol.errors import is_retriable
 from journal.settings import format_size

@@ -1,6 +1,6 @@
 """Writing through group commit, and the cursors and state of a key-value store that readers see only once committed.
 
-Shards and records have their own way to the reader (an offset that moves when the flush is done), see `key_value`.
+Shards and records have their own way to the reader (an offset that moves when the flush is done), see `stored_appends`.
 """
 
 from __future__ import annotations

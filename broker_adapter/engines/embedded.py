@@ -14,17 +14,7 @@ from typing import Final, Literal
 
 import trio
 
-from broker_adapter.adapter import (
-    DEFAULT_CONFIG,
-    DEFAULT_CREDIT_BYTES,
-    DEFAULT_READ_BYTES,
-    LATEST,
-    PendingAppend,
-    ReadResult,
-    StorageAdapter,
-    StoredBatches,
-    Subscription,
-)
+from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
 from broker_adapter.engines.open_calls import OpenCalls
@@ -33,6 +23,8 @@ from broker_adapter.engines.pulled_subscription import PulledSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
 from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
+from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.subscription import Subscription
 from journal.atomic_changes import Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine

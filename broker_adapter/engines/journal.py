@@ -14,23 +14,14 @@ from typing import Literal
 
 import trio
 
-from broker_adapter.adapter import (
-    DEFAULT_CONFIG,
-    DEFAULT_CREDIT_BYTES,
-    DEFAULT_READ_BYTES,
-    LATEST,
-    Delivery,
-    PendingAppend,
-    ReadResult,
-    StorageAdapter,
-    StoredBatches,
-    Subscription,
-)
+from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
 from broker_adapter.feed import Feed, Progress, check_follow
+from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.subscription import Delivery, Subscription
 from journal.client import Client, open_client
 from journal.client import Delivery as PushedBatches
 from journal.client import Feed as ClientFeed

@@ -1,7 +1,8 @@
 """The engine of a broker on its own: one `OrderedStore`, in memory or in RocksDB, behind the storage adapter.
 
-This module puts the parts together: it decides, writes, waits for the commit and wakes readers. How shards lie in the
-store, group commit, producers and subscriptions have modules of their own beside it.
+This module puts the parts together: it takes the calls, waits for commits and wakes readers. What becomes of an append
+is decided in `stored_appends`, and what is dropped again in `upkeep`. How shards lie in the store, group commit,
+producers, cursors and state, subscriptions and feeds have modules of their own beside it too.
 
 Decisions take effect in one step between two awaits, so calls never see each other half done. Readers see records,
 cursors and state only when they are committed, so nothing they have seen disappears in a crash.
@@ -9,47 +10,29 @@ cursors and state only when they are committed, so nothing they have seen disapp
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import trio
 
-from broker_adapter.adapter import (
-    DEFAULT_CONFIG,
-    DEFAULT_CREDIT_BYTES,
-    DEFAULT_READ_BYTES,
-    LATEST,
-    PendingAppend,
-    ReadResult,
-    StorageAdapter,
-    StoredBatches,
-    Subscription,
-)
+from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.committed_views import CommittedCursors, CommittedState, CommittedWrites
-from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
-from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
+from broker_adapter.engines.group_commit import GroupCommit
+from broker_adapter.engines.local_appends import AppendWindow, encoded
 from broker_adapter.engines.local_feeds import LocalFeeds
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX, LocalSubscription, Watchers
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
+from broker_adapter.engines.stored_appends import StoredAppends
 from broker_adapter.engines.stored_shard import StoredShard
+from broker_adapter.engines.upkeep import Upkeep
 from broker_adapter.feed import Feed
+from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.subscription import Subscription
 from shards import batch as batches
 from shards.clock import Clock
-from shards.errors import (
-    BatchError,
-    CorruptionError,
-    DurabilityUnavailableError,
-    InvalidRequestError,
-    LimitExceededError,
-    OffsetConflictError,
-    OffsetOutOfRangeError,
-    ShardExistsError,
-    StorageError,
-    StorageFailedError,
-)
+from shards.errors import BatchError, InvalidRequestError, OffsetOutOfRangeError, ShardExistsError
 from shards.model import (
     AckLevel,
     Appended,
@@ -68,20 +51,12 @@ from shards.record import Record, StoredRecord
 from shards.store import Mutations, OrderedStore
 from shards.topic_filters import is_filter, matches, validate_filter
 
-_log = logging.getLogger(__name__)
-
-_DROP_STEP_BATCHES = 200
-_SCAN_PAGE_VALUES = 200
-_EXPIRY_STEP_KEYS = 500
-
 
 class KeyValueAdapter(StorageAdapter):
     """A `StorageAdapter` over an `OrderedStore`; made by `open_store`, which runs its tasks."""
 
     def __init__(self, store: OrderedStore, *, durable: bool, clock: Clock, max_batch_bytes: int) -> None:
-        self._durable = durable
         self._clock = clock
-        self._max_batch_bytes = max_batch_bytes
         self._kind = SegmentKind.LOG if durable else SegmentKind.MEMORY
         self._table = ShardTable(store)
         self._commit = GroupCommit(store, durable=durable)
@@ -92,6 +67,18 @@ class KeyValueAdapter(StorageAdapter):
         self._watchers = Watchers(self._commit_group_position)
         self._feeds = LocalFeeds(self._table, clock.now_us)
         self._window = AppendWindow()
+        self._appends = StoredAppends(
+            table=self._table,
+            commit=self._commit,
+            producers=self._producers,
+            committed=self._feeds.committed,
+            window=self._window,
+            clock=clock,
+            durable=durable,
+            max_batch_bytes=max_batch_bytes,
+            show=self._advance,
+        )
+        self._upkeep = Upkeep(self._table, self._commit, self._state, self._producers, self._watchers, clock)
         self._moved: dict[StoredShard, trio.Event] = {}
         self._closed = False
 
@@ -103,19 +90,7 @@ class KeyValueAdapter(StorageAdapter):
 
     async def run_upkeep(self, interval_s: float) -> None:
         """Retention by age, expired state and leftovers of deleted shards; runs until cancelled."""
-        try:
-            while True:
-                for shard_id in self._table.garbage():
-                    await self._sweep(shard_id)
-                for shard in list(self._table):
-                    # A bound on size is seen to by whoever waits for an append; nobody need wait for a pipelined one.
-                    if (shard.config.retention.max_age_s or shard.passes_bound()) and not shard.deleted:
-                        await self._retain(shard)
-                await self._state.drop_expired()
-                await trio.sleep(interval_s)
-        except StorageFailedError:
-            # Every caller that wants to write meets the same error; those that read go on.
-            _log.exception("upkeep stopped: the store failed")
+        await self._upkeep.run(interval_s)
 
     # Shards
 
@@ -155,7 +130,7 @@ class KeyValueAdapter(StorageAdapter):
         self._feeds.deleted(shard)
         self._wake_readers(shard)
         await self._writes.write(mutations)
-        await self._sweep(shard.shard_id)
+        await self._upkeep.sweep(shard.shard_id)
 
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
         shard = self._shard(name)
@@ -173,7 +148,7 @@ class KeyValueAdapter(StorageAdapter):
             shard, Mutations(), **{setting: value for setting, value in changes.items() if value is not None}
         )
         if retention is not None and not shard.deleted:
-            await self._retain(shard)
+            await self._upkeep.retain(shard)
             return shard.info(kind=self._kind)
         return info
 
@@ -184,7 +159,7 @@ class KeyValueAdapter(StorageAdapter):
         shard = self._shard(name)
         if before_offset > shard.visible_offset:
             raise OffsetOutOfRangeError(name, before_offset, shard.start_offset, shard.visible_offset)
-        await self._drop_below(shard, before_offset)
+        await self._upkeep.drop_below(shard, before_offset)
         await self._commit.request().wait()
         return shard.info(kind=self._kind)
 
@@ -210,7 +185,7 @@ class KeyValueAdapter(StorageAdapter):
         expected_offset: int | None = None,
     ) -> PendingAppend:
         self._require_open()
-        return self._begin(shard, encoded(records, now_us=self._clock.now_us()), ack, expected_offset)
+        return self._appends.begin(shard, encoded(records, now_us=self._clock.now_us()), ack, expected_offset)
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         self._require_open()
@@ -230,82 +205,11 @@ class KeyValueAdapter(StorageAdapter):
     async def _append(self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None) -> Appended:
         if not self._window.has_room(len(batch)):
             await self._window.wait_for_room(len(batch))
-        appended = await self._begin(name, batch, ack, expected_offset).wait()
+        self._require_open()
+        appended = await self._appends.begin(name, batch, ack, expected_offset).wait()
         if not self._closed and name in self._table and (shard := self._table[name]).passes_bound():
-            await self._retain(shard)
+            await self._upkeep.retain(shard)
         return appended
-
-    def _begin(self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None) -> LocalAppend:
-        """Place a batch; the append is done when it is as safe as its shard's mode wants. A refusal is its result."""
-        pending = self._window.begin(len(batch))
-        try:
-            appended, group = self._decide(name, batch, ack, expected_offset)
-        except StorageError as error:
-            self._window.reject(pending, error)
-            return pending
-        if group is None:
-            self._window.resolve(pending, appended)
-            return pending
-
-        def finished(error: StorageError | None) -> None:
-            if error is None:
-                self._window.resolve(pending, appended)
-            else:
-                self._window.reject(pending, error)
-
-        group.on_finished(finished)
-        return pending
-
-    def _decide(
-        self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None
-    ) -> tuple[Appended, CommitGroup | None]:
-        """Place a batch and tell what to wait for, if anything, before it may be acknowledged."""
-        shard = self._shard(name)
-        self._commit.require_working()
-        in_memory = not self._durable or shard.config.mode is Mode.MEMORY
-        if ack is AckLevel.DURABLE and in_memory:
-            raise DurabilityUnavailableError(
-                f"shard {name!r} cannot acknowledge durably: it is in memory mode or its engine keeps nothing; "
-                f"switch it to file mode, or ask for the acknowledgement level 'memory'"
-            )
-        self._check_size(batch)
-        # In file mode MEMORY may be asked for but is not given: an offset told before the flush could, after a crash,
-        # be told again for another record.
-        level = AckLevel.MEMORY if in_memory else AckLevel.DURABLE
-        header = batches.BatchHeader.unpack(batch)
-        if header.producer_id:
-            stored_at = self._producers.find_duplicate(name, shard.shard_id, header)
-            if stored_at is not None:
-                # The first sending may still wait for its flush: the repetition must promise no more than is true.
-                return Appended(stored_at, level, duplicate=True), self._commit.last_wanted()
-        if expected_offset is not None and expected_offset != shard.next_offset:
-            raise OffsetConflictError(name, expected_offset, shard.next_offset)
-        mutations = Mutations()
-        base_offset = self._place(shard, mutations, batch, header)
-        must_flush = in_memory and self._durable and shard.reserve(mutations)
-        self._commit.write(mutations)
-        group = self._make_visible(shard, base_offset, in_memory=in_memory and not must_flush)
-        return Appended(base_offset, level), group
-
-    def _check_size(self, batch: bytes) -> None:
-        if len(batch) > self._max_batch_bytes:
-            raise LimitExceededError(f"a batch of {len(batch)} bytes exceeds max_batch_bytes ({self._max_batch_bytes})")
-
-    def _place(self, shard: StoredShard, mutations: Mutations, batch: bytes, header: batches.BatchHeader) -> int:
-        lsn = self._table.next_lsn(mutations)
-        base_offset = shard.append(mutations, batch, lsn, self._table.append_time_us(self._clock.now_us()))
-        self._feeds.committed.placed(lsn, shard, shard.next_offset)
-        if header.producer_id:
-            self._producers.fold_append(mutations, shard.shard_id, header, base_offset)
-        return base_offset
-
-    def _make_visible(self, shard: StoredShard, base_offset: int, *, in_memory: bool) -> CommitGroup | None:
-        """Show a batch to readers: in memory mode at once unless an earlier one waits, else when it is flushed."""
-        next_offset = shard.next_offset
-        if in_memory and shard.visible_offset == base_offset:
-            self._advance(shard, next_offset)
-            return None
-        return self._commit.request(lambda: self._advance(shard, next_offset))
 
     async def read(
         self,
@@ -466,26 +370,13 @@ class KeyValueAdapter(StorageAdapter):
         now_us = self._clock.now_us()
         encoded_batches = [(self._shard(name), encoded(records, now_us=now_us)) for name, records in changes.appends]
         for _, batch in encoded_batches:
-            self._check_size(batch)
+            self._appends.check_size(batch)
         keys = self._state.check_changes((*changes.puts, *changes.deletes))
         mutations = Mutations()
-        appended: list[Appended] = []
-        ends: dict[StoredShard, int] = {}
-        for shard, batch in encoded_batches:
-            in_memory = not self._durable or shard.config.mode is Mode.MEMORY
-            base_offset = self._place(shard, mutations, batch, batches.BatchHeader.unpack(batch))
-            if in_memory and self._durable:
-                shard.reserve(mutations)
-            ends[shard] = shard.next_offset
-            appended.append(Appended(base_offset, AckLevel.MEMORY if in_memory else AckLevel.DURABLE))
+        appended, show = self._appends.place(mutations, encoded_batches)
         values = self._state.change(mutations, changes.puts, changes.deletes)
-
-        def show() -> None:
-            for shard, end in ends.items():
-                self._advance(shard, end)
-
         await self._writes.write(mutations, *keys, on_durable=show)
-        return Committed(tuple(appended), values)
+        return Committed(appended, values)
 
     # Producers and life cycle
 
@@ -535,34 +426,7 @@ class KeyValueAdapter(StorageAdapter):
         self._watchers.shard_advanced(shard)
         self._wake_readers(shard)
 
-    async def _retain(self, shard: StoredShard) -> None:
-        """Apply retention; a damaged shard keeps its records and troubles no other one."""
-        try:
-            await self._drop_below(shard, shard.retained_from(self._clock.now_us()))
-        except (CorruptionError, BatchError):
-            _log.exception("retention of shard %r stopped", shard.name)
-
     def _wake_readers(self, shard: StoredShard) -> None:
         moved = self._moved.pop(shard, None)
         if moved is not None:
             moved.set()
-
-    async def _drop_below(self, shard: StoredShard, before_offset: int) -> None:
-        """Drop records in steps; the start moves first, so being cut short leaves nothing that a reader could see."""
-        while True:
-            mutations = Mutations()
-            more = shard.drop_below(mutations, before_offset, limit=_DROP_STEP_BATCHES)
-            self._commit.write(mutations)
-            self._watchers.shard_advanced(shard)
-            if not more or shard.deleted:
-                return
-            await trio.lowlevel.checkpoint()
-
-    async def _sweep(self, shard_id: int) -> None:
-        more = True
-        while more:
-            mutations = Mutations()
-            self._producers.sweep(mutations, shard_id)
-            more = self._table.sweep(mutations, shard_id)
-            self._commit.write(mutations)
-            await trio.lowlevel.checkpoint()

@@ -17,7 +17,7 @@ WINDOW_BYTES = 32 << 20
 
 
 class LocalAppend:
-    """A `broker_adapter.adapter.PendingAppend` of an engine in this process."""
+    """A `broker_adapter.results.PendingAppend` of an engine in this process."""
 
     __slots__ = ("_error", "_event", "_result", "size_bytes")
 

@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from broker_adapter.adapter import Delivery
 from broker_adapter.engines.committed_lsn import CommittedLsn
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
 from broker_adapter.feed import Feed, Progress, check_follow
+from broker_adapter.subscription import Delivery
 from shards.errors import BatchError, CorruptionError
 from shards.feed_queue import FeedQueue, Standing
 from shards.live_filters import LiveFilters

@@ -11,8 +11,8 @@ from functools import partial
 
 import trio
 
-from broker_adapter.adapter import Delivery, Subscription
 from broker_adapter.engines.stored_shard import StoredShard
+from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import ShardNotFoundError
 from shards.group_assignment import GroupAssignment, sticky_key
 from shards.record import Gap

@@ -8,11 +8,12 @@ from typing import Final
 
 import trio
 
-from broker_adapter.adapter import LATEST, Delivery
+from broker_adapter.adapter import LATEST
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.pulled_subscription import Source
 from broker_adapter.engines.selection import PushedRecords
 from broker_adapter.feed import Feed, Progress
+from broker_adapter.subscription import Delivery
 from shards.pushes import Notice, Push
 
 _log = logging.getLogger(__name__)

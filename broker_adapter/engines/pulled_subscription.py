@@ -12,9 +12,9 @@ from typing import Final, Protocol, cast
 
 import trio
 
-from broker_adapter.adapter import Delivery, Subscription
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import PushedRecords
+from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import StorageError
 from shards.position import Start
 from shards.pushes import Notice, Push

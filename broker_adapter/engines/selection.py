@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from broker_adapter.adapter import ReadResult
+from broker_adapter.results import ReadResult
 from shards.batch import read_records
 from shards.position import Start
 from shards.record import Gap, StoredRecord

@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 
-from broker_adapter.adapter import ReadResult, StoredBatches
 from broker_adapter.engines.key_layout import (
     NUMBER,
     CatalogueEntry,
@@ -23,6 +22,7 @@ from broker_adapter.engines.key_layout import (
     placement_prefix,
 )
 from broker_adapter.engines.selection import cut, has_word
+from broker_adapter.results import ReadResult, StoredBatches
 from shards import batch as batches
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo

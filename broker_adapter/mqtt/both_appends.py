@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from broker_adapter.adapter import PendingAppend
+from broker_adapter.results import PendingAppend
 from shards.errors import StorageError
 from shards.model import Appended
 

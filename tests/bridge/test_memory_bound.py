@@ -23,8 +23,9 @@ import pytest
 import trio
 
 from broker_adapter import open_adapter
-from broker_adapter.adapter import PendingAppend, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueMode, QueueSettings, QueueState, QueueWriter, look
+from broker_adapter.results import PendingAppend
 from shards.errors import OverloadedError
 from shards.record import Record
 from tests.faults.processes import command

@@ -125,7 +125,7 @@ def deterministic(seed: int) -> Iterator[random.Random]:
         patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         patch.setattr("trio._core._run._r", random.Random(seed))
         patch.setattr("trio.to_thread.run_sync", in_place)
-        patch.setattr("journal.engine._new_salt", lambda: rng.getrandbits(64))
+        patch.setattr("journal.engine.engine._new_salt", lambda: rng.getrandbits(64))
         patch.setattr("journal.data_directory.secrets.token_hex", lambda size: rng.randbytes(size).hex())
         yield rng
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from broker_adapter.adapter import Delivery, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.arrival import size_bytes
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
@@ -24,6 +24,7 @@ from broker_adapter.mqtt.delivery.runs import Arrivals, Run, runs_of
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscribers
 from broker_adapter.mqtt.delivery.tails import Tails
 from broker_adapter.mqtt.delivery.targets import covering
+from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
 from shards.record import Gap
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 import trio
 
-from broker_adapter.adapter import Delivery, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.delivery.arrival import Arrival
 from broker_adapter.mqtt.delivery.catching_up import CatchingUp
@@ -33,6 +33,7 @@ from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.mqtt.topics import is_system
+from broker_adapter.subscription import Delivery
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock, SystemClock
 from shards.position import Start

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 import trio
 
-from broker_adapter.adapter import Delivery, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.delivery.arrival import Arrival
 from broker_adapter.mqtt.delivery.inbox import Inbox
@@ -19,6 +19,7 @@ from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
 from broker_adapter.mqtt.delivery.runs import Match, runs_of
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.subscription import Delivery
 from shards.position import Start
 from shards.topic_filters import matches
 

@@ -12,10 +12,11 @@ from typing import ClassVar
 
 import trio
 
-from broker_adapter.adapter import Delivery, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery.arrival import Arrival, size_bytes
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.retrying import pause
+from broker_adapter.subscription import Delivery
 from shards.errors import ShardNotFoundError, StorageError
 
 _log = logging.getLogger(__name__)

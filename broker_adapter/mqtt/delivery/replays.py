@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 import trio
 
-from broker_adapter.adapter import Delivery, StorageAdapter, Subscription
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Feed, Progress
 from broker_adapter.mqtt.delivery.frontier import Frontier
 from broker_adapter.mqtt.delivery.inbox import Inbox
@@ -15,6 +15,7 @@ from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
 from broker_adapter.mqtt.delivery.runs import Match, runs_of
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import OffsetOutOfRangeError
 from shards.position import Start
 from shards.topic_filters import matches

@@ -7,9 +7,10 @@ from typing import Final, Protocol
 
 import trio
 
-from broker_adapter.adapter import Delivery, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.retrying import pause
+from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
 from shards.record import StoredRecord
 from shards.topic_filters import is_filter

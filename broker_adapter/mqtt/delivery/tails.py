@@ -16,9 +16,10 @@ import logging
 
 import trio
 
-from broker_adapter.adapter import Delivery, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery.tail import Audience, Tail
 from broker_adapter.mqtt.delivery.targets import covering
+from broker_adapter.subscription import Delivery
 from shards.errors import LimitExceededError, StorageError
 from shards.filter_overlap import covers, overlap
 from shards.record import StoredRecord

@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from broker_adapter.adapter import PendingAppend, StorageAdapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, Committed
+from broker_adapter.results import PendingAppend
 from journal.protocol.errors import ConnectionLostError
 from shards.model import StateValue
 from shards.record import Record

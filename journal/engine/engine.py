@@ -1,20 +1,17 @@
 """The journal engine: one data directory, its journal, its views, and the door through which brokers reach them.
 
-The parts are put together here and started and stopped in order; what each does lies in its own module:
-`appender` (the append path), `control` (all other changes), `reader`, `subscriptions`, `maintenance`, `recovery`.
+The parts are put together here; what each does lies in its own module of `journal`: `appender` (the append path),
+`control` (all other changes), `reader`, `subscriptions`, `maintenance`, `recovery`. In which order an engine is started
+and stopped is in `opening`.
 """
 
 from __future__ import annotations
 
 import os
-import posixpath
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from time import perf_counter
 
 import attrs
-import trio
 
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
@@ -22,14 +19,15 @@ from journal.atomic_changes import AtomicChanges
 from journal.commit import AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
-from journal.data_directory import DataDirectory, open_directory
-from journal.disk import Disk, DiskThread
+from journal.data_directory import DataDirectory
+from journal.disk import Disk
+from journal.engine.replaying import RecoveryReport, replay
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
-from journal.sealer import Sealer, open_worker_sealer
+from journal.sealer import Sealer
 from journal.sealing import Sealing
 from journal.segment_files import SegmentFiles
 from journal.shard_news import ShardNews
@@ -39,9 +37,9 @@ from journal.subscriptions import Subscriptions
 from journal.views import Views
 from shards.batch_header import BatchHeader
 from shards.chunks import ChunkPool
-from shards.clock import Clock, SystemClock
-from shards.errors import CorruptionError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
-from shards.file_system import FileSystem, OsFileSystem
+from shards.clock import Clock
+from shards.errors import LimitExceededError, OverloadedError, StorageError, StorageFailedError
+from shards.file_system import FileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
@@ -51,39 +49,6 @@ from shards.shard import Shard
 from shards.shard_records import closed_logs, load_producers
 from shards.store import DirectoryStore, Family
 from shards.word_index import Words, words_of
-
-_FOLDED_AT_ONCE = 2000
-
-
-@attrs.frozen(slots=True)
-class RecoveryReport:
-    """What a start found in the journal.
-
-    Attributes:
-        entries: Entries read.
-        truncated_bytes: Bytes of an unfinished last write that were cut off; nothing of it had been acknowledged.
-        damages: Damaged entries; their shards are stopped.
-    """
-
-    entries: int
-    truncated_bytes: int
-    damages: tuple[str, ...]
-
-
-def open_rocks_store(path: str) -> DirectoryStore:
-    """The store that a server keeps its views in.
-
-    Raises:
-        CorruptionError: It is gone although the journal beside it was in use: acknowledged data would be forgotten.
-    """
-    from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
-
-    journal = f"{posixpath.dirname(path)}/journal"
-    if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
-        raise CorruptionError(
-            path, 0, f"the store of the views is missing, but {journal} was in use; restore both from one copy"
-        )
-    return RocksStore(path)
 
 
 class Engine:
@@ -138,19 +103,10 @@ class Engine:
 
     async def recover(self) -> None:
         """Fold the journal and put the parts together on top of what it gave."""
-        found = Recovered()
-        entries = 0
         checkpoint = self._recorded(CHECKPOINT_KEY)
-        for group in read_journal(self._files, self._directory.journal, found, checkpoint):
-            for damage in group.damages:
-                shard = self.table.by_id(damage.shard_id)
-                if shard is not None and damage.lsn > checkpoint:
-                    self.views.stop(shard, str(damage))
-            wanted = [entry for entry in group.entries if entry.lsn > checkpoint]
-            for start in range(0, len(wanted), _FOLDED_AT_ONCE):
-                self.views.replay(wanted[start : start + _FOLDED_AT_ONCE])
-                await trio.lowlevel.checkpoint()
-            entries += len(group.entries)
+        found = Recovered()
+        groups = read_journal(self._files, self._directory.journal, found, checkpoint)
+        entries = await replay(groups, self.table, self.views, checkpoint)
         self.table.recovering = False
         for shard in self.table.open_shards():
             self.table.settle(shard)
@@ -461,68 +417,3 @@ class Engine:
 
 def _new_salt() -> int:
     return secrets.randbits(64)
-
-
-@asynccontextmanager
-async def open_engine(
-    path: str,
-    config: ServerConfig,
-    *,
-    files: FileSystem | None = None,
-    clock: Clock | None = None,
-    make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
-    open_store: Callable[[str], DirectoryStore] = open_rocks_store,
-    make_sealer: Callable[[], Sealer] = open_worker_sealer,
-) -> AsyncIterator[Engine]:
-    """Open a data directory, recover it, and run the engine's background work while the context lasts.
-
-    Leaving the context drains what was decided, makes a checkpoint and closes everything, so that the next start has
-    nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged.
-
-    Raises:
-        DataDirectoryError: The directory is in use or cannot be used.
-        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
-        FormatVersionError: A newer program wrote the directory.
-        ConfigurationError: Sealing is switched on, and the libraries for it are not installed.
-    """
-    files = files or OsFileSystem()
-    sealer = make_sealer() if config.sealing.enabled else None
-    directory = open_directory(files, path)
-    try:
-        store = open_store(directory.state)
-        try:
-            disk = make_disk()
-            try:
-                engine = Engine(config, directory, files, clock or SystemClock(), disk, store, sealer)
-                await engine.recover()
-                try:
-                    async with _running(engine):
-                        yield engine
-                finally:
-                    engine.writer.close()
-            finally:
-                disk.close()
-        finally:
-            store.close()
-    finally:
-        directory.close()
-
-
-@asynccontextmanager
-async def _running(engine: Engine) -> AsyncIterator[None]:
-    """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
-    raised: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(engine.maintenance.run)
-        nursery.start_soon(engine.sealing.run)
-        engine.subscriptions.start(nursery)
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 raised again below, without a group around it
-            raised = error
-        engine.subscriptions.close()
-        nursery.cancel_scope.cancel()
-    with trio.CancelScope(shield=True):
-        await engine.close()
-    if raised is not None:
-        raise raised

@@ -1,0 +1,58 @@
+"""What `StorageAdapter.subscribe` gives: a subscription, and the deliveries that it and a `Feed` bring.
+
+How one is made and what it costs is each engine's own. `Feed`, in `broker_adapter.feed`, tells how far it is as well.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+import attrs
+
+from shards.record import Gap, StoredRecord
+
+
+async def _nothing_to_acknowledge() -> None:
+    """Acknowledge a delivery that belongs to no group."""
+
+
+@attrs.frozen(slots=True)
+class Delivery:
+    """Records that a subscription received: some of one shard, in offset order.
+
+    Attributes:
+        shard: Name of the shard.
+        records: Records and gaps. It may be empty for a group: records in the range had expired.
+        next_offset: Offset after the delivered range.
+    """
+
+    shard: str
+    records: list[StoredRecord | Gap]
+    next_offset: int
+    _acknowledge: Callable[[], Awaitable[None]] = attrs.field(default=_nothing_to_acknowledge, repr=False, eq=False)
+
+    async def acknowledge(self) -> None:
+        """Say that the group is done with this range, so that no other member gets it. Without a group it does nothing.
+
+        The group's position (cursor ``group/<name>`` of the shard) moves when all lower offsets are acknowledged too.
+        It is stored soon, not necessarily before this returns: after a crash the last ranges may come again.
+        """
+        await self._acknowledge()
+
+
+class Subscription(abc.ABC):
+    """An endless async iterator of deliveries. One task iterates it at a time.
+
+    It ends cleanly (the loop is left) when the adapter or the subscription is closed. It raises `ShardNotFoundError`
+    when its one shard is deleted. A shard that a filter matched and that is deleted just delivers no more. Where a trim
+    or retention took records before they were delivered, a `Gap` stands in their place.
+    """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abc.abstractmethod
+    async def __anext__(self) -> Delivery:
+        """Wait for the next delivery."""

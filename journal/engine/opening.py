@@ -1,0 +1,104 @@
+"""From a data directory to a running engine and back: what is opened in which order, and closed again.
+
+What an open engine consists of and does is in `journal.engine.engine`.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from journal.config import ServerConfig
+from journal.data_directory import open_directory
+from journal.disk import Disk, DiskThread
+from journal.engine.engine import Engine
+from journal.sealer import Sealer, open_worker_sealer
+from shards.clock import Clock, SystemClock
+from shards.errors import CorruptionError
+from shards.file_system import FileSystem, OsFileSystem
+from shards.store import DirectoryStore
+
+
+def open_rocks_store(path: str) -> DirectoryStore:
+    """The store that a server keeps its views in.
+
+    Raises:
+        CorruptionError: It is gone although the journal beside it was in use: acknowledged data would be forgotten.
+    """
+    from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
+
+    journal = f"{posixpath.dirname(path)}/journal"
+    if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
+        raise CorruptionError(
+            path, 0, f"the store of the views is missing, but {journal} was in use; restore both from one copy"
+        )
+    return RocksStore(path)
+
+
+@asynccontextmanager
+async def open_engine(
+    path: str,
+    config: ServerConfig,
+    *,
+    files: FileSystem | None = None,
+    clock: Clock | None = None,
+    make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
+    open_store: Callable[[str], DirectoryStore] = open_rocks_store,
+    make_sealer: Callable[[], Sealer] = open_worker_sealer,
+) -> AsyncIterator[Engine]:
+    """Open a data directory, recover it, and run the engine's background work while the context lasts.
+
+    Leaving the context drains what was decided, makes a checkpoint and closes everything, so that the next start has
+    nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged.
+
+    Raises:
+        DataDirectoryError: The directory is in use or cannot be used.
+        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        FormatVersionError: A newer program wrote the directory.
+        ConfigurationError: Sealing is switched on, and the libraries for it are not installed.
+    """
+    files = files or OsFileSystem()
+    sealer = make_sealer() if config.sealing.enabled else None
+    directory = open_directory(files, path)
+    try:
+        store = open_store(directory.state)
+        try:
+            disk = make_disk()
+            try:
+                engine = Engine(config, directory, files, clock or SystemClock(), disk, store, sealer)
+                await engine.recover()
+                try:
+                    async with _running(engine):
+                        yield engine
+                finally:
+                    engine.writer.close()
+            finally:
+                disk.close()
+        finally:
+            store.close()
+    finally:
+        directory.close()
+
+
+@asynccontextmanager
+async def _running(engine: Engine) -> AsyncIterator[None]:
+    """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
+    raised: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.maintenance.run)
+        nursery.start_soon(engine.sealing.run)
+        engine.subscriptions.start(nursery)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 raised again below, without a group around it
+            raised = error
+        engine.subscriptions.close()
+        nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await engine.close()
+    if raised is not None:
+        raise raised
