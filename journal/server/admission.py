@@ -25,7 +25,16 @@ from journal.server.stored_quotas import StoredQuotas
 from shards.errors import StorageError
 
 _AUDITED: Final = frozenset(
-    {Op.CREATE_SHARD, Op.DELETE_SHARD, Op.SET_MODE, Op.CONFIGURE_SHARD, Op.SEAL, Op.TRIM, Op.CURSOR_DELETE}
+    {
+        Op.SNAPSHOT,
+        Op.CREATE_SHARD,
+        Op.DELETE_SHARD,
+        Op.SET_MODE,
+        Op.CONFIGURE_SHARD,
+        Op.SEAL,
+        Op.TRIM,
+        Op.CURSOR_DELETE,
+    }
 )
 _STATE: Final = "$state/"
 _MAX_TARGET_CHARACTERS: Final = 1024

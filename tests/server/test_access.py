@@ -114,6 +114,7 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
             await admin.append_values(await admin.open("x"), b"value")
             await admin.call(Op.SET_MODE, messages.SetModeRequest("x", Mode.FILE))
             await admin.call(Op.TRIM, messages.TrimRequest("x", 1))
+            await admin.call(Op.SNAPSHOT)
         async with served.client(user="anna", password=PASSWORD) as anna:
             with pytest.raises(NotAuthorizedError):
                 await anna.call(Op.DELETE_SHARD, messages.NameRequest("x"))
@@ -125,6 +126,7 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
         ("admin", "create_shard", "x", "ok"),
         ("admin", "set_mode", "x", "ok"),
         ("admin", "trim", "x", "ok"),
+        ("admin", "snapshot", "", "ok"),
         ("anna", "delete_shard", "x", "not_authorized"),
         ("", "login", "admin", "authentication_failed"),
     ]
