@@ -296,7 +296,8 @@ def _unanswered(address: Address, error: Exception) -> ConnectionLostError:
 
 def _not_agreed(address: Address, error: BaseException | None) -> StorageError:
     """The error for a TLS handshake that did not come to its end, for another reason than a certificate."""
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+    # Which of the two a close in the middle of a handshake is depends on the version of Python.
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         if error.reason in _NO_TLS:
             return no_tls(address)
         return ConnectionLostError(f"{address} and this client do not agree on TLS: {_worded(error)}")

@@ -35,6 +35,8 @@ BOTH = [Version.V311, Version.V5]
 class Doorkeeper:
     """Lets in who knows the password, and them not everywhere."""
 
+    changes = 0
+
     async def authenticate(
         self, client_id: str, username: str | None, password: bytes | None, peer: str
     ) -> Principal | None:
