@@ -87,6 +87,15 @@ class Publisher:
         self._stream: trio.SocketStream | None = None
         self._sending = trio.Lock()
         self._is_stopped = False
+        self._connection_count = 0
+        self._last_refusal: Packet | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"publisher {self._name}: {self.acknowledged_count} acknowledged, {len(self._outgoing)} unanswered, "
+            f"{'connected' if self._stream is not None else 'not connected'}, {self._connection_count} connections, "
+            f"last refusal: {self._last_refusal}"
+        )
 
     async def run(self) -> None:
         """Publish until told to stop, and be connected until cancelled."""
@@ -154,6 +163,7 @@ class Publisher:
                 raise BrokenConnectionError(f"refused: {connack}")
             # What is published from now on comes after what is published again: nothing may pass it.
             async with self._sending:
+                self._connection_count += 1
                 self._stream = stream
                 await self._send(stream, self._outgoing.items())
             self._take(others)
@@ -187,6 +197,8 @@ class Publisher:
                 raise BrokenConnectionError(f"told to go: {answer}")
             outgoing = self._outgoing.pop(answer.packet_id)
             is_taken = answer.code < 0x80
+            if not is_taken:
+                self._last_refusal = answer
             self._ledger.settle(outgoing.message, is_taken=is_taken)
             self.acknowledged_count += is_taken
         self._moved.set()

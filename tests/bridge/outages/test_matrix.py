@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.bridge.outages.world import World, open_world
+from tests.bridge.outages.world import PATIENCE_S, World, open_world
 
 SINKS = ("http", "postgresql", "mqtt_mosquitto", "redis")
 MESSAGES = 60
@@ -88,7 +88,7 @@ OUTAGES: tuple[Outage, ...] = (
 async def test_sink(outage: Outage, sink: str, tmp_path: Path) -> None:
     async with open_world(tmp_path, sink) as world:
         await world.wait_driven()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await outage(world)
         await world.publish(MESSAGES)
         rows = await world.check()

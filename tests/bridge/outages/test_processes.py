@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.bridge.outages.disk import RESERVE_BYTES, SETTINGS, filled, small_disk
-from tests.bridge.outages.world import World, open_world
+from tests.bridge.outages.world import PATIENCE_S, World, open_world
 
 MESSAGES = 60
 
@@ -35,7 +35,7 @@ async def kill_server(world: World) -> None:
 async def test_another_broker_takes_over_from_one_that_was_killed(sink: str, tmp_path: Path) -> None:
     async with open_world(tmp_path, sink, brokers=2) as world:
         await world.wait_driven()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await kill_driver(world)
         await world.publish(MESSAGES)
         await world.check()
@@ -47,7 +47,7 @@ async def test_the_journal_server_is_killed_under_way(sink: str, tmp_path: Path)
         await world.wait_driven()
         for _ in range(2):
             await kill_server(world)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 await world.publish(MESSAGES)
         await world.check()
 
@@ -62,7 +62,7 @@ async def test_all_are_killed_while_the_sink_is_out(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(process.end, signal.SIGKILL)
         for process in (world.server, world.brokers[0]):
             await trio.to_thread.run_sync(process.start)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await world.publish(MESSAGES)
         assert (await world.look()).depth.record_count >= 4 * MESSAGES
         await world.proxy.listen()
@@ -92,7 +92,7 @@ async def test_a_full_disk_takes_no_publishes_and_loses_nothing(is_sink_out: boo
             world.proxy.refuse()
             await world.wait_out()
             await world.publish(MESSAGES)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             with filled(disk, RESERVE_BYTES // 4):
                 await nothing_is_acknowledged(world)
             await world.publish(MESSAGES)
@@ -108,7 +108,7 @@ async def test_what_waits_is_brought_away_also_while_the_disk_is_full(tmp_path: 
         world.proxy.refuse()
         await world.wait_out()
         await world.publish(MESSAGES)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             with filled(disk, RESERVE_BYTES * 3 // 4):
                 await nothing_is_acknowledged(world)
                 assert (await world.look()).depth.record_count >= 2 * MESSAGES

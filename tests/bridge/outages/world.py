@@ -34,7 +34,10 @@ MOST_REPEATED: Final = BATCH_RECORDS * WINDOW
 TIMEOUT_S: Final = 1
 KEEPS_POSITION: Final = frozenset({"postgresql", "redis"})
 
-_SETTLE_S: Final = 30
+PATIENCE_S: Final = 60
+"""For what takes a second or two: a bound on waiting for nothing, not on how long it may take on a busy machine."""
+
+_SETTLE_S: Final = PATIENCE_S
 _LOOK_S: Final = 0.05
 _INTERVAL_S: Final = 0.004
 _LOG_BYTES: Final = 3000
@@ -167,8 +170,12 @@ class World:
 
     @property
     def logs(self) -> str:
-        """The ends of what the processes said."""
-        return "\n".join(process.log_text[-_LOG_BYTES:] for process in (*self.brokers, self.server))
+        """How the publishers stand, and the processes, with the ends of what they said."""
+        said = (
+            f"{'running' if process.is_running else 'ended'}: {process.log_text[-_LOG_BYTES:]}"
+            for process in (*self.brokers, self.server)
+        )
+        return "\n".join([*map(str, self.publishers), *said])
 
 
 @asynccontextmanager
@@ -219,7 +226,12 @@ async def open_world(
             async with open_adapter(store) as adapter, trio.open_nursery() as running:
                 for publisher in publishers:
                     running.start_soon(publisher.run)
-                yield World(stage, server, processes, publishers, ledger, adapter)
+                world = World(stage, server, processes, publishers, ledger, adapter)
+                try:
+                    yield world
+                except Exception as error:
+                    error.add_note(world.logs)
+                    raise
                 running.cancel_scope.cancel()
             statuses = [await trio.to_thread.run_sync(each.end, signal.SIGTERM) for each in (*processes, server)]
             assert set(statuses) == {0}, f"{statuses}: {[each.log_text[-_LOG_BYTES:] for each in (*processes, server)]}"
