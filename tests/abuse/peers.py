@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from journal.protocol import FrameParser, Op, decode_error, encode, frames, messages
-from tests.faults.processes import TIMEOUT_S
+from tests.patience import PATIENCE_S
 
 HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "abuser")))
 UPGRADE = (
@@ -21,7 +21,7 @@ _AT_ONCE = 500
 
 def connect(port: int, sent: bytes = b"") -> socket.socket:
     """A connection over which this was sent."""
-    sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+    sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
     if sent:
         sock.sendall(sent)
     return sock
@@ -95,7 +95,7 @@ def flood(sock: socket.socket, part: bytes, most_bytes: int, *, patience_s: floa
         pass
     finally:
         sock.setblocking(True)
-        sock.settimeout(TIMEOUT_S)
+        sock.settimeout(PATIENCE_S)
     return sent
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from journal.access.authentication import Authentication
 from journal.access.back_off import BackOff
 from journal.access.users import Cost, PasswordHash, Users
+from tests.patience import PATIENCE_S
 
 CHEAP = Cost(n=2, r=1, p=1)
 
@@ -77,7 +78,7 @@ async def test_the_event_loop_goes_on_and_two_are_checked_at_once() -> None:
     async with trio.open_nursery() as nursery:
         for number in range(8):
             nursery.start_soon(check, number)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while users.checks < 2:
                 await trio.lowlevel.checkpoint()
         assert not results

@@ -6,8 +6,8 @@ import trio
 
 from broker_adapter import Delivery, StorageAdapter, Subscription
 from shards.record import Gap, StoredRecord
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 5.0
 """What has not happened after so long never will."""
 
 

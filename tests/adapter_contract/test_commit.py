@@ -17,7 +17,7 @@ from shards.errors import (
 from shards.model import AckLevel, Mode, ShardConfig
 from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Opening
-from tests.adapter_contract.reading import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 MEMORY = ShardConfig(mode=Mode.MEMORY)
 

@@ -16,7 +16,8 @@ from shards.model import AckLevel, Mode, ShardConfig
 from shards.record import Gap, Record, StoredRecord
 from shards.topic_filters import matches
 from tests.adapter_contract.conftest import Engine, Opening
-from tests.adapter_contract.reading import PATIENCE_S, read_all
+from tests.adapter_contract.reading import read_all
+from tests.patience import PATIENCE_S
 
 MEMORY = ShardConfig(mode=Mode.MEMORY)
 

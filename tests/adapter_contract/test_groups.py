@@ -8,7 +8,8 @@ import trio
 from broker_adapter import StorageAdapter, Subscription
 from shards.errors import InvalidNameError
 from shards.position import Start
-from tests.adapter_contract.reading import PATIENCE_S, assert_silent, next_delivery, offsets_of, values_of
+from tests.adapter_contract.reading import assert_silent, next_delivery, offsets_of, values_of
+from tests.patience import PATIENCE_S
 
 
 async def fill(adapter: StorageAdapter, shard: str, count: int) -> None:

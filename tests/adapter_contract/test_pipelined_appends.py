@@ -10,7 +10,8 @@ from shards.errors import InvalidRequestError, OffsetConflictError, OverloadedEr
 from shards.model import Mode, ShardConfig
 from shards.record import Record
 from tests.adapter_contract.conftest import Opening
-from tests.adapter_contract.reading import PATIENCE_S, read_all, values_of
+from tests.adapter_contract.reading import read_all, values_of
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("mode", [Mode.FILE, Mode.MEMORY])

@@ -21,7 +21,8 @@ from shards.model import AckLevel, Mode, ShardConfig
 from shards.position import Start
 from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Engine
-from tests.adapter_contract.reading import PATIENCE_S, offsets_of, read_all, values_of
+from tests.adapter_contract.reading import offsets_of, read_all, values_of
+from tests.patience import PATIENCE_S
 
 INDEXED = ShardConfig(index_keys=True, index_tags=True)
 YEAR_2100_US = 4_102_444_800_000_000

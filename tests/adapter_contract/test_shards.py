@@ -14,7 +14,8 @@ from shards.errors import (
 )
 from shards.model import AckLevel, Mode, Retention, SegmentKind, ShardConfig
 from shards.record import StoredRecord
-from tests.adapter_contract.reading import PATIENCE_S, offsets_of, read_all, values_of
+from tests.adapter_contract.reading import offsets_of, read_all, values_of
+from tests.patience import PATIENCE_S
 
 
 async def test_a_new_shard_is_empty_and_has_the_given_configuration(adapter: StorageAdapter) -> None:

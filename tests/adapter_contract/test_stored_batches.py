@@ -12,7 +12,8 @@ from shards.model import Mode
 from shards.position import Start
 from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Opening
-from tests.adapter_contract.reading import PATIENCE_S, offsets_of, read_all, values_of
+from tests.adapter_contract.reading import offsets_of, read_all, values_of
+from tests.patience import PATIENCE_S
 
 
 async def stored(adapter: StorageAdapter, shard: str, start: int = 0, *, max_bytes: int = 1 << 20) -> bytes:

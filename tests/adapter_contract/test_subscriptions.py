@@ -13,7 +13,8 @@ from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundEr
 from shards.model import AckLevel
 from shards.position import Start
 from shards.record import Gap, Record
-from tests.adapter_contract.reading import PATIENCE_S, assert_silent, next_delivery, take, values_of
+from tests.adapter_contract.reading import assert_silent, next_delivery, take, values_of
+from tests.patience import PATIENCE_S
 
 
 async def test_a_tail_delivers_what_is_appended_after_it_began(adapter: StorageAdapter) -> None:

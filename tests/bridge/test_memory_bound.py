@@ -30,6 +30,7 @@ from shards.errors import OverloadedError
 from shards.record import Record
 from tests.faults.processes import command
 from tests.mqtt.cluster.processes import Process, free_port
+from tests.patience import PATIENCE_S
 
 MIB: Final = 1 << 20
 QUEUE: Final = "backlog"
@@ -196,7 +197,7 @@ async def run_backlog(directory: Path, mode: QueueMode, backlog_bytes: int, *set
             await trio.to_thread.run_sync(sink.start)
             await _drained(adapter)
             draining = watch.peaks()
-        with urllib.request.urlopen(f"http://127.0.0.1:{sink.ports['http']}/", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{sink.ports['http']}/", timeout=PATIENCE_S) as reply:
             assert json.load(reply) == {"rows": count, "in_order": True}
     return filling, draining
 

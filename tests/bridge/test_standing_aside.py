@@ -10,6 +10,7 @@ from broker_adapter.cache_queue import QueueDrain, QueueLease, look
 from broker_adapter.cache_queue.stored import Counts
 from tests.bridge.fakes import Shelf
 from tests.bridge.test_driver import QUEUE, driven, numbers, put, spec_for, until_empty
+from tests.patience import PATIENCE_S
 
 
 async def test_a_bridge_writes_nothing_while_another_drains_and_goes_on_behind(autojump_clock: MockClock) -> None:
@@ -28,7 +29,7 @@ async def test_a_bridge_writes_nothing_while_another_drains_and_goes_on_behind(a
                 await drain.require_cursor()
                 await drain.confirm(50, Counts(confirmed=25), 0)
             await until_empty(store)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 while (status := (await look(store, QUEUE)).status) is None or status.counts.confirmed < 60:
                     await trio.sleep(0.1)
     assert shelf.values == numbers(0, 25) + numbers(50, 60)

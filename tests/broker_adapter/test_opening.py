@@ -11,6 +11,7 @@ import pytest
 from broker_adapter import open_adapter
 from broker_adapter.opening import directory_of
 from shards.errors import DataDirectoryError, InvalidRequestError
+from tests.patience import PATIENCE_S
 
 EXTRAS = ("rocksdict", "cattrs", "starlette", "cyclopts", "rich", "pyspark", "pyarrow", "numpy", "trio_websocket")
 
@@ -58,7 +59,7 @@ async def main():
             raise AssertionError
 trio.run(main)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
 def test_an_engine_that_misses_a_package_only_when_it_opens_says_so_too(tmp_path: Path) -> None:
@@ -76,4 +77,4 @@ async def main():
         raise AssertionError
 trio.run(main)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

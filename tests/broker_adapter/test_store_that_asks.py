@@ -12,6 +12,7 @@ from broker_adapter.mqtt.config import load_broker_config
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError
 from shards.errors import InvalidRequestError
 from shards.model import ShardConfig
+from tests.patience import PATIENCE_S
 from tests.server.people import AUTHORITY, PASSWORD, guarded, rule, write_server_certificate
 
 
@@ -40,7 +41,7 @@ async def test_a_broker_may_what_its_rules_say(tmp_path: Path, scheme: str) -> N
             with pytest.raises(NotAuthorizedError):
                 await store.put_state(b"mqtt/session/1", b"other")
         password.write_text("wrong\n")
-        with pytest.raises(AuthenticationError), trio.fail_after(10):
+        with pytest.raises(AuthenticationError), trio.fail_after(PATIENCE_S):
             async with open_adapter(url):
                 pass
 

@@ -14,6 +14,7 @@ from shards.filter_overlap import covers, overlap
 from shards.position import Start
 from shards.record import Record, StoredRecord
 from shards.topic_filters import is_filter, matches
+from tests.patience import PATIENCE_S
 
 levels = st.sampled_from(["a", "b", "c", "$s", ""])
 topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -116,7 +117,7 @@ async def test_subscribers_receive_by_topic_each_record_once_wherever_it_lies() 
             for topic in published:
                 await storage.publish(topic, Record(topic.encode()))
             seen: list[str] = []
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 while len(seen) < len(published):
                     delivery = await everything.__anext__()
                     seen += [topic_of(delivery.shard, r) for r in delivery.records if isinstance(r, StoredRecord)]

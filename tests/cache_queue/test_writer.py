@@ -24,6 +24,7 @@ from shards.model import Mode
 from shards.record import Record
 from tests.adapter_contract.conftest import Engine, Opening
 from tests.cache_queue.queues import NAME, driven, filled, waiting
+from tests.patience import PATIENCE_S
 
 BATCH = 10
 VALUE_BYTES = 1000
@@ -46,7 +47,7 @@ def batch(first: int, count: int = BATCH, size_bytes: int = VALUE_BYTES) -> list
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():
             await trio.sleep(0.02)
 
@@ -56,7 +57,7 @@ async def stored_numbers(adapter: StorageAdapter) -> list[int]:
 
 
 async def until_counted(adapter: StorageAdapter, expected: WriterCounts, name: str = "w") -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while (await look(adapter, NAME)).writers.get(name) != expected:
             await trio.sleep(0.05)
 

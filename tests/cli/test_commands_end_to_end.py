@@ -24,8 +24,8 @@ import attrs
 import pytest
 
 from journal.cli import main
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 20
 JOURNAL = [sys.executable, "-m", "journal.cli.main"]
 
 
@@ -62,7 +62,7 @@ class Server:
     def end(self, how: signal.Signals) -> int:
         with self.process:
             self.process.send_signal(how)
-            return self.process.wait(TIMEOUT_S)
+            return self.process.wait(PATIENCE_S)
 
     def journal(self, *arguments: str, given: bytes = b"", status: int = 0) -> str:
         return run(*arguments, "--server", self.address, given=given, status=status).stdout.decode()
@@ -116,7 +116,7 @@ def standard_input(given: bytes) -> Iterator[None]:
 def read_line(process: subprocess.Popen[str]) -> str:
     """The next line of a process's output, or a failure when none comes in time."""
     assert process.stdout
-    ready, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
     assert ready, "no line came in time"
     return process.stdout.readline()
 
@@ -206,7 +206,7 @@ def test_follow_goes_on_with_what_is_appended(server: Server, shard: str) -> Non
         assert read_line(reader) == "before\n"
         server.journal("append", shard, given=b"after\n")
         assert read_line(reader) == "after\n"
-        assert reader.wait(TIMEOUT_S) == 0
+        assert reader.wait(PATIENCE_S) == 0
 
 
 def test_tail_prints_topic_and_payload_of_every_shard_that_matches(server: Server) -> None:
@@ -222,13 +222,13 @@ def test_tail_prints_topic_and_payload_of_every_shard_that_matches(server: Serve
         server.journal("append", "tail/b", given=b"2\n")
         assert read_line(reader) == "tail/b 2\n"
         reader.send_signal(signal.SIGINT)
-        assert reader.wait(TIMEOUT_S) == 130
+        assert reader.wait(PATIENCE_S) == 130
 
 
 def test_a_reader_that_stops_early_is_no_error(server: Server, shard: str) -> None:
     server.journal("append", shard, given=b"x" * 1000 + b"\n" + b"y\n" * 200_000)
     pipeline = f"{sys.executable} -m journal.cli.main read {shard} --server {server.address} | head -c 3"
-    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, timeout=TIMEOUT_S)
+    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == (b"xxx", b"")
 
 

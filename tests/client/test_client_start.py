@@ -16,8 +16,7 @@ from shards.errors import LimitExceededError, OverloadedError
 from shards.model import AckLevel
 from shards.record import Record
 from tests.client.fake_server import FakeServer
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture

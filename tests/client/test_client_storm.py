@@ -11,6 +11,7 @@ from journal.client import PendingAppend, open_client
 from shards.batch import values
 from shards.errors import LimitExceededError, OverloadedError, StorageError
 from tests.client.fake_server import FakeServer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.trio
 SHARDS = ["a", "b", "c"]
@@ -50,7 +51,7 @@ async def test_appends_are_stored_exactly_once_in_a_storm(seed: int, join: bool)
             pending[shard].append((value, client.append_nowait(shard, [value] * chance.choice([1, 1, 3]))))
             if chance.random() < 0.05:
                 await trio.sleep(0.0005)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await client.flush()
         nursery.cancel_scope.cancel()
     assert server.session_count > 2

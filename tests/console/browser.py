@@ -13,7 +13,8 @@ from typing import Any
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
+
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 _TEXTS = {"Enter": "\r", " ": " "}
 

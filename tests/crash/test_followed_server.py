@@ -19,8 +19,8 @@ from shards.batch import read_records
 from shards.record import StoredRecord
 from shards.topic_filters import matches
 from tests.mqtt.cluster.processes import Process, free_port, journal_server
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 30.0
 KILLS = 3
 NAMES = ("a/1", "a/2", "b/1", "b/2")
 FILTERS = ("#", "a/+", "+/2")

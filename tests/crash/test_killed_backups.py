@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from journal.check import check_directory
-from tests.crash.test_killed_server import TIMEOUT_S, KilledServer, check, workload
+from tests.crash.test_killed_server import KilledServer, check, workload
+from tests.patience import PATIENCE_S
 
 JOURNAL = [sys.executable, "-m", "journal.cli.main"]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.002)
@@ -67,7 +68,7 @@ class Site:
 
     def back_up(self) -> None:
         with self.start_backup() as process:
-            out, errors = process.communicate(timeout=TIMEOUT_S)
+            out, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
         assert out.startswith("backup ")
 
@@ -80,7 +81,7 @@ class Site:
             [*JOURNAL, "restore", str(self.backup), str(place / "data")],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert restored.returncode == 0, restored.stderr
@@ -172,7 +173,7 @@ def kill_servers(site: Site, seed: int, rounds: int) -> None:
                     )
                     site.server.end(signal.SIGKILL)
                     site.server.start()
-                    _, errors = process.communicate(timeout=TIMEOUT_S)
+                    _, errors = process.communicate(timeout=PATIENCE_S)
                 assert process.returncode in (0, 1), errors
                 assert (process.returncode == 1) == errors.startswith("journal: "), errors
                 assert "Traceback" not in errors

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 30
+from tests.patience import PATIENCE_S
+
 ROUNDS = 3
 
 # Small files, so that segments are rolled, flushed and journal files recycled all the time.
@@ -82,7 +83,7 @@ class KilledServer:
             return 0
         with process:
             process.send_signal(how)
-            return process.wait(TIMEOUT_S)
+            return process.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -99,7 +100,7 @@ def workload(address: str, log: Path, seed: int) -> Iterator[subprocess.Popen[st
             assert process.stdout.readline() == "working\n"
             yield process
             assert process.poll() is None, "the workload has ended by itself"
-            process.communicate(timeout=TIMEOUT_S)
+            process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0
         finally:
             process.kill()
@@ -111,7 +112,7 @@ def check(address: str, log: Path) -> None:
         [sys.executable, "-m", "tests.crash.checker", address, str(log)],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr

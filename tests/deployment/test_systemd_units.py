@@ -21,6 +21,7 @@ import pytest
 from journal.protocol import Op, messages
 from shards.model import ShardConfig
 from tests.faults.processes import Client, running
+from tests.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 UNITS = ("journal.service", "journal-broker.service")
@@ -104,7 +105,7 @@ def test_a_reload_does_not_end_a_server_that_has_nothing_to_read_again(tmp_path:
     """A signal that is not taken ends a process, and the unit would be told to start it again."""
     with running(tmp_path / "data") as server:
         os.kill(server.pid, signal.SIGHUP)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while "reloaded" not in server.log.read_text():
             assert server.process.poll() is None, server.log.read_text()
             assert time.monotonic() < deadline, server.log.read_text()

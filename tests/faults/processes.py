@@ -24,8 +24,8 @@ from journal.protocol import FrameParser, Op, decode_error, decode_reply, encode
 from shards.batch import encode_values, read_records
 from shards.model import ShardConfig
 from shards.record import StoredRecord
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 15
 SERVE = [sys.executable, "-m", "journal.cli.main", "serve"]
 SETTINGS = (
     "listen.tcp=127.0.0.1:0",
@@ -82,7 +82,7 @@ class ServerProcess:
 
     def http(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}{path}", timeout=5) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}{path}", timeout=PATIENCE_S) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -90,16 +90,16 @@ class ServerProcess:
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        with socket.create_connection(("127.0.0.1", self.ports["tcp"]), timeout=TIMEOUT_S) as sock:
+        with socket.create_connection(("127.0.0.1", self.ports["tcp"]), timeout=PATIENCE_S) as sock:
             yield Client(sock)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(TIMEOUT_S)
+        return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(TIMEOUT_S)
+        self.process.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def running(data: Path, *settings: str, under: Sequence[str] = ()) -> Iterator[S
         )
     try:
         assert process.stdout
-        readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
         line = process.stdout.readline() if readable else ""
         assert line.startswith("ready"), f"{line!r}; {log.read_text()}"
         ports = {name: int(port) for name, port in re.findall(r"(\w+)=[^ ]*:(\d+)", line)}
@@ -124,7 +124,7 @@ def running(data: Path, *settings: str, under: Sequence[str] = ()) -> Iterator[S
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int((data / "LOCK").read_text()), signal.SIGKILL)
             process.kill()
-            process.wait(TIMEOUT_S)
+            process.wait(PATIENCE_S)
         assert process.stdout
         process.stdout.close()
 

@@ -16,7 +16,8 @@ import pytest
 from journal.protocol import Op, messages
 from shards.errors import DiskFullError, OverloadedError, StorageError, StorageFailedError
 from shards.model import Mode, Retention, ShardConfig
-from tests.faults.processes import TIMEOUT_S, ServerProcess, running
+from tests.faults.processes import ServerProcess, running
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_and_reads_go_on(data: Path
             with pytest.raises(StorageFailedError, match="nothing more is acknowledged"):
                 client.call(Op.STATE_PUT, messages.StatePutRequest(b"k", b"v"))
         os.kill(server.pid, signal.SIGTERM)
-        assert server.process.wait(TIMEOUT_S) == 0
+        assert server.process.wait(PATIENCE_S) == 0
     with running(data) as server, server.client() as client:
         found = client.read(client.open("a"))
         assert server.stop() == 0
@@ -104,7 +105,7 @@ def test_a_nearly_full_disk_refuses_appends_before_it_is_full_and_takes_them_aga
             with ballast.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - (2 << 20))
             with pytest.raises(DiskFullError):
-                give_up_at = time.monotonic() + TIMEOUT_S
+                give_up_at = time.monotonic() + PATIENCE_S
                 while time.monotonic() < give_up_at:
                     client.call(Op.STATE_PUT, messages.StatePutRequest(b"k", b"v"))
             with pytest.raises(DiskFullError):
@@ -112,7 +113,7 @@ def test_a_nearly_full_disk_refuses_appends_before_it_is_full_and_takes_them_aga
             ballast.unlink()
             # What frees space is done.
             client.call(Op.DELETE_SHARD, messages.NameRequest("a"))
-            deadline = time.monotonic() + TIMEOUT_S
+            deadline = time.monotonic() + PATIENCE_S
             while server.http("/readyz")[0] != 200:
                 assert time.monotonic() < deadline, server.http("/readyz")
             handle = client.open("b", ShardConfig())
@@ -164,7 +165,7 @@ def test_a_stop_under_load_keeps_every_acknowledged_record(data: Path) -> None:
         loads = [Load(server, f"s{number}") for number in range(3)]
         for load in loads:
             load.start()
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while min(len(load.acknowledged) for load in loads) < 50:
             assert time.monotonic() < deadline
         with server.client() as idle:
@@ -177,10 +178,10 @@ def test_a_stop_under_load_keeps_every_acknowledged_record(data: Path) -> None:
             assert b"shutting_down" in body
             with pytest.raises(EOFError):
                 idle.receive()
-        assert server.process.wait(TIMEOUT_S) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         assert time.monotonic() - started < 5
         for load in loads:
-            load.join(TIMEOUT_S)
+            load.join(PATIENCE_S)
             assert isinstance(load.ended, EOFError), load.ended
         assert "unexpected" not in server.log.read_text()
     with running(data) as server, server.client() as client:

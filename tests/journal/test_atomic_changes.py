@@ -23,6 +23,7 @@ from shards.errors import (
 )
 from shards.model import AckLevel, Mode, ShardConfig
 from tests.journal.engines import config, open_simulated, stop_without_checkpoint, values_of
+from tests.patience import PATIENCE_S
 from tests.simulation.file_system import SimulatedFileSystem
 
 SHARDS = {
@@ -148,7 +149,7 @@ async def check(engine: Engine, model: Model, *, names: list[str]) -> None:
 @given(history=st.lists(commits, max_size=12))
 async def test_commits_are_whole_or_refused_and_survive_a_crash_so(history: list[Commit]) -> None:
     files, model = SimulatedFileSystem(), Model()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         await live(files, model, history)
 
 

@@ -13,6 +13,7 @@ from shards.errors import CorruptionError
 from shards.model import ShardConfig
 from shards.position import Start
 from shards.pushes import Notice
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 CONFIG = ServerConfig(
@@ -38,7 +39,7 @@ async def test_a_group_that_meets_a_missing_file_says_so_and_the_shard_takes_app
             on_ready=ready.set,
             credit_bytes=lambda: MIB,
         )
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await ready.wait()
             notice = await member.take(MIB)
         assert isinstance(notice, Notice)

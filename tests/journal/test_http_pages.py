@@ -12,8 +12,7 @@ from trio.testing import MockClock
 from journal.listening import bind
 from journal.observing import http_pages
 from journal.observing.http_pages import HttpPages, Reply, Request, health_reply
-
-PATIENCE_S = 5.0
+from tests.patience import PATIENCE_S
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from shards.model import Mode, Retention, SegmentKind, ShardConfig
 from shards.record import Gap, Record, StoredRecord
 from shards.shard import Shard
 from shards.store import Family
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 CONFIG = ServerConfig(
@@ -97,7 +98,7 @@ async def test_the_index_forgets_trimmed_records(tmp_path: Path) -> None:
             await engine.append(shard, encode([Record(key=b"k%d" % (number % 3))], now_us=1))
         await engine.control.trim("s", 6)
         entries: list[bytes] = []
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while len(entries := [key for key, _ in engine.views.store.scan(Family.KEY_INDEX)]) != 4:
                 engine.maintenance.wake()
                 await trio.lowlevel.checkpoint()

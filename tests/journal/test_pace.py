@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from journal.observing import pace as pace_module
 from journal.observing.pace import Pace
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def test_no_step_is_longer_than_a_millisecond(busy: list[float], autojump_
 
 async def test_a_short_walk_does_not_rest() -> None:
     began, pace = time.monotonic(), Pace()
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         for _ in range(50):
             await pace.step()
     assert time.monotonic() - began < 1

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from journal.observing.pulse import Pulse
+from tests.patience import PATIENCE_S
 
 
 async def test_a_loop_that_keeps_up_has_no_stalls(autojump_clock: MockClock) -> None:
@@ -27,7 +28,7 @@ async def test_what_blocks_the_loop_is_counted_as_a_stall() -> None:
         nursery.start_soon(pulse.run)
         await trio.testing.wait_all_tasks_blocked()
         time.sleep(0.35)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while not pulse.stalls:
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()

@@ -27,6 +27,7 @@ from shards.log_segment import LogSegment
 from shards.model import SegmentKind, ShardConfig
 from shards.seal_plan import SealPlan
 from tests.journal.engines import append, values_of
+from tests.patience import PATIENCE_S
 
 DIES = (sys.executable, "-c", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 9)")
 BABBLES = (sys.executable, "-c", "import sys; sys.stdin.readline(); print('what?', flush=True); sys.stdin.read()")
@@ -151,7 +152,7 @@ async def test_stopping_the_engine_ends_the_worker_in_the_middle_of_a_file(tmp_p
         os.kill(pid, signal.SIGSTOP)
         with trio.move_on_after(0.05):
             await engine.seal("s", wait=True)
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while _lives(pid):
             await trio.sleep(0.01)
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:

@@ -29,6 +29,7 @@ from shards.seal_plan import SealedFile, SealPlan
 from shards.shard import Shard
 from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
+from tests.patience import PATIENCE_S
 from tests.simulation.file_system import SimulatedFileSystem, everything_lost
 from tests.simulation.store import SimulatedStore
 
@@ -112,7 +113,7 @@ class FailingFileSystem(SimulatedFileSystem):
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not holds():
             await trio.sleep(0.001)
 

@@ -18,6 +18,7 @@ from shards.model import Mode, ShardConfig
 from shards.shard import Shard
 from shards.topic_filters import matches
 from tests.journal.engines import append, open_simulated, stop_without_checkpoint
+from tests.patience import PATIENCE_S
 from tests.simulation.file_system import SimulatedFileSystem
 
 NAMES = ("a", "a/1", "a/2", "b/1", "$sys/x")
@@ -178,5 +179,5 @@ async def test_who_is_cancelled_while_making_the_list_leaves_it_to_the_next() ->
         with trio.move_on_after(0) as scope:
             await engine.news.stored_newer_than(0)
         assert scope.cancelled_caught
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert len(await engine.news.stored_newer_than(0)) == len(NAMES)

@@ -40,10 +40,9 @@ from broker_adapter.mqtt.codec import (
 )
 from broker_adapter.mqtt.permissions import AllowAll
 from broker_adapter.mqtt.streams import TcpStream
+from tests.patience import PATIENCE_S
 
 Kind = TypeVar("Kind", bound=Packet)
-
-PATIENCE_S = 5.0
 
 
 class Client:

@@ -18,6 +18,7 @@ from broker_adapter.sinks import Sink, SinkContext
 from shards.errors import ShardNotFoundError
 from shards.record import StoredRecord
 from tests.mqtt.serving import Serving, serving
+from tests.patience import PATIENCE_S
 
 SHARD = names.shard_of("warehouse")
 
@@ -122,7 +123,7 @@ async def test_a_queue_that_drops_what_is_newest_tells_nobody_and_counts_it() ->
             assert await client.publish("plant/a", b"%d" % number, 1) < ReasonCode.UNSPECIFIED_ERROR
         assert [value for _, value in await stored(served.adapter)] == [b"0", b"1"]
         assert len(await stored(served.adapter, "plant/a")) == 4
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while not (state := await look(served.adapter, "warehouse")).writers:
                 await trio.sleep(0.05)
         assert state.writers["one"].dropped_newest == 2
@@ -134,7 +135,7 @@ async def test_a_queue_that_drops_what_is_oldest_holds_the_newest() -> None:
         client = await served.client()
         for number in range(10):
             assert await client.publish("plant/a", b"%d" % number, 1) < ReasonCode.UNSPECIFIED_ERROR
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while (state := await look(served.adapter, "warehouse")).depth.record_count > 3:
                 await trio.sleep(0.05)
         assert state.depth.first_offset == 7
@@ -146,7 +147,7 @@ async def test_a_will_and_a_delayed_message_are_bridged_when_they_are_published(
         await client.publish("$delayed/1/plant/later", b"later", 1)
         assert await stored(served.adapter) == []
         await client.stream.aclose()
-        with trio.fail_after(8):
+        with trio.fail_after(PATIENCE_S):
             while len(await stored(served.adapter)) < 2:
                 await trio.sleep(0.05)
         assert sorted(await stored(served.adapter)) == [("plant/later", b"later"), ("plant/will", b"gone")]

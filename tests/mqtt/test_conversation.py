@@ -31,6 +31,7 @@ from broker_adapter.mqtt.codec import (
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.publishing import Publisher
 from tests.mqtt.serving import Client, serving
+from tests.patience import PATIENCE_S
 
 BOTH = [Version.V311, Version.V5]
 
@@ -276,7 +277,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_others() -> None:
         publisher = await served.client("publisher")
         for number in range(100):
             await publisher.publish("a", b"%3d" % number + bytes(20_000), 1)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert (await hearing.message()).payload[:3] == b"%3d" % number
         payloads = [(await deaf.message()).payload[:3] for _ in range(100)]
         assert payloads == [b"%3d" % number for number in range(100)]

@@ -29,6 +29,7 @@ from shards.errors import (
 )
 from shards.model import AckLevel, Appended, Mode, ShardConfig
 from shards.record import Record
+from tests.patience import PATIENCE_S
 
 SUCCESS = ReasonCode.SUCCESS
 
@@ -218,7 +219,7 @@ async def test_when_the_store_has_no_room_messages_wait_in_order_and_reading_sto
     assert not bench.inbound.has_room
     bench.store.has_room = True
     bench.store.room.set()
-    with trio.fail_after(1):
+    with trio.fail_after(PATIENCE_S):
         await bench.inbound.wait_for_room()
     await wait_all_tasks_blocked()
     assert [(shard, len(values)) for shard, values in bench.store.stored] == [("a", 1), ("b", 1), ("a", 3)]
@@ -325,5 +326,5 @@ async def test_settle_waits_for_all_outcomes(bench: Bench) -> None:
     assert waiting.cancelled_caught
     for at in range(len(bench.store.appends)):
         bench.store.answer(at)
-    with trio.fail_after(1):
+    with trio.fail_after(PATIENCE_S):
         await bench.inbound.settle()

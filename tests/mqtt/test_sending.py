@@ -10,6 +10,7 @@ from trio.testing import MockClock, memory_stream_one_way_pair, wait_all_tasks_b
 
 from broker_adapter.mqtt.sending import Output, SavedFirst
 from broker_adapter.mqtt.statistics import BrokerStatistics
+from tests.patience import PATIENCE_S
 
 
 class Peer(trio.abc.SendStream):
@@ -109,7 +110,7 @@ async def test_a_peer_that_takes_nothing_is_given_up(tasks: trio.Nursery, autoju
     await trio.sleep(2)
     assert bench.events == ["broken"]
     bench.send(b"two")
-    with trio.fail_after(1):
+    with trio.fail_after(PATIENCE_S):
         await bench.output.drained()
         await bench.output.wait_for_room()
 

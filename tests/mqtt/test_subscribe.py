@@ -9,6 +9,7 @@ from broker_adapter.mqtt.codec import Properties, Publish, ReasonCode, Suback, S
 from broker_adapter.mqtt.limits import Limits
 from tests.mqtt.serving import serving
 from tests.mqtt.test_connect import Doorkeeper
+from tests.patience import PATIENCE_S
 
 BOTH = [Version.V311, Version.V5]
 
@@ -172,7 +173,7 @@ async def test_shared_subscriptions_divide_messages() -> None:
                 if len(found) == 20:
                     nursery.cancel_scope.cancel()
 
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 for member in members:
                     nursery.start_soon(take, member)

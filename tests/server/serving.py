@@ -21,8 +21,7 @@ from journal.settings import KIB, MIB
 from shards.batch import encode_values, read_records
 from shards.model import Mode, ShardConfig
 from shards.record import Gap, StoredRecord
-
-TIMEOUT_S = 10.0
+from tests.patience import PATIENCE_S
 
 MEMORY = ShardConfig(mode=Mode.MEMORY)
 FILE = ShardConfig()
@@ -113,7 +112,7 @@ async def serving(
         async with open_engine(str(path / "data"), small_config(**changes)) as engine:
             served = Served(engine, Server(engine), {name: sock.getsockname()[1] for name, sock in sockets.items()})
             served.server._report = lambda error, number: served.unexpected.append(error)  # type: ignore[method-assign]
-            with trio.fail_after(50):
+            with trio.fail_after(2 * PATIENCE_S):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(served.server.run, sockets)
                     yield served
@@ -163,7 +162,7 @@ class RawClient:
         for at, frame in enumerate(self.others):
             if wanted(frame):
                 return self.others.pop(at)
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 while self._received:
                     frame = self._received.pop(0)

@@ -24,10 +24,11 @@ from journal.protocol.errors import AuthenticationError, NotAuthorizedError, Quo
 from journal.server import admission, stored_quotas
 from journal.server.guard import read
 from shards.model import Mode
+from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
 from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.people import PASSWORD, TOKEN, guarded, rule, write_people
-from tests.server.serving import TIMEOUT_S, RawClient, Served, batch_of, serving, small_config
+from tests.server.serving import RawClient, Served, batch_of, serving, small_config
 
 
 def take_over(served: Served, config: ServerConfig) -> None:
@@ -185,7 +186,7 @@ async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_lef
                         pass
                 async with served.client(user="bob", password=PASSWORD):
                     pass
-            with trio.fail_after(TIMEOUT_S):
+            with trio.fail_after(PATIENCE_S):
                 while True:
                     try:
                         async with served.client(user="anna", password=PASSWORD):
@@ -203,7 +204,7 @@ async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_pl
 
     def check(users: Users, name: str, password: bytes) -> bool:
         trio.from_thread.run_sync(begun.set)
-        assert goes_on.wait(TIMEOUT_S)
+        assert goes_on.wait(PATIENCE_S)
         return really(users, name, password)
 
     monkeypatch.setattr(Users, "check", check)
@@ -217,7 +218,7 @@ async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_pl
         ):
             websocket = await wrap_client_stream(nursery, stream, "127.0.0.1", "/")
             await websocket.send_message(greeting + no_frame)
-            with trio.fail_after(TIMEOUT_S):
+            with trio.fail_after(PATIENCE_S):
                 await begun.wait()
                 # It has been told, and only the check is waited for, which nobody can stop.
                 await websocket.get_message()
@@ -226,7 +227,7 @@ async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_pl
                 with suppress(ConnectionClosed):
                     while True:
                         await websocket.get_message()
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections:
                 await trio.sleep(0.01)
         async with served.client(user="anna", password=PASSWORD):
@@ -247,7 +248,7 @@ async def test_a_client_beyond_the_quota_comes_again_until_there_is_a_place(tmp_
             with trio.move_on_after(0.3):
                 await connected.wait()
             assert not connected.is_set()
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             await connected.wait()
 
 
@@ -297,7 +298,7 @@ async def test_bytes_beyond_the_quota_are_refused_until_there_is_room_and_others
     ):
         handle, other = await anna.open("of/anna/x"), await bob.open("of/bob/x")
         with (
-            trio.fail_after(TIMEOUT_S),
+            trio.fail_after(PATIENCE_S),
             pytest.raises(QuotaExceededError, match=r"quotas.stored_bytes"),
         ):
             while True:
@@ -307,7 +308,7 @@ async def test_bytes_beyond_the_quota_are_refused_until_there_is_room_and_others
         await bob.append_values(other, b"value")
         await anna.call(Op.DELETE_SHARD, messages.NameRequest("of/anna/x"))
         handle = await anna.open("of/anna/y")
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     await anna.append_values(handle, b"value")

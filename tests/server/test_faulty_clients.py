@@ -14,7 +14,8 @@ from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import RemoteProtocolError, UnknownOperationError
 from journal.protocol.frames import HEADER, HELLO_MAX_FRAME_BYTES
 from shards.errors import FormatVersionError, StorageError
-from tests.server.serving import TIMEOUT_S, RawClient, Served, batch_of, serving
+from tests.patience import PATIENCE_S
+from tests.server.serving import RawClient, Served, batch_of, serving
 
 HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "test")))
 
@@ -88,7 +89,7 @@ async def test_who_says_nothing_is_sent_away(tmp_path: Path) -> None:
             async with served.stream() as stream:
                 await stream.send_all(beginning)
                 client = RawClient(stream)
-                with trio.fail_after(4):
+                with trio.fail_after(8):
                     answers = await client.receive_until_closed()
                 assert "no HELLO within 1 s" in str(decode_error(answers[-1].status, answers[-1].body))
         async with served.client() as client:
@@ -132,7 +133,7 @@ async def test_a_connection_cut_anywhere_leaves_nothing_behind(tmp_path: Path) -
         for cut in (*range(0, 60, 7), len(whole) - 40, len(whole) - 1, len(whole)):
             async with served.stream() as stream:
                 await stream.send_all(whole[:cut])
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         assert served.engine.table.by_name("a").listeners is None
@@ -145,7 +146,7 @@ async def test_too_many_connections_are_turned_away(tmp_path: Path) -> None:
             async with served.stream() as stream:
                 assert await RawClient(stream).receive_until_closed() == []
             await first.call(Op.PING)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections > 1:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         async with served.client() as again:
@@ -163,7 +164,7 @@ async def test_strangers_that_say_nothing_make_room_for_who_says_hello(tmp_path:
         ]
         async with served.client() as late:
             await late.call(Op.PING)
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             # The oldest are let go, the latest are not.
             assert await closed(strangers[0])
             for client in known:

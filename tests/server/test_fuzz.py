@@ -20,6 +20,7 @@ from shards.batch import Codec
 from shards.batch import encode as encode_batch
 from shards.model import Mode, ShardConfig
 from shards.record import Record
+from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, Served, batch_of, serving
 
 HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "fuzz")))
@@ -131,7 +132,7 @@ async def feed(served: Served, stream_bytes: bytes, piece_bytes: int) -> None:
         except trio.BrokenResourceError:
             pass
         client = RawClient(stream)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await client.receive_until_closed()
     async with served.client() as client:
         handle = await client.open("beside")

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from journal.server import http_connections
 from journal.server.http import serve_http
 from journal.settings import MIB
-from tests.server.serving import TIMEOUT_S
+from tests.patience import PATIENCE_S
 
 LARGE_BYTES = 32 * MIB
 
@@ -37,7 +37,7 @@ async def answering(stop: trio.Event) -> AsyncIterator[int]:
             app = Starlette(routes=[Route("/large", large), Route("/small", small)])
             nursery.start_soon(serve_http, app, sock, stop)
             yield sock.getsockname()[1]
-            with trio.fail_after(TIMEOUT_S):
+            with trio.fail_after(PATIENCE_S):
                 stop.set()
                 while nursery.child_tasks:
                     await trio.sleep(0.01)
@@ -50,7 +50,7 @@ def get(path: str, *headers: str) -> bytes:
 async def received(stream: trio.SocketStream) -> bytes:
     """All that comes until the server closes."""
     data = bytearray()
-    with trio.fail_after(TIMEOUT_S):
+    with trio.fail_after(PATIENCE_S):
         try:
             async for part in stream:
                 data += part
@@ -99,7 +99,7 @@ async def test_there_are_no_more_connections_than_there_may_be(monkeypatch: pyte
                 assert await received(third) == b""
                 await first.send_all(get("/small"))
                 assert (await first.receive_some(4096)).startswith(b"HTTP/1.1 200")
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                     await stream.send_all(get("/small", "Connection: close"))

@@ -19,11 +19,12 @@ from journal.protocol import Op, encode, frames, messages
 from shards.batch import encode_values
 from shards.model import ShardConfig
 from shards.shard import Shard
+from tests.patience import PATIENCE_S
 from tests.server.serving import FILE, MEMORY, RawClient, Served, serving
 
 
 async def page(served: Served) -> str:
-    async with httpx.AsyncClient(timeout=10) as browser:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as browser:
         reply = await browser.get(f"http://127.0.0.1:{served.ports['http']}/metrics")
         assert reply.status_code == 200
         assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -110,7 +111,7 @@ async def test_bytes_that_go_out_are_counted_by_their_way(tmp_path: Path) -> Non
 
 
 async def gone(served: Served) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while served.server.statistics.connections:
             await trio.sleep(0.01)
 
@@ -122,7 +123,7 @@ async def test_refusals_are_counted_by_what_was_wrong(tmp_path: Path) -> None:
         async with served.stream() as broken:
             await broken.send_all(b"\xff" * 100)
             assert await RawClient(broken).receive_until_closed()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections > 1:
                 await trio.sleep(0.01)
         async with served.client(), served.stream() as third:

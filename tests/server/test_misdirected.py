@@ -18,8 +18,9 @@ from journal.protocol import FrameParser, Op, decode_error, encode, frames
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import HelloRequest
 from shards.errors import InvalidRequestError
+from tests.patience import PATIENCE_S
 from tests.server.people import AUTHORITY, client_context, write_server_certificate
-from tests.server.serving import TIMEOUT_S, Served, serving
+from tests.server.serving import Served, serving
 
 AT_ONCE_S = 5.0
 HELLO = frames.build(Op.HELLO, 1, encode(HelloRequest(1, "test", None)))
@@ -135,7 +136,7 @@ async def test_who_sends_a_handshake_in_single_bytes_gets_in(tmp_path: Path, ca_
 
             nursery.start_soon(trio.serve_listeners, pass_on, proxy)
             port = proxy[0].socket.getsockname()[1]
-            with trio.fail_after(TIMEOUT_S), pytest.raises(Exception, match="no credentials"):
+            with trio.fail_after(PATIENCE_S), pytest.raises(Exception, match="no credentials"):
                 async with open_client(f"journals://127.0.0.1:{port}?ca_file={ca_file}"):
                     pass
             nursery.cancel_scope.cancel()

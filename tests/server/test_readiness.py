@@ -23,11 +23,12 @@ from journal.server.http import Front
 from journal.server.process import run_server
 from journal.server.readiness import PATIENCE_S, why_not_ready
 from shards.errors import DiskFullError
+from tests import patience
 from tests.server.serving import Served, serving, small_config
 
 
 async def ask(port: int, path: str = "/readyz") -> tuple[int, str]:
-    async with httpx.AsyncClient(timeout=5) as browser:
+    async with httpx.AsyncClient(timeout=patience.PATIENCE_S) as browser:
         reply = await browser.get(f"http://127.0.0.1:{port}{path}")
         return reply.status_code, reply.text
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from journal.access.users import Cost, PasswordHash, write_user
+from tests.patience import PATIENCE_S
 from tests.server.people import AUTHORITY, EXPIRED_TOKEN, PASSWORD, TOKEN, write_people, write_server_certificate
 
-PATIENCE_S = 30.0
 _COMMAND = [sys.executable, "-m", "journal.cli.main"]
 
 

@@ -13,6 +13,7 @@ import trio.testing
 
 from journal.protocol import Op, encode, frames, messages
 from journal.settings import KIB, MIB
+from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, Served, acks_in, batch_of, serving
 
 OUTPUT_LIMIT = 2 * MIB
@@ -28,7 +29,7 @@ async def assert_normal_speed(served: Served) -> None:
     """Another client's appends and reads are answered; 50 round trips in far less than a second."""
     async with served.client() as client:
         handle = await client.open("other")
-        with trio.fail_after(3):
+        with trio.fail_after(10):
             for number in range(50):
                 ack = await client.append_values(handle, b"%d" % number)
             assert len((await client.fetch(handle, ack.base_offset)).batches)
@@ -196,7 +197,7 @@ async def test_a_stop_waits_for_no_slow_client(tmp_path: Path) -> None:
             assert [frame.op for frame in answers] == [Op.FETCH, 0]
             assert b"shutting_down" in bytes(answers[-1].body)
             assert trio.current_time() - started < 2
-        with trio.fail_after(4):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections:
                 await trio.testing.wait_all_tasks_blocked(0.01)
 

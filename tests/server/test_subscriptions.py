@@ -18,6 +18,7 @@ from shards.errors import (
     OffsetOutOfRangeError,
     ShardNotFoundError,
 )
+from tests.patience import PATIENCE_S
 from tests.server.serving import FILE, MEMORY, RawClient, batch_of, serving, values_of
 
 
@@ -175,7 +176,7 @@ async def test_a_lost_connection_ends_its_subscriptions(tmp_path: Path) -> None:
             await subscribe(client, 1, shard="a")
             await subscribe(client, 2, filter="#")
             await subscribe(client, 3, filter="#", group="g")
-        with trio.fail_after(2):
+        with trio.fail_after(PATIENCE_S):
             while served.engine.subscriptions.count or served.engine.table.by_name("a").listeners:
                 await trio.testing.wait_all_tasks_blocked(0.01)
 
@@ -228,7 +229,7 @@ async def test_a_filter_hears_how_far_it_is(tmp_path: Path) -> None:
         await client.append_values(await client.open("a/1"), b"0")
         push = await client.push()
         lsn = served.engine.table.by_name("a/1").published_lsn
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 event = await client.event()
                 if event.event == "progress" and event.lsn >= lsn:
@@ -282,7 +283,7 @@ async def test_a_group_shares_records_and_a_lost_members_come_again(tmp_path: Pa
         await assert_nothing_comes(first)
         for first_offset, next_offset in (*ranges["first"], *lost):
             await first.send(frames.build_acknowledge(1, 1, first_offset, next_offset))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 cursor = (await writer.call(Op.CURSOR_GET, messages.CursorRequest("a", "group/g"))).cursor
                 if cursor is not None and cursor.offset == 20:
@@ -302,7 +303,7 @@ async def test_a_group_goes_on_where_it_was(tmp_path: Path) -> None:
                 if push.next_offset <= 2:
                     acknowledge = frames.build_acknowledge(1, added.shard_ref, push.first_offset, push.next_offset)
                     await member.send(acknowledge)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 while (await writer.call(Op.CURSOR_LIST, messages.CursorListRequest("a"))).cursors == []:
                     pass
                 while (await writer.call(Op.CURSOR_LIST, messages.CursorListRequest("a"))).cursors[0].offset < 2:

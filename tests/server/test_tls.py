@@ -23,6 +23,7 @@ from journal.server.guard import read
 from journal.tls_sockets import TlsSocket
 from shards.model import ShardConfig
 from shards.position import Start
+from tests.patience import PATIENCE_S
 from tests.server.people import (
     AUTHORITY,
     OTHER_AUTHORITY,
@@ -33,7 +34,7 @@ from tests.server.people import (
     write_client_certificate,
     write_server_certificate,
 )
-from tests.server.serving import TIMEOUT_S, RawClient, Served, serving, small_config
+from tests.server.serving import RawClient, Served, serving, small_config
 
 
 @asynccontextmanager
@@ -79,7 +80,7 @@ async def test_clients_write_and_read_and_subscribe_over_tls(
                 for one in pending:
                     await one.wait()
                 size = 0
-                with trio.fail_after(TIMEOUT_S):
+                with trio.fail_after(PATIENCE_S):
                     async for delivery in pushed:
                         size += len(delivery.batches)
                         if delivery.next_offset == len(values) + 2000:
@@ -142,7 +143,7 @@ async def test_a_peer_that_never_ends_its_handshake_is_dropped(tmp_path: Path) -
         served.stream() as stream,
     ):
         await stream.send_all(b"\x16\x03\x01")
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             assert await stream.receive_some() == b""
 
 
@@ -190,7 +191,7 @@ async def test_a_small_buffer_gets_all_of_a_large_record() -> None:
         assert ends[0].sendmsg([sent[:10], sent[10:]]) == len(sent)
         received = b""
         buffer = bytearray(100)
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while len(received) < len(sent):
                 try:
                     size = ends[1].recv_into(memoryview(buffer))

@@ -16,8 +16,8 @@ import trio
 from journal.protocol import FrameParser, Op, encode, frames
 from journal.protocol.messages import HelloRequest
 from journal.tls_sockets import TlsSocket
+from tests.patience import PATIENCE_S
 from tests.server.people import AUTHORITY, PASSWORD, client_context, guarded, write_server_certificate
-from tests.server.serving import TIMEOUT_S
 
 
 def server_context() -> ssl.SSLContext:
@@ -40,7 +40,7 @@ async def ends(
     context.maximum_version = version
     client, server = TlsSocket(near, context, "127.0.0.1"), TlsSocket(far, server_context())
     try:
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.handshake)
                 nursery.start_soon(server.handshake)
@@ -146,7 +146,7 @@ async def test_a_hello_that_comes_with_the_end_of_the_handshake_is_answered(tmp_
     async with guarded(tmp_path, **write_server_certificate(tmp_path)) as served, served.stream() as stream:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = client_context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     tls.do_handshake()

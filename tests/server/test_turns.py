@@ -11,7 +11,8 @@ from trio_websocket import wrap_client_stream
 
 from journal.protocol import Op, messages
 from journal.server.shard_operations import ShardOperations, ShardPage
-from tests.server.serving import TIMEOUT_S, RawClient, serving
+from tests.patience import PATIENCE_S
+from tests.server.serving import RawClient, serving
 
 COUNT = 100
 WORK_S = 0.003
@@ -67,7 +68,7 @@ async def test_many_requests_in_one_chunk_leave_others_their_turn(
         await greedy.hello()
         asked = [greedy.start(Op.LIST_SHARDS, messages.ListShardsRequest("#")) for _ in range(COUNT)]
         await greedy.send(*(frame for _, frame in asked))
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while not listed:
                 await trio.lowlevel.checkpoint()
             # The chunk is being worked on.

@@ -16,6 +16,7 @@ from journal.client import open_client
 from journal.protocol import FrameParser, Op, decode_error, encode, frames, messages
 from shards.errors import StorageFailedError
 from shards.model import ShardConfig
+from tests.patience import PATIENCE_S
 from tests.server.serving import FILE, RawClient, Served, batch_of, serving, values_of
 
 
@@ -100,12 +101,12 @@ async def test_what_speaks_no_websocket_is_sent_away_and_harms_nobody(tmp_path: 
             async with await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream:
                 await stream.send_all(sent)
         async with await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream:
-            with trio.fail_after(4):
+            with trio.fail_after(8):
                 while await stream.receive_some(1000):
                     pass
         async with websocket_client(served) as client:
             await client.call(Op.PING)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections:
                 await trio.sleep(0.01)
 
@@ -116,7 +117,7 @@ async def test_a_websocket_client_that_disappears_leaves_nothing(tmp_path: Path)
             await client.open("a")
             await client.call(Op.SUBSCRIBE, messages.SubscribeRequest(1, filter="#"))
             await trio.aclose_forcefully(client.stream.websocket._stream)  # type: ignore[attr-defined]
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections or served.engine.subscriptions.count:
                 await trio.sleep(0.01)
 
@@ -146,7 +147,7 @@ async def test_the_product_s_client_works_over_both(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{served.ports['http']}", timeout=5) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{served.ports['http']}", timeout=PATIENCE_S) as client:
         yield client
 
 

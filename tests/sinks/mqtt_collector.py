@@ -10,6 +10,7 @@ import trio
 from broker_adapter.mqtt.codec import Publish, ReasonCode, Version
 from broker_adapter.sinks import Row
 from tests.mqtt.serving import Client
+from tests.patience import PATIENCE_S
 
 PREFIX = "contract"
 
@@ -56,7 +57,7 @@ class Collector:
             await client.connect("marker")
             await client.publish(f"{PREFIX}/marker", str(self._markers).encode(), qos=1)
             await client.leave()
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while self._marked < self._markers:
                 self._changed = trio.Event()
                 await self._changed.wait()

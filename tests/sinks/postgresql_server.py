@@ -24,12 +24,12 @@ import pytest
 from psycopg import Connection, sql
 
 from tests.mqtt.cluster.processes import free_port
+from tests.patience import PATIENCE_S
 
 HOST: Final = "127.0.0.1"
 USER: Final = "bridge"
 PASSWORD: Final = "not-so-secret"
 DATABASE: Final = "test_rows"
-START_TIMEOUT_S: Final = 30
 _SETTINGS: Final = {
     "listen_addresses": HOST,
     "unix_socket_directories": "",
@@ -91,7 +91,7 @@ class PostgresqlServer:
                 cwd=self._directory,
                 **self._identity,
             )
-        give_up_at = time.monotonic() + START_TIMEOUT_S
+        give_up_at = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self.connect().close()
@@ -164,7 +164,7 @@ def _account() -> pwd.struct_passwd:
 
 def _wait_gone(pid: int) -> None:
     """A child of a process that is gone is not ours to wait for."""
-    give_up_at = time.monotonic() + 5
+    give_up_at = time.monotonic() + PATIENCE_S
     while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < give_up_at, f"process {pid} does not go"
         time.sleep(0.001)

@@ -18,11 +18,11 @@ from broker_adapter.sinks.redis.settings import RedisSettings, read_url
 from journal.settings import ConfigurationError
 from journal.settings_file import Schema
 from tests.mqtt.cluster.processes import free_port
+from tests.patience import PATIENCE_S
 from tests.sinks.redis_server import HOST, PASSWORD, USER, redis_server
 from tests.sinks.stage import batch_of, batches_of, bring, numbers, open_sink, row
 from tests.sinks.stages.redis import STREAM, RedisStage, open_stage
 
-PATIENCE_S = 20
 HASH = "journal:bridge:{rows}:queue-1"
 
 

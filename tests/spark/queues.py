@@ -16,9 +16,9 @@ from broker_adapter.cache_queue.names import CURSOR, lease_key, shard_of
 from broker_adapter.cache_queue.stored import Counts, Lease
 from broker_adapter.state_forms import encode
 from shards.record import Record
+from tests.patience import PATIENCE_S
 
 QUICK = LeaseSettings(lease_s=1.5, renew_interval_s=0.1)
-PATIENCE_S = 60.0
 _Result = TypeVar("_Result")
 
 

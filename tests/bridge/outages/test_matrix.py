@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.bridge.outages.world import PATIENCE_S, World, open_world
+from tests.bridge.outages.world import World, open_world
+from tests.patience import PATIENCE_S
 
 SINKS = ("http", "postgresql", "mqtt_mosquitto", "redis")
 MESSAGES = 60

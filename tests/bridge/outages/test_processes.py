@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from tests.bridge.outages.disk import RESERVE_BYTES, SETTINGS, filled, small_disk
-from tests.bridge.outages.world import PATIENCE_S, World, open_world
+from tests.bridge.outages.world import World, open_world
+from tests.patience import PATIENCE_S
 
 MESSAGES = 60
 

@@ -24,6 +24,7 @@ from tests.bridge.outages.ledger import Found, Ledger
 from tests.bridge.outages.publisher import Poison, Publisher, message_of
 from tests.faults.processes import command
 from tests.mqtt.cluster.processes import Process, free_port
+from tests.patience import PATIENCE_S
 from tests.sinks.proxy import Proxy
 from tests.sinks.stage import Stage
 
@@ -34,10 +35,7 @@ MOST_REPEATED: Final = BATCH_RECORDS * WINDOW
 TIMEOUT_S: Final = 1
 KEEPS_POSITION: Final = frozenset({"postgresql", "redis"})
 
-PATIENCE_S: Final = 60
-"""For what takes a second or two: a bound on waiting for nothing, not on how long it may take on a busy machine."""
 
-_SETTLE_S: Final = PATIENCE_S
 _LOOK_S: Final = 0.05
 _INTERVAL_S: Final = 0.004
 _LOG_BYTES: Final = 3000
@@ -136,7 +134,7 @@ class World:
         """Publish no more, and wait until all that waits has left the queue."""
         for publisher in self.publishers:
             publisher.stop()
-        with trio.move_on_after(_SETTLE_S) as patience:
+        with trio.move_on_after(PATIENCE_S) as patience:
             for publisher in self.publishers:
                 await publisher.wait_answered()
             await self.wait_queue(lambda state: not state.depth.record_count)

@@ -17,6 +17,7 @@ from broker_adapter.cache_queue.stored import WriterCounts
 from broker_adapter.state_forms import encode
 from tests.cache_queue.cli.conftest import Store
 from tests.cache_queue.queues import NAME, driven, filled, report, waiting
+from tests.patience import PATIENCE_S
 
 PYPROJECT = Path(__file__).parents[3]
 
@@ -71,7 +72,7 @@ def test_the_page_can_be_scraped_until_the_program_is_told_to_stop(store: Store)
         try:
             assert process.stdout is not None
             address = process.stdout.readline().removeprefix("ready metrics=").strip()
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as reply:
                 assert values(reply.read().decode())[("journal_queue_depth_records",)] == 3
             process.send_signal(signal.SIGTERM)
             assert process.wait(10) == 0

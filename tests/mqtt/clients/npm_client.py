@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.mqtt.clients.install import node
+from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 20.0
 
 
 class NpmClients:
@@ -31,7 +31,7 @@ class NpmClients:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"command": command, "name": name, **given}) + "\n")
         self._process.stdin.flush()
-        answer = self._answers.get(timeout=TIMEOUT_S)
+        answer = self._answers.get(timeout=PATIENCE_S)
         assert answer["event"] == "done", answer
         return answer
 
@@ -42,7 +42,7 @@ class NpmClients:
             return [each for each in self.events if (each["event"], each["name"]) == (kind, name)]
 
         with self._changed:
-            assert self._changed.wait_for(lambda: len(found()) >= count, TIMEOUT_S), (name, self.events)
+            assert self._changed.wait_for(lambda: len(found()) >= count, PATIENCE_S), (name, self.events)
             return found()
 
     def listen(self) -> None:

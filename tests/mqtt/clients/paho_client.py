@@ -18,7 +18,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-TIMEOUT_S = 20.0
+from tests.patience import PATIENCE_S
+
 QUIET_S = 0.3
 
 V311 = MQTTProtocolVersion.MQTTv311
@@ -218,7 +219,7 @@ class PahoClient:
             if len(self.messages) == before:
                 return [message.payload for message in self.messages]
 
-    def wait_payload(self, payload: bytes, *, timeout_s: float = TIMEOUT_S) -> None:
+    def wait_payload(self, payload: bytes, *, timeout_s: float = PATIENCE_S) -> None:
         """Wait until this has come."""
         self._wait(
             lambda: payload in [message.payload for message in self.messages],
@@ -232,7 +233,7 @@ class PahoClient:
         self._client._reset_sockets(sockpair_only=True)
 
     def _wait(
-        self, is_so: Callable[[], bool], otherwise: str | Callable[[], str], timeout_s: float = TIMEOUT_S
+        self, is_so: Callable[[], bool], otherwise: str | Callable[[], str], timeout_s: float = PATIENCE_S
     ) -> None:
         with self._changed:
             if not self._changed.wait_for(is_so, timeout_s):

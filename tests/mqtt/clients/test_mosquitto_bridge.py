@@ -15,6 +15,7 @@ import pytest
 
 from tests.mqtt.clients.paho_client import PahoClient, fresh
 from tests.mqtt.cluster.processes import NEEDS_CLUSTER, REPOSITORY, Cluster, Process, free_port, running_cluster
+from tests.patience import PATIENCE_S
 
 CONFIG = REPOSITORY / "conf" / "mosquitto-bridge.conf"
 UP = b"is it up?"
@@ -109,7 +110,7 @@ def test_the_bridge_goes_on_at_another_broker(tmp_path: Path) -> None:
 
 def _wait_for_the_line(application: PahoClient, device: PahoClient, own: str) -> None:
     """Send commands until one comes down, and forget them: what is sent before the bridge subscribes never comes."""
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + PATIENCE_S
     while not device.messages:
         assert time.monotonic() < give_up_at, "the bridge has not subscribed"
         application.publish(f"commands/{own}/line", UP, 1)

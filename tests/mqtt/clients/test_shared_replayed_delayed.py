@@ -10,6 +10,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 
 from tests.mqtt.clients.paho_client import V5, V311, PahoClient, fresh
 from tests.mqtt.cluster.processes import USES_MOSQUITTO, Cluster
+from tests.patience import PATIENCE_S
 
 OURS_ALONE = pytest.mark.skipif(USES_MOSQUITTO, reason="mosquitto has no replay and no delay")
 
@@ -123,7 +124,7 @@ def test_what_begins_with_a_dollar_is_not_meant_by_a_wildcard(cluster: Cluster) 
 
 def _wait_together(members: list[PahoClient], count: int) -> None:
     """Wait until they have so many messages between them."""
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + PATIENCE_S
     while sum(len(member.messages) for member in members) < count:
         assert time.monotonic() < give_up_at, [len(member.messages) for member in members]
         time.sleep(0.01)

@@ -24,7 +24,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-TIMEOUT_S = 30
+from tests.patience import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[3]
 STAND_IN = os.environ.get("MQTT_TESTS_AGAINST", "")
 USES_MOSQUITTO = STAND_IN == "mosquitto"
@@ -118,17 +119,17 @@ class Process:
             return 0
         with process:
             process.send_signal(how)
-            return process.wait(TIMEOUT_S)
+            return process.wait(PATIENCE_S)
 
     def _read_ready_line(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+        readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
         line = process.stdout.readline() if readable else ""
         assert line.startswith("ready"), f"{line!r}; {self.log_text[-2000:]}"
         self.ports = {name: int(port) for name, port in re.findall(r"(\w+)=[^ ]*:(\d+)", line)}
 
     def _wait_until_it_accepts(self, process: subprocess.Popen[str]) -> None:
-        give_up_at = time.monotonic() + TIMEOUT_S
+        give_up_at = time.monotonic() + PATIENCE_S
         for port in self.ports.values():
             while True:
                 try:

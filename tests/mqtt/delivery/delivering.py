@@ -17,8 +17,8 @@ from shards.clock import ManualClock
 from shards.errors import OverloadedError
 from shards.model import Mode, ShardConfig
 from shards.record import StoredRecord
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 10.0
 """What has not happened after so long never will."""
 
 LIVE_SHARD = "$mqtt/live/0"

@@ -10,7 +10,8 @@ from broker_adapter.mqtt.delivery import DeliveryLimits
 from broker_adapter.mqtt.delivery.inbox import State
 from broker_adapter.mqtt.message import Message
 from shards.model import Mode, ShardConfig
-from tests.mqtt.delivery.delivering import PATIENCE_S, SMALL, Brittle, Delivering, delivering, until
+from tests.mqtt.delivery.delivering import SMALL, Brittle, Delivering, delivering, until
+from tests.patience import PATIENCE_S
 
 ONE_AT_A_TIME = DeliveryLimits(max_queued_count=8, window_records=10, patience_s=0.01, max_catching_up=1, linger_s=0.0)
 

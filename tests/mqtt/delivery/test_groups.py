@@ -11,7 +11,8 @@ from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.errors import InvalidNameError
-from tests.mqtt.delivery.delivering import PATIENCE_S, SMALL, Brittle, Delivering, Session, delivering, until
+from tests.mqtt.delivery.delivering import SMALL, Brittle, Delivering, Session, delivering, until
+from tests.patience import PATIENCE_S
 
 AT_LEAST_ONCE = SubscriptionOptions(1, subscription_id=4)
 

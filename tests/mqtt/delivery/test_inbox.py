@@ -16,6 +16,7 @@ from broker_adapter.mqtt.delivery.inbox import State
 from broker_adapter.mqtt.message import Message
 from shards.clock import ManualClock
 from shards.errors import InvalidRequestError
+from tests.patience import PATIENCE_S
 
 
 @attrs.define
@@ -234,7 +235,7 @@ async def test_who_waits_for_room_gets_it_when_half_is_taken_or_it_is_closed() -
         assert owner.room == [inbox]
     for lsn in range(10, 13):
         put_live(inbox, arrival(lsn))
-    with trio.fail_after(1):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(inbox.wait_for_room)
             await trio.testing.wait_all_tasks_blocked()

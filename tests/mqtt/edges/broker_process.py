@@ -17,9 +17,9 @@ from broker_adapter.mqtt.codec import Version
 from broker_adapter.mqtt.streams import WebSocketStream
 from tests.mqtt.edges.listening import client_context, websocket_over
 from tests.mqtt.serving import Client
+from tests.patience import PATIENCE_S
 
 PROGRAM = "broker_adapter.mqtt.cli.main"
-TIMEOUT_S = 20.0
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -43,14 +43,14 @@ class BrokerProcess:
 
     async def said(self, words: str, count: int = 1) -> None:
         """Wait until its log has the words so often."""
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while self.log.count(words) < count:
                 await trio.sleep(0.01)
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Tell it to end and wait for that; its exit status."""
         self.process.send_signal(number)
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             return await self.process.wait()
 
     @asynccontextmanager
@@ -83,7 +83,7 @@ async def broker_process(directory: Path, *arguments: str) -> AsyncIterator[Brok
     assert process.stdout is not None
     try:
         line = b""
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while not line.endswith(b"\n"):
                 data = await process.stdout.receive_some()
                 assert data, log.read_text()

@@ -15,8 +15,9 @@ import trustme
 
 from broker_adapter.mqtt.cli.main import run
 from broker_adapter.mqtt.codec import Disconnect, ReasonCode, Version
-from tests.mqtt.edges.broker_process import PROGRAM, REPOSITORY, TIMEOUT_S, broker_process
+from tests.mqtt.edges.broker_process import PROGRAM, REPOSITORY, broker_process
 from tests.mqtt.edges.listening import client_context, write_certificate
+from tests.patience import PATIENCE_S
 
 ALONE = ("--store", "memory:", "--listen", "127.0.0.1:0")
 
@@ -80,7 +81,7 @@ async def test_clients_are_told_when_the_broker_is_stopped(tmp_path: Path, numbe
             assert (await told.expect(Disconnect)).reason_code == ReasonCode.SERVER_SHUTTING_DOWN
             await told.closed()
             await closed.closed()
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             assert await broker.process.wait() == 0
         assert "stopped" in broker.log
 
@@ -90,7 +91,7 @@ async def test_a_client_that_does_not_go_does_not_keep_the_broker(tmp_path: Path
         async with broker.client() as client:
             await client.connect("stays")
             # It neither reads nor closes.
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 assert await broker.stop() == 0
 
 
@@ -186,7 +187,7 @@ def fail(*arguments: str) -> str:
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1, done
     assert done.stdout == ""
@@ -221,7 +222,7 @@ async def test_it_waits_for_its_store_and_may_be_stopped_meanwhile(tmp_path: Pat
         )
     assert process.stdout is not None
     async with process.stdout:
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             while "waiting for the store" not in log.read_text():
                 await trio.sleep(0.02)
             process.terminate()

@@ -24,9 +24,10 @@ from journal.access.users import read_users
 from journal.observing.http_pages import Request
 from journal.settings import ConfigurationError
 from tests.mqtt.cluster.processes import free_port, journal_server
-from tests.mqtt.edges.broker_process import TIMEOUT_S, BrokerProcess, broker_process
+from tests.mqtt.edges.broker_process import BrokerProcess, broker_process
 from tests.mqtt.edges.listening import client_context, write_certificate
 from tests.mqtt.edges.test_broker_process import passwd
+from tests.patience import PATIENCE_S
 
 WITH_HTTP = ("--listen", "127.0.0.1:0", "--anonymous", "--set", "listen.http=127.0.0.1:0")
 ALONE = ("--store", "memory:", *WITH_HTTP)
@@ -63,7 +64,7 @@ async def ask(
     auth: tuple[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    async with httpx.AsyncClient(trust_env=False, verify=tls or False, timeout=TIMEOUT_S) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=tls or False, timeout=PATIENCE_S) as client:
         scheme = "http" if tls is None else "https"
         reply = await client.request(method, f"{scheme}://127.0.0.1:{broker.ports['http']}{path}", auth=auth)
     return Answer(reply.status_code, reply.text, reply.headers)
@@ -71,7 +72,7 @@ async def ask(
 
 async def until(broker: BrokerProcess, path: str, is_so: Callable[[Answer], bool]) -> Answer:
     """Ask until the answer is as wanted."""
-    with trio.fail_after(TIMEOUT_S):
+    with trio.fail_after(PATIENCE_S):
         while not is_so(answer := await ask(broker, path)):
             await trio.sleep(0.05)
     return answer
@@ -128,7 +129,7 @@ async def test_a_broker_that_waits_for_its_store_says_so_before_it_takes_clients
 
     async def look_then_start_the_server() -> None:
         async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{http}") as client:
-            with trio.fail_after(TIMEOUT_S):
+            with trio.fail_after(PATIENCE_S):
                 while not answers:
                     try:
                         answers.extend([await client.get(path) for path in ("/livez", "/readyz", "/metrics")])
@@ -159,7 +160,7 @@ async def test_a_broker_that_stops_says_so_until_its_last_client_is_gone(tmp_pat
             stopping = await until(broker, "/readyz", lambda answer: answer.status == 503)
             assert stopping.text == "not ready: the broker is stopping\n"
             assert (await ask(broker, "/livez")).status == 200
-        with trio.fail_after(TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             assert await broker.process.wait() == 0
 
 
@@ -194,7 +195,7 @@ async def test_metrics_tell_what_clients_did(tmp_path: Path) -> None:
             assert sent == [1, 2, 0]
             assert told.value("journal_broker_acknowledgement_seconds_count") == 2
             assert told.value("journal_broker_delivery_seconds_count") == 3
-            assert 0 < told.value("journal_broker_delivery_seconds_sum") < TIMEOUT_S
+            assert 0 < told.value("journal_broker_delivery_seconds_sum") < PATIENCE_S
             await until(broker, "/metrics", lambda answer: answer.value("journal_broker_loop_late_seconds_count") > 0)
         gone = await nobody_is_connected(broker)
         assert gone.value("journal_broker_connections_opened_total", listener="mqtt") == 2

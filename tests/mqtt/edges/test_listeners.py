@@ -16,6 +16,7 @@ from broker_adapter.mqtt.streams import TcpStream, TlsStream, WebSocketStream
 from journal.access.certificates import server_context
 from journal.settings import ConfigurationError
 from tests.mqtt.edges.listening import AUTHORITY, client_context, echo, logged, serving, tls_of, write_certificate
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ async def test_tls_older_than_1_2_is_refused(tls: ssl.SSLContext) -> None:
 
 def is_turned_away(context: ssl.SSLContext, port: int) -> bool:
     """Whether a client gets no further than the handshake; in TLS 1.3 it learns of that when it reads."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock:
         try:
             with context.wrap_socket(sock, server_hostname="127.0.0.1") as client:
                 client.sendall(b"hello")

@@ -20,6 +20,7 @@ from journal.client import open_client
 from shards.clock import SystemClock
 from shards.record import Record, StoredRecord
 from tests.mqtt.session.brokers import Broker, Cluster, will
+from tests.patience import PATIENCE_S
 from tests.server.serving import serving
 
 QUICK = SessionSettings(
@@ -129,7 +130,7 @@ async def test_a_session_lives_and_moves_on_a_journal_server(tmp_path: Path) -> 
             await one.sessions.save(session)
         assert two.sessions.statistics.forced_count == 0
         await two.sessions.close(opened.session, publish_will=True, expiry_interval_s=1)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while await brokers.keys():
                 await trio.sleep(0.05)
 
@@ -220,7 +221,7 @@ async def test_nothing_is_lost_or_doubled_while_connections_break(tmp_path: Path
         assert set(values) == set().union(*(session.inbound for session in sessions))
         assert len(values) > 200
         assert sum(link.cut_count for link in links) > 10
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while len(await stored(brokers, "late")) < delayed:
                 await trio.sleep(0.05)
         await trio.sleep(0.5)
@@ -258,7 +259,7 @@ async def test_brokers_live_through_a_server_that_restarts(tmp_path: Path) -> No
             await trio.sleep(2 * QUICK.lease_s)
             assert not done.is_set()
             link.server_port = await servers.start(serve, tmp_path, trio.Event())
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 await done.wait()
             two = await brokers.start("two")
             await trio.sleep(2 * QUICK.lease_s)

@@ -13,6 +13,7 @@ import trio
 
 from journal.protocol import messages
 from shards.model import Mode
+from tests.patience import PATIENCE_S
 from tests.server.json_protocol.talking import talking
 from tests.server.serving import Served, serving
 
@@ -20,7 +21,7 @@ from tests.server.serving import Served, serving
 @asynccontextmanager
 async def admin(served: Served, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
     base = f"http://127.0.0.1:{served.ports['http']}/api/v1"
-    async with httpx.AsyncClient(base_url=base, headers=headers, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=base, headers=headers, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -126,7 +127,7 @@ async def test_connections_and_subscriptions_of_every_protocol(tmp_path: Path) -
             after = page["connections"][0]["number"]
             page = (await client.get("/connections", params={"after": after})).json()
             assert (len(page["connections"]), page["more"]) == (1, False)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while (await client.get("/connections")).json()["connections"]:
                 pass
 
@@ -215,5 +216,5 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monke
                 b"POST /api/v1/shards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 b'Content-Length: 100\r\n\r\n{"name'
             )
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert b" 408 " in await stream.receive_some()

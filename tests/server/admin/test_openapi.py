@@ -26,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 from journal.server.admin import forms, openapi_document
 from journal.server.admin.endpoints import ENDPOINTS, PREFIX
 from journal.server.admin.forms import Problem
+from tests.patience import PATIENCE_S
 from tests.server.json_protocol.talking import talking
 from tests.server.serving import Served, serving
 
@@ -70,7 +71,7 @@ async def test_the_routes_are_those_of_the_document_and_no_others(tmp_path: Path
     methods = ("GET", "POST", "PUT", "PATCH", "DELETE")
     async with serving(tmp_path) as served:
         base = f"http://127.0.0.1:{served.ports['http']}"
-        async with httpx.AsyncClient(base_url=base, timeout=10) as client:
+        async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S) as client:
             given = (await client.get("/api/v1/openapi.json")).json()
             assert {**given, "info": {}} == {**document(), "info": {}}
             for path, operations in given["paths"].items():

@@ -15,8 +15,9 @@ from pathlib import Path
 import h11
 import trio
 
+from tests.patience import PATIENCE_S
+
 CHROMIUM = shutil.which("chromium")
-PATIENCE_S = 40
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>test</title><script type="module">
 let told = Promise.resolve();

@@ -11,9 +11,8 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from journal.server.json_protocol import SUBPROTOCOL
+from tests.patience import PATIENCE_S
 from tests.server.serving import Served
-
-PATIENCE_S = 10
 
 
 class RefusedError(Exception):

@@ -13,6 +13,7 @@ import trio
 from journal.access_settings import QuotaTable
 from journal.server.guard import read
 from journal.server.json_protocol import messages
+from tests.patience import PATIENCE_S
 from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.people import EXPIRED_TOKEN, PASSWORD, TOKEN, guarded, rule, write_people
 from tests.server.serving import Served, serving, small_config
@@ -120,7 +121,7 @@ async def test_quotas_hold_for_connections_shards_and_what_is_stored(tmp_path: P
         await bob.append("plant/2", "x" * 200_000, create={})
         with pytest.raises(RefusedError, match=r"quotas\.shards"):
             await bob.append("plant/3", "x", create={})
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     await bob.append("plant/2", "x")
