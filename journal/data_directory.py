@@ -15,14 +15,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 
 import attrs
 
-from journal.json_files import write_json
-from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
+from journal.json_files import read_marker, replace_json, write_marker
+from shards.errors import DataDirectoryError
 from shards.file_system import FileSystem, Lock, make_durable_directory
 
 LAYOUT_VERSION = 1
@@ -77,7 +76,7 @@ class DataDirectory:
             tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
             pid: Process id of the server.
         """
-        _replace_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
+        replace_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
 
     def close(self) -> None:
         """Release the lock."""
@@ -141,23 +140,8 @@ def read_format(files: FileSystem, path: str) -> str:
         FormatVersionError: A newer program made it.
         CorruptionError: Its FORMAT file cannot be read.
     """
-    name = f"{path}/FORMAT"
-    file = files.open(name, write=False)
-    try:
-        stored = file.pread(4096, 0)
-    finally:
-        file.close()
-    try:
-        content = json.loads(stored)
-        version, node_id = int(content["version"]), str(content["node_id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(name, 0, f"expected JSON with version and node_id, found {stored[:40]!r}") from error
-    if version > LAYOUT_VERSION:
-        raise FormatVersionError(
-            f"{path} has data layout {version}, this program knows up to {LAYOUT_VERSION}; "
-            f"start the newer version of the server"
-        )
-    return node_id
+    way_out = "start the newer version of the server"
+    return read_marker(files, f"{path}/FORMAT", kind="data layout", version=LAYOUT_VERSION, way_out=way_out)
 
 
 def segment_directories(files: FileSystem, path: str) -> list[str]:
@@ -194,15 +178,9 @@ def _remove_flat(files: FileSystem, directory: str) -> None:
 
 def _write_format(files: FileSystem, path: str) -> str:
     node_id = secrets.token_hex(8)
-    _replace_json(files, f"{path}/FORMAT", {"version": LAYOUT_VERSION, "node_id": node_id})
+    write_marker(files, f"{path}/FORMAT", version=LAYOUT_VERSION, node_id=node_id)
     files.sync_directory(path)
     return node_id
-
-
-def _replace_json(files: FileSystem, path: str, content: dict[str, object]) -> None:
-    """Write a small file aside and put it into its place, so that nobody reads half of it."""
-    write_json(files, f"{path}.new", content)
-    files.rename(f"{path}.new", path)
 
 
 def _remove_server_file(files: FileSystem, path: str) -> None:

@@ -15,7 +15,6 @@ are durable. So whatever a crash interrupts, the backups before it stay as they 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,8 +22,8 @@ from contextlib import contextmanager
 import attrs
 
 from journal.backup.manifest import FileEntry, Header, ManifestDecoder, ManifestEncoder, Seal, lines_of
-from journal.json_files import write_json
-from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
+from journal.json_files import read_marker, write_marker
+from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import File, FileSystem, make_durable_directory
 
 LAYOUT_VERSION = 1
@@ -233,8 +232,7 @@ def opened_for_writing(files: FileSystem, path: str, node_id: str) -> Iterator[B
                 )
             for name in ("manifests", "objects"):
                 make_durable_directory(files, f"{path}/{name}")
-            write_json(files, f"{path}/{_MARKER}.new", {"version": LAYOUT_VERSION, "node_id": node_id})
-            files.rename(f"{path}/{_MARKER}.new", f"{path}/{_MARKER}")
+            write_marker(files, f"{path}/{_MARKER}", version=LAYOUT_VERSION, node_id=node_id)
             files.sync_directory(path)
         stored = _read_marker(files, path)
         if stored != node_id:
@@ -272,21 +270,7 @@ def opened_for_reading(files: FileSystem, path: str) -> Iterator[BackupDirectory
 
 def _read_marker(files: FileSystem, path: str) -> str:
     name = f"{path}/{_MARKER}"
-    file = files.open(name, write=False)
-    try:
-        stored = file.pread(4096, 0)
-    finally:
-        file.close()
-    try:
-        content = json.loads(stored)
-        version, node_id = int(content["version"]), str(content["node_id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(name, 0, f"expected JSON with version and node_id, found {stored[:40]!r}") from error
-    if version > LAYOUT_VERSION:
-        raise FormatVersionError(
-            f"{path} has backup layout {version}, this program knows up to {LAYOUT_VERSION}; use a newer one"
-        )
-    return node_id
+    return read_marker(files, name, kind="backup layout", version=LAYOUT_VERSION, way_out="use a newer one")
 
 
 def chunks_of(file: File, size_bytes: int) -> Iterator[bytes]:

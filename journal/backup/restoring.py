@@ -6,7 +6,6 @@ a file beside it tells which backup it is going to be, so that a restore that wa
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Callable
 
@@ -15,7 +14,7 @@ import attrs
 from journal.backup.directory import BackupDirectory, Manifest, chunks_of, digest_of, opened_for_reading
 from journal.backup.manifest import FileEntry
 from journal.backup.tree import DIRECTORIES
-from journal.json_files import write_json
+from journal.json_files import read_json, replace_json
 from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import FileSystem, make_durable_directory
 
@@ -128,28 +127,20 @@ class _Restoring:
             "sha256": self._manifest.seal.sealed_sha256,
         }
         if not found:
-            write_json(files, f"{target}/{_MARKER}.new", wanted)
-            files.rename(f"{target}/{_MARKER}.new", f"{target}/{_MARKER}")
+            replace_json(files, f"{target}/{_MARKER}", wanted)
             files.sync_directory(target)
             return False
         if _MARKER not in found:
             raise DataDirectoryError(
                 f"{target} is not empty: it holds {', '.join(found[:3])}; choose an empty directory to restore into"
             )
-        begun = self._read_marker()
+        begun = read_json(files, f"{target}/{_MARKER}")
         if begun != wanted:
             raise DataDirectoryError(
                 f"{target} holds part of another backup ({begun}); restore that one to its end, or choose an empty "
                 f"directory"
             )
         return "FORMAT" in found
-
-    def _read_marker(self) -> object:
-        file = self._files.open(f"{self._target}/{_MARKER}", write=False)
-        try:
-            return json.loads(file.pread(4096, 0))
-        finally:
-            file.close()
 
     def _bring(self, entry: FileEntry, path: str) -> None:
         if not self._is_brought(entry, path):
