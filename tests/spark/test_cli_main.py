@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import os
 import subprocess
@@ -12,52 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_export.cli.main import COMMANDS, run
+from spark_export.cli.main import run
 from spark_export.cli.place import Place
 from tests.spark.sealed_trees import SealedTree, values
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--help"]) == 0
-    told = capsys.readouterr().out
-    for command in COMMANDS:
-        assert f" {command} " in told
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help"]) == 0
-    assert f"journal-spark {command}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("path", "help_line"), COMMANDS.values())
-def test_the_table_of_commands_says_what_the_commands_say(path: str, help_line: str) -> None:
-    module, _, function = path.partition(":")
-    described = getattr(importlib.import_module(module), function).__doc__
-    assert described.splitlines()[0] == help_line
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["nonsense"],
-        ["sql"],
-        ["sql", "select 1"],
-        ["sql", "/x", "select 1", "--json", "--csv"],
-        ["sql", "/x", "select 1", "--limit", "many"],
-        ["sql", "/x", "select 1", "--conf", "spark.x"],
-        ["sql", "/x", "select 1", "more"],
-    ],
-)
-def test_wrong_usage_is_one_line_and_status_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("JOURNAL_SERVER", raising=False)
-    assert run(arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("journal-spark: ")
-    assert told.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_adapter.mqtt.cli.main import COMMANDS, explain, run
+from broker_adapter.mqtt.cli.main import explain, run
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from command_line.boundary import describe
 from journal.access.users import read_users
@@ -54,51 +53,6 @@ def config(tmp_path: Path) -> str:
     path = tmp_path / "broker.toml"
     path.write_text(CONFIG)
     return str(path)
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--help"]) == 0
-    told = capsys.readouterr().out
-    for command in COMMANDS:
-        assert f" {command} " in told
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help"]) == 0
-    assert f"journal-broker {command}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("path", "help_line"), COMMANDS.values())
-def test_the_table_of_commands_says_what_the_commands_say(path: str, help_line: str) -> None:
-    module, _, function = path.partition(":")
-    described = getattr(importlib.import_module(module), function).__doc__
-    assert described.splitlines()[0] == help_line
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["nonsense"],
-        ["--nonsense"],
-        ["--set", "level=debug"],
-        ["--debug", "--set", "level=debug"],
-        ["passwd"],
-        ["passwd", "file"],
-        ["passwd", "file", "a:b"],
-        ["rules"],
-        ["rules", "plant/+"],
-        ["rules", "$SYS/x"],
-        ["rules", "$delayed/soon/x"],
-        ["check", "surplus"],
-    ],
-)
-def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.splitlines()[-1].startswith("journal-broker: ")
-    assert told.err.count("\n") == 1 or "--debug" in arguments
 
 
 def test_help_and_version_import_no_part_of_a_broker() -> None:
