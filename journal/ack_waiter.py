@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from journal.protocol.frames import ACK, ACK_DUPLICATE
-from shards.errors import StorageFailedError
+from shards.errors import StorageFailedError, afresh
 from shards.model import AckLevel, Appended
 
 
@@ -38,4 +38,4 @@ class AckWaiter:
         if isinstance(self._result, Appended):
             return self._result
         assert self._result is not None  # set before the event
-        raise self._result
+        raise afresh(self._result)

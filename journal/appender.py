@@ -27,6 +27,7 @@ from shards.errors import (
     SequenceGapError,
     StaleEpochError,
     StorageError,
+    afresh,
 )
 from shards.model import AckLevel
 from shards.producer_state import ProducerState
@@ -274,7 +275,7 @@ class Appender:
         in_memory = shard.in_memory_mode
         refused = self.refuse_memory if in_memory else self.refuse_files
         if refused is not None:
-            raise refused
+            raise afresh(refused)
         if expected_offset not in (-1, shard.next_offset):
             raise OffsetConflictError(shard.name, expected_offset, shard.next_offset)
         if in_memory and ack_level == _DURABLE:
@@ -413,7 +414,7 @@ class Appender:
         self._check_size(size_bytes)
         refused = self.refuse_memory if shard.in_memory_mode else self.refuse_files
         if refused is not None:
-            raise refused
+            raise afresh(refused)
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > self._max_batch_bytes:

@@ -20,7 +20,7 @@ from journal.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES
 from journal.journal_file import JournalWriter
 from journal.protocol.frames import ACK
 from shards.chunks import Readable
-from shards.errors import LimitExceededError, StorageFailedError
+from shards.errors import LimitExceededError, StorageFailedError, afresh
 from shards.shard import Published, Shard
 from shards.word_index import Words
 
@@ -336,7 +336,7 @@ class Committer:
         if self.failure is None:
             await group.done().wait()
         if self.failure is not None and not group.committed:
-            raise self.failure
+            raise afresh(self.failure)
 
     async def wait_for_all(self) -> None:
         """Wait until everything decided before this call is durable and published; at once if nothing is pending.

@@ -32,6 +32,7 @@ from shards.errors import (
     OffsetOutOfRangeError,
     ShardExistsError,
     StorageError,
+    afresh,
 )
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.names import validate_name, validate_shard_name
@@ -98,9 +99,9 @@ class Control:
     def check_may_change(self, *, is_freeing: bool = False) -> None:
         """Raise what stands against any change now: the disk failed, or is full and the change frees nothing."""
         if self._committer.failure is not None:
-            raise self._committer.failure
+            raise afresh(self._committer.failure)
         if self.refuse is not None and not is_freeing:
-            raise self.refuse
+            raise afresh(self.refuse)
 
     def _decide(
         self,
@@ -215,7 +216,7 @@ class Control:
 
     def _roll(self, shard: Shard, mode: Mode) -> None:
         if self._committer.failure is not None:
-            raise self._committer.failure
+            raise afresh(self._committer.failure)
         now = self._now_us()
         self._committer.decide(Rolled(shard.next_offset, mode, now), shard.shard_id)
         self._table.open_segment(shard, mode, shard.next_offset, now)

@@ -7,6 +7,7 @@ before a checkpoint recycles its files.
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import struct
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,8 @@ from shards.store import Family, Mutations
 CHECKPOINT_KEY = b"checkpoint_lsn"
 LSNS_RESERVED_KEY = b"lsns_reserved"
 LSN = struct.Struct(">Q")
+
+_log = logging.getLogger("journal.maintenance")
 
 _SHARE_OF_APPENDS = 2
 """Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
@@ -249,6 +252,10 @@ class Maintenance:
             self._control.refuse = None
 
     def _refuse_for(self, full: DiskFullError | None) -> None:
+        if full is not None and self.disk_full is None:
+            _log.warning("appends are refused: %s", full)
+        elif full is None and self.disk_full is not None:
+            _log.info("appends are taken again: %d bytes are free", self.free_bytes)
         self.disk_full = full
         self._control.refuse = full
 

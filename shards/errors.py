@@ -7,7 +7,7 @@ raised in the engine reaches a client as the same class.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 
 class StorageError(Exception):
@@ -20,6 +20,18 @@ class StorageError(Exception):
 
     code: ClassVar[str] = "storage_error"
     retriable: ClassVar[bool] = False
+
+
+_Error = TypeVar("_Error", bound=StorageError)
+
+
+def afresh(error: _Error) -> _Error:
+    """An error that is kept and raised time after time, as if it had not been raised before.
+
+    An exception collects the frames, and all that they hold, of every time that it is raised: one that tells thousands
+    of callers of the same failure would fill the memory.
+    """
+    return error.with_traceback(None)
 
 
 class BatchError(StorageError):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import trio
 
-from shards.errors import StorageError, StorageFailedError
+from shards.errors import StorageError, StorageFailedError, afresh
 from shards.store import Mutations, OrderedStore
 
 
@@ -43,7 +43,7 @@ class CommitGroup:
         """
         await self._done.wait()
         if self.error is not None:
-            raise self.error
+            raise afresh(self.error)
 
     def finish(self, error: StorageError | None) -> None:
         """Called by the committer, once."""
@@ -82,7 +82,7 @@ class GroupCommit:
     def require_working(self) -> None:
         """Raise the error of a failed write or flush: after one, nothing is acknowledged until it is reopened."""
         if self._failure is not None:
-            raise self._failure
+            raise afresh(self._failure)
 
     def write(self, mutations: Mutations) -> None:
         """Write to the store at once, without waiting for anything.

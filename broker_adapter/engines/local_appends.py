@@ -8,7 +8,7 @@ from typing import cast
 import trio
 
 from shards.batch import encode, encode_values
-from shards.errors import OverloadedError, StorageError
+from shards.errors import OverloadedError, StorageError, afresh
 from shards.model import Appended
 from shards.record import Record
 
@@ -46,7 +46,7 @@ class LocalAppend:
     def result_nowait(self) -> Appended:
         """The outcome of an append that `is_done`."""
         if self._error is not None:
-            raise self._error
+            raise afresh(self._error)
         if self._result is None:
             raise trio.WouldBlock
         return self._result

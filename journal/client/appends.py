@@ -21,7 +21,7 @@ from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
 from journal.protocol.errors import ConnectionLostError, is_retriable
 from journal.protocol.frames import APPEND_HEAD
 from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
-from shards.errors import OverloadedError, ShardNotFoundError, StorageError
+from shards.errors import OverloadedError, ShardNotFoundError, StorageError, afresh
 from shards.model import Appended, ProducerIdentity
 
 # A plain number and bound names: an enum member and attribute look-ups cost more than the packing.
@@ -129,7 +129,7 @@ class Appends:
             StorageError: The client is stopped, fenced or closed.
         """
         if self._stopped is not None:
-            raise self._stopped
+            raise afresh(self._stopped)
         size_bytes = pending.size_bytes
         # What `_has_room` says, without its call.
         if self.unacknowledged_bytes and self.unacknowledged_bytes + size_bytes > self._window_bytes:

@@ -36,7 +36,7 @@ from journal.protocol.messages import (
     UnsubscribeRequest,
 )
 from shards.compression import Codec
-from shards.errors import InvalidRequestError, StorageError
+from shards.errors import InvalidRequestError, StorageError, afresh
 from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
 from shards.record import Record
@@ -299,7 +299,7 @@ class Client(Operations):
     async def _receiving(self, receiver: Receiver) -> AsyncIterator[None]:
         """Have the server push for the length of the block, over one connection after another."""
         if self._refused is not None:
-            raise self._refused
+            raise afresh(self._refused)
         self._subscriptions[receiver.number] = receiver
         try:
             if self._connection is not None:
@@ -325,7 +325,7 @@ class Client(Operations):
         """
         while True:
             if self._refused is not None:
-                raise self._refused
+                raise afresh(self._refused)
             if self._connection is not None:
                 return self._connection
             await self._changed.wait()

@@ -9,7 +9,7 @@ import trio
 
 from journal.protocol.errors import RemoteProtocolError
 from journal.protocol.frames import ACK_DUPLICATE, NO_OFFSET
-from shards.errors import StorageError
+from shards.errors import StorageError, afresh
 from shards.model import AckLevel, Appended
 from shards.record import Record
 
@@ -108,7 +108,7 @@ class PendingAppend:
         if not self.is_done:
             raise trio.WouldBlock
         if self._error is not None:
-            raise self._error
+            raise afresh(self._error)
         level = _LEVELS.get(self.level)
         if level is None:
             raise RemoteProtocolError(f"append acknowledged at the unknown level {self.level}")

@@ -16,7 +16,7 @@ import trio
 from journal.protocol import frames
 from journal.protocol.errors import decode_error_parts
 from journal.protocol.messages import ShardEvent, SubscribeReply, SubscribeRequest
-from shards.errors import ShardNotFoundError, StorageError
+from shards.errors import ShardNotFoundError, StorageError, afresh
 from shards.position import Start
 from shards.pushes import Progress
 
@@ -100,7 +100,7 @@ class Receiver:
             if self.is_over:
                 return None
             if self._error is not None:
-                raise self._error
+                raise afresh(self._error)
             await self._wait_for_news()
         item = self._queue.popleft()
         if isinstance(item, Delivery):
@@ -118,7 +118,7 @@ class Receiver:
         while not self._is_established and self._error is None:
             await self._wait_for_news()
         if self._error is not None:
-            raise self._error
+            raise afresh(self._error)
 
     async def _wait_for_news(self) -> None:
         if self._event.is_set():

@@ -7,6 +7,7 @@ and stopped is in `opening`.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from time import perf_counter
@@ -49,6 +50,8 @@ from shards.shard import Shard
 from shards.shard_records import closed_logs, load_producers
 from shards.store import DirectoryStore, Family
 from shards.word_index import Words, words_of
+
+_log = logging.getLogger("journal.engine")
 
 
 class Engine:
@@ -292,6 +295,7 @@ class Engine:
         self.committer.fail(error)
 
     def _failed(self, failure: StorageFailedError) -> None:
+        _log.error("%s", failure)
         self.appender.refuse_files = self.appender.refuse_memory = failure
         self.maintenance.wake()
         self.sealing.failed(failure)
