@@ -99,14 +99,14 @@ class FilterFeed:
 
     def _attach(self, shard: Shard, offset: int | None) -> bool:
         self._references += 1
-        if self._is_live:
-            shard.add_listener(self._published)
         return self._queue.attach(PushStanding(shard, self._references, offset))
 
     def _published(self, shard: Shard) -> None:
         standing = self._queue.get(shard.shard_id)
-        if standing is not None and self._queue.queue(standing):
-            self.wake()
+        if standing is not None:
+            self._stop_listening(standing)
+            if self._queue.queue(standing):
+                self.wake()
 
     def wake(self) -> None:
         """Tell the owner that there may be something to take."""
@@ -169,7 +169,7 @@ class FilterFeed:
         try:
             if standing.offset is None:
                 if self._start.kind == "lsn" and shard.published_lsn < self._start.value and not shard.damage:
-                    self._queue.done(standing, more=False)
+                    self._done(standing, more=False)
                     return None
                 standing.offset = await self._reader.find_offset(shard, self._start)
             limit = await self._limit(standing)
@@ -182,8 +182,23 @@ class FilterFeed:
             self._queue.queue(standing)
             raise
         end = shard.published_offset if standing.end is None else min(standing.end, shard.published_offset)
-        self._queue.done(standing, more=standing.offset < end)
+        self._done(standing, more=standing.offset < end)
         return push
+
+    def _done(self, standing: PushStanding, *, more: bool) -> None:
+        """A turn is over. Only a shard that has nothing more is listened to.
+
+        While it waits for its turn there is nothing to be told of it, so that publishing costs nothing for all the
+        feeds that have news already and do not take it.
+        """
+        listens = self._is_live and standing.end is None and standing.shard_id in self._queue
+        if listens and standing.shard.damage:
+            # It was stopped or deleted in this turn: the next one meets that.
+            more = True
+        self._queue.done(standing, more=more)
+        if listens and not more:
+            standing.is_listening = True
+            standing.shard.add_listener(self._published)
 
     async def _limit(self, standing: PushStanding) -> int | None:
         """The offset up to which a shard's records are this feed's; None without a last lsn."""
@@ -195,8 +210,6 @@ class FilterFeed:
         if shard.published_lsn <= self.until_lsn:
             return shard.published_offset
         standing.end = await self._reader.find_offset(shard, Start.lsn(self.until_lsn + 1))
-        if self._is_live:
-            shard.remove_listener(self._published)
         return standing.end
 
     def _lose(self, standing: PushStanding, error: StorageError) -> None:
@@ -209,7 +222,8 @@ class FilterFeed:
         self._notices.append(Notice(event, standing.reference, shard.shard_id, shard.name, offset, error=error))
 
     def _stop_listening(self, standing: PushStanding) -> None:
-        if self._is_live and standing.end is None:
+        if standing.is_listening:
+            standing.is_listening = False
             standing.shard.remove_listener(self._published)
 
     # How far it is

@@ -35,26 +35,30 @@ class ProgressClock:
 
     def __init__(self, committed_lsn: Callable[[], int]) -> None:
         self._committed_lsn = committed_lsn
-        self._feeds: dict[Telling, bool] = {}
+        self._feeds: dict[Telling, None] = {}
+        # Those that were woken and have not been asked since: nobody would listen.
+        self._woken: set[Telling] = set()
         self._ends: dict[Telling, int] = {}
         self._moved = trio.Event()
 
     def add(self, feed: Telling) -> None:
         """Wake this feed whenever it has something to tell, until it is discarded."""
-        self._feeds[feed] = False
+        self._feeds[feed] = None
         if feed.until_lsn is not None:
             self._ends[feed] = feed.until_lsn
         self._moved.set()
 
     def taken(self, feed: Telling) -> None:
         """The feed was asked: wake it again from now on."""
-        if self._feeds.get(feed):
-            self._feeds[feed] = False
+        if feed in self._woken:
+            self._woken.discard(feed)
+            self._feeds[feed] = None
             self._moved.set()
 
     def discard(self, feed: Telling) -> None:
         """It is over."""
         self._feeds.pop(feed, None)
+        self._woken.discard(feed)
         self._ends.pop(feed, None)
 
     def committed(self) -> None:
@@ -82,11 +86,11 @@ class ProgressClock:
         """Wake who has something to tell now; return whether others will have later, without anything happening."""
         now = trio.current_time()
         later = False
-        for feed, is_woken in list(self._feeds.items()):
-            # One that was woken and has not been asked since has nobody who would listen.
-            due_at = None if is_woken else feed.progress_due_at()
+        for feed in list(self._feeds):
+            due_at = feed.progress_due_at()
             if due_at is not None and due_at <= now:
-                self._feeds[feed] = True
+                del self._feeds[feed]
+                self._woken.add(feed)
                 feed.wake()
             elif due_at is not None:
                 later = True

@@ -18,9 +18,10 @@ class PushStanding(Standing):
         reference: The subscription's number for the shard.
         place: Where the reader stopped, to go on without a search.
         announced: The receiver knows the reference.
+        is_listening: The feed is told of the shard's next publish.
     """
 
-    __slots__ = ("announced", "place", "reference", "shard")
+    __slots__ = ("announced", "is_listening", "place", "reference", "shard")
 
     def __init__(self, shard: Shard, reference: int, offset: int | None) -> None:
         super().__init__(shard.shard_id, offset)
@@ -28,6 +29,7 @@ class PushStanding(Standing):
         self.reference = reference
         self.place: Place | None = None
         self.announced = False
+        self.is_listening = False
 
 
 async def read_push(reader: Reader, standing: PushStanding, limit: int | None, max_bytes: int) -> Push | None:

@@ -51,10 +51,23 @@ class Subscription:
         self._standing: PushStanding | None = PushStanding(shard, 1, offset)
         # Told at once: a reader that loses its connection before the first push goes on at this offset.
         self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
-        self._has_news = offset < shard.published_offset
-        shard.add_listener(self._published)
+        self._has_news = False
+        self._is_listening = False
+        self._look_again(self._standing)
+
+    def _listen(self) -> None:
+        """Be told of the next news, once: until that is taken there is nothing to tell, and publishers have no work."""
+        assert self._standing is not None  # it is not over
+        self._is_listening = True
+        self._standing.shard.add_listener(self._published)
+
+    def _stop_listening(self, shard: Shard) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            shard.remove_listener(self._published)
 
     def _published(self, shard: Shard) -> None:
+        self._stop_listening(shard)
         self._has_news = True
         self._on_ready()
 
@@ -71,29 +84,38 @@ class Subscription:
         if self._notices:
             return self._notices.popleft()
         standing = self._standing
-        if standing is None or not self._has_news:
-            return None
-        self._has_news = False
-        try:
-            push = await read_push(self._reader, standing, None, max_bytes)
-        except StorageError as error:
-            self._stop()
-            shard = standing.shard
-            event = "removed" if shard.deleted else "error"
-            return Notice(event, 1, shard.shard_id, shard.name, standing.offset or 0, error=error)
-        except trio.Cancelled:
-            # Nothing was taken: without this the shard would be looked at only after its next append.
-            self._has_news = True
-            raise
-        if standing.offset is not None and standing.offset < standing.shard.published_offset:
-            self._has_news = True
-        return push
+        while standing is not None and self._has_news:
+            self._has_news = False
+            try:
+                push = await read_push(self._reader, standing, None, max_bytes)
+            except StorageError as error:
+                self._stop()
+                shard = standing.shard
+                event = "removed" if shard.deleted else "error"
+                return Notice(event, 1, shard.shard_id, shard.name, standing.offset or 0, error=error)
+            except trio.Cancelled:
+                # Nothing was taken: without this the shard would be looked at only after its next append.
+                self._has_news = True
+                raise
+            if self._standing is not None:
+                self._look_again(standing)
+            if push is not None:
+                return push
+        return None
+
+    def _look_again(self, standing: PushStanding) -> None:
+        """After a read: there is more, or the shard was stopped or deleted meanwhile, or it is listened to."""
+        shard = standing.shard
+        assert standing.offset is not None  # it began at one
+        self._has_news = standing.offset < shard.published_offset or bool(shard.damage)
+        if not self._has_news:
+            self._listen()
 
     def _stop(self) -> None:
         standing, self._standing = self._standing, None
         self._has_news = False
         if standing is not None:
-            standing.shard.remove_listener(self._published)
+            self._stop_listening(standing.shard)
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
         """A subscription without a group needs no acknowledgements; they are ignored."""

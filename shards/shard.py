@@ -109,7 +109,7 @@ class Shard:
         self.segment_limit_bytes = 0
         self.group_number = -1
         self.pending_groups = 0
-        self.listeners: list[Callable[[Shard], None]] | None = None
+        self.listeners: dict[Callable[[Shard], None], None] | None = None
         self.era: Era[Shard] | None = None
         self.damage = ""
         self.deleted = False
@@ -164,15 +164,18 @@ class Shard:
             self.notify()
 
     def add_listener(self, listener: Callable[[Shard], None]) -> None:
-        """Have a function called after each publish, and when the shard is stopped or deleted."""
+        """Have a function called after each publish, and when the shard is stopped or deleted.
+
+        There may be thousands: who has news already, and has not looked at it yet, should take itself off meanwhile.
+        """
         if self.listeners is None:
-            self.listeners = []
-        self.listeners.append(listener)
+            self.listeners = {}
+        self.listeners[listener] = None
 
     def remove_listener(self, listener: Callable[[Shard], None]) -> None:
         """Take it off again."""
         if self.listeners is not None:
-            self.listeners.remove(listener)
+            del self.listeners[listener]
             if not self.listeners:
                 self.listeners = None
 
