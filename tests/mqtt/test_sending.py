@@ -10,7 +10,6 @@ from trio.testing import MockClock, memory_stream_one_way_pair, wait_all_tasks_b
 
 from broker_adapter.mqtt.sending import Output, SavedFirst
 from broker_adapter.mqtt.statistics import BrokerStatistics
-from tests.patience import PATIENCE_S
 
 
 class Peer(trio.abc.SendStream):
@@ -110,7 +109,7 @@ async def test_a_peer_that_takes_nothing_is_given_up(tasks: trio.Nursery, autoju
     await trio.sleep(2)
     assert bench.events == ["broken"]
     bench.send(b"two")
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(1):
         await bench.output.drained()
         await bench.output.wait_for_room()
 

@@ -27,7 +27,6 @@ from shards.errors import (
 )
 from shards.model import Mode, Retention, ShardConfig
 from shards.record import Record
-from tests.patience import PATIENCE_S
 from tests.server.serving import FILE, MEMORY, acks_in, batch_of, records_of, serving, values_of
 
 
@@ -278,7 +277,7 @@ async def test_a_long_poll_on_a_deleted_shard_ends_at_once(tmp_path: Path) -> No
 
             nursery.start_soon(poll)
             await trio.testing.wait_all_tasks_blocked(0.02)
-            with trio.fail_after(PATIENCE_S):
+            with trio.fail_after(2):
                 await other.call(Op.DELETE_SHARD, messages.NameRequest("a"))
 
 

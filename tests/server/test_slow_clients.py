@@ -29,7 +29,7 @@ async def assert_normal_speed(served: Served) -> None:
     """Another client's appends and reads are answered; 50 round trips in far less than a second."""
     async with served.client() as client:
         handle = await client.open("other")
-        with trio.fail_after(10):
+        with trio.fail_after(3):
             for number in range(50):
                 ack = await client.append_values(handle, b"%d" % number)
             assert len((await client.fetch(handle, ack.base_offset)).batches)

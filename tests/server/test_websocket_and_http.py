@@ -101,7 +101,7 @@ async def test_what_speaks_no_websocket_is_sent_away_and_harms_nobody(tmp_path: 
             async with await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream:
                 await stream.send_all(sent)
         async with await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream:
-            with trio.fail_after(8):
+            with trio.fail_after(4):
                 while await stream.receive_some(1000):
                     pass
         async with websocket_client(served) as client:
