@@ -160,11 +160,11 @@ async def test_shared_subscriptions_divide_messages() -> None:
     async with serving() as served:
         members = [await served.client(f"m{number}") for number in range(2)]
         for member in members:
-            await member.subscribe("$share/g/work/#", qos=1)
+            await member.subscribe("$share/g/jobs/#", qos=1)
         publisher = await served.client("p")
         wanted = {b"%d" % number for number in range(20)}
         for number in range(20):
-            await publisher.publish(f"work/{number}", b"%d" % number, 1)
+            await publisher.publish(f"jobs/{number}", b"%d" % number, 1)
         found: list[bytes] = []
 
         async def take(member: object) -> None:
