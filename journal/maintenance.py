@@ -22,12 +22,12 @@ from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
+from journal.node_time import NodeTime
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards import shard_records
-from shards.clock import Clock
 from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
@@ -89,7 +89,7 @@ class Maintenance:
         table: ShardTable,
         views: Views,
         control: Control,
-        clock: Clock,
+        time: NodeTime,
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
         sealing: SealingConfig,
@@ -104,6 +104,7 @@ class Maintenance:
         self._table = table
         self._views = views
         self._control = control
+        self._time = time
         self._fail = fail
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
@@ -117,7 +118,7 @@ class Maintenance:
             table=table,
             control=control,
             committer=committer,
-            clock=clock,
+            expiry_us=time.expiry_us,
             drop=self.drop,
         )
         self._to_flush: dict[int, Shard] = {}
@@ -344,6 +345,7 @@ class Maintenance:
         mutations = Mutations()
         mutations.put(Family.META, CHECKPOINT_KEY, LSN.pack(lsn))
         mutations.put(Family.META, LSNS_RESERVED_KEY, LSN.pack(self._views.lsns_reserved))
+        self._time.save(mutations)
         self._views.store.write(mutations)
         await self._off_loop(self._views.store.flush)
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))

@@ -252,6 +252,22 @@ def range_of(store: OrderedStore, shard_id: int) -> tuple[int, int]:
     return start, following
 
 
+def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
+    """Go through all records; give the time of the newest append for each segment, 0 for the others.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for key, value in store.scan(Family.SEGMENTS):
+        if len(key) != _SEGMENT.size:
+            yield 0
+        elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            yield _SEGMENT_VALUE.unpack(value)[6]
+        elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
+            yield _PARQUET_VALUE.unpack(value)[4]
+        else:
+            yield 0
+
+
 def newest_lsns(store: OrderedStore) -> Generator[tuple[int, int] | None, None, None]:
     """Go through all records; give (number, lsn of the newest batch) for each that is a shard's head, else None.
 

@@ -13,6 +13,7 @@ import secrets
 from time import perf_counter
 
 import attrs
+import trio
 
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
@@ -25,6 +26,7 @@ from journal.disk import Disk
 from journal.engine.replaying import RecoveryReport, replay
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
+from journal.node_time import NodeTime
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
@@ -47,9 +49,11 @@ from shards.producer_state import ProducerState
 from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
-from shards.shard_records import closed_logs, load_producers
+from shards.shard_records import closed_logs, load_producers, newest_append_times
 from shards.store import DirectoryStore, Family
 from shards.word_index import Words, words_of
+
+_READ_AT_ONCE = 2000
 
 _log = logging.getLogger("journal.engine")
 
@@ -64,6 +68,7 @@ class Engine:
         news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
+        time: What it uses in place of the system's clock.
         snapshots: Holds the files as they lie at one moment, for backups.
         table: The shards.
         views: What is folded from the journal.
@@ -85,11 +90,10 @@ class Engine:
         self.node_id = directory.node_id
         self._directory = directory
         self._files = files
-        self._clock = clock
+        self.time = NodeTime(clock)
         self._disk = disk
         self._store = store
         self._sealer = sealer
-        self._last_us = 0
         self.table = ShardTable(
             store,
             directory.log,
@@ -107,9 +111,16 @@ class Engine:
     async def recover(self) -> None:
         """Fold the journal and put the parts together on top of what it gave."""
         checkpoint = self._recorded(CHECKPOINT_KEY)
+        if not self.time.load(self._store):
+            for number, append_time_us in enumerate(newest_append_times(self._store)):
+                self.time.raise_to(append_time_us)
+                if number % _READ_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
         found = Recovered()
         groups = read_journal(self._files, self._directory.journal, found, checkpoint)
         entries = await replay(groups, self.table, self.views, checkpoint)
+        self.time.raise_to(self.views.newest_append_us)
+        self.time.warn_if_behind()
         self.table.recovering = False
         for shard in self.table.open_shards():
             self.table.settle(shard)
@@ -160,7 +171,8 @@ class Engine:
             self.committer,
             self.views,
             self.table,
-            now_us=self.now_us,
+            created_us=self.time.append_time_us,
+            expiry_us=self.time.expiry_us,
             max_shards=self.config.shards.max_shards,
             default_config=self._with_defaults,
         )
@@ -175,7 +187,7 @@ class Engine:
             table=self.table,
             views=self.views,
             control=self.control,
-            clock=self._clock,
+            time=self.time,
             fail=self._fail,
             segment_files=self.segment_files,
             sealing=self.config.sealing,
@@ -308,15 +320,13 @@ class Engine:
         return self.committer.failure
 
     def now_us(self) -> int:
-        """Server time in microseconds; never goes backwards."""
-        now = self._clock.now_us()
-        self._last_us = max(self._last_us, now)
-        return self._last_us
+        """The node's time of day in microseconds; see `NodeTime.now_us`."""
+        return self.time.now_us()
 
     def begin_chunk(self) -> None:
         """Call before a run of `Appender.append` calls: sets their time and what is refused just now."""
         appender = self.appender
-        appender.append_time_us = self.now_us()
+        appender.append_time_us = self.time.append_time_us()
         self.committer.chunk_taken_at_s = perf_counter()
         failure: StorageError | None = self.committer.failure
         appender.refuse_files = failure or self.maintenance.disk_full
