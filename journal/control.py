@@ -60,6 +60,7 @@ class Control:
         *,
         created_us: Callable[[], int],
         expiry_us: Callable[[], int],
+        first_epoch: int,
         max_shards: int,
         default_config: Callable[[ShardConfig], ShardConfig],
     ) -> None:
@@ -68,6 +69,7 @@ class Control:
         self._table = table
         self._created_us = created_us
         self._expiry_us = expiry_us
+        self._first_epoch = first_epoch
         self._max_shards = max_shards
         self._default_config = default_config
         self._pending_names: dict[str, Group] = {}
@@ -383,7 +385,8 @@ class Control:
         if known is None:
             identity = ProducerIdentity(self._committer.next_lsn, 1)
         else:
-            identity = ProducerIdentity(known.producer_id, known.epoch + 1)
+            # After a restore the next epoch may have been given out already, to a holder that is not in the backup.
+            identity = ProducerIdentity(known.producer_id, max(known.epoch + 1, self._first_epoch))
 
         def pending(lsn: int) -> Callable[[], None]:
             self._pending_epochs[name] = identity

@@ -23,6 +23,7 @@ from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.node_time import NodeTime
+from journal.restores import Restores
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
@@ -90,6 +91,7 @@ class Maintenance:
         views: Views,
         control: Control,
         time: NodeTime,
+        restores: Restores,
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
         sealing: SealingConfig,
@@ -105,6 +107,7 @@ class Maintenance:
         self._views = views
         self._control = control
         self._time = time
+        self._restores = restores
         self._fail = fail
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
@@ -311,6 +314,17 @@ class Maintenance:
         if asked.error is not None:
             raise asked.error
 
+    async def require_checkpoint(self) -> None:
+        """Make a checkpoint.
+
+        Raises:
+            DiskFullError: None could be made.
+        """
+        made = self.checkpoints
+        await self.checkpoint()
+        if self.checkpoints == made:
+            raise self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+
     async def _carry_out(self) -> None:
         made = self.checkpoints
         await self.checkpoint()
@@ -346,6 +360,7 @@ class Maintenance:
         mutations.put(Family.META, CHECKPOINT_KEY, LSN.pack(lsn))
         mutations.put(Family.META, LSNS_RESERVED_KEY, LSN.pack(self._views.lsns_reserved))
         self._time.save(mutations)
+        self._restores.save(mutations)
         self._views.store.write(mutations)
         await self._off_loop(self._views.store.flush)
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))

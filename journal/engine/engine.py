@@ -30,6 +30,7 @@ from journal.node_time import NodeTime
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
+from journal.restores import Restores, read_restore_marker, remove_restore_marker
 from journal.sealer import Sealer
 from journal.sealing import Sealing
 from journal.segment_files import SegmentFiles
@@ -68,6 +69,7 @@ class Engine:
         news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
+        restores: When it was restored from backups.
         time: What it uses in place of the system's clock.
         snapshots: Holds the files as they lie at one moment, for backups.
         table: The shards.
@@ -106,6 +108,8 @@ class Engine:
         self.views = Views(store, self.table, self._drop)
         self.segment_files = SegmentFiles(files, directory.path)
         self.recovery = RecoveryReport(0, 0, ())
+        self.restores = Restores(store)
+        self.table.restored_lsn = self.restores.newest_lsn
         self._dropped: list[Segment] = []
 
     async def recover(self) -> None:
@@ -121,11 +125,41 @@ class Engine:
         entries = await replay(groups, self.table, self.views, checkpoint)
         self.time.raise_to(self.views.newest_append_us)
         self.time.warn_if_behind()
+        marker = read_restore_marker(self._files, self._directory.path)
+        is_restored = marker is not None and not self.restores.has(marker.restore_id)
+        if marker is not None and is_restored:
+            self._take_over_restore(marker.restore_id, found, checkpoint)
         self.table.recovering = False
         for shard in self.table.open_shards():
             self.table.settle(shard)
         self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
         self._assemble(found, checkpoint)
+        if is_restored:
+            # Before anything is served, so that nothing is given out by a restore that a crash would take back.
+            await self.maintenance.require_checkpoint()
+        if marker is not None:
+            remove_restore_marker(self._files, self._directory.path)
+
+    def _take_over_restore(self, restore_id: str, found: Recovered, checkpoint: int) -> None:
+        """Go on far above what a backup holds. It counts with the next checkpoint."""
+        next_lsn = max(self._journal_next(found, checkpoint), checkpoint + 1, self._lsns_reserved())
+        restore = self.restores.add(restore_id, next_lsn=next_lsn, now_us=self.time.now_us())
+        self.views.lsns_reserved = restore.lsn_after
+        self.table.restored_lsn = restore.lsn_after
+        for shard in self.table.open_shards():
+            shard.note_restore(restore.lsn_after)
+        _log.warning(
+            "restored from a backup: what was acknowledged after lsn %d is not in it; lsns go on from %d",
+            restore.lsn_before,
+            restore.lsn_after,
+        )
+
+    def _journal_next(self, found: Recovered, checkpoint: int) -> int:
+        """First lsn of the next group. The checkpoint may be ahead: memory-mode batches take lsns without an entry."""
+        return found.next_lsn if found.used else checkpoint + 1
+
+    def _lsns_reserved(self) -> int:
+        return max(self.views.lsns_reserved, self._recorded(LSNS_RESERVED_KEY))
 
     def _recorded(self, key: bytes) -> int:
         stored = self._store.get(Family.META, key)
@@ -133,10 +167,8 @@ class Engine:
 
     def _assemble(self, found: Recovered, checkpoint: int) -> None:
         storage = self.config.storage
-        # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
-        journal_next = found.next_lsn if found.used else checkpoint + 1
-        reserved = max(self.views.lsns_reserved, self._recorded(LSNS_RESERVED_KEY))
-        self.views.lsns_reserved = reserved
+        journal_next = self._journal_next(found, checkpoint)
+        reserved = self.views.lsns_reserved = self._lsns_reserved()
         self.writer = JournalWriter(
             self._files, self._directory.journal, storage.journal_file_bytes, _new_salt, found.used
         )
@@ -173,6 +205,7 @@ class Engine:
             self.table,
             created_us=self.time.append_time_us,
             expiry_us=self.time.expiry_us,
+            first_epoch=self.restores.first_epoch,
             max_shards=self.config.shards.max_shards,
             default_config=self._with_defaults,
         )
@@ -188,6 +221,7 @@ class Engine:
             views=self.views,
             control=self.control,
             time=self.time,
+            restores=self.restores,
             fail=self._fail,
             segment_files=self.segment_files,
             sealing=self.config.sealing,

@@ -110,7 +110,8 @@ class ServerCollector(Collector):
         yield Gauge(
             "journal_checkpoint_lag_entries",
             "Entries that a recovery would read back.",
-            max(0, engine.committer.journal_lsn - maintenance.checkpoint_lsn),
+            # Between a backup and what its restore goes on with there are no entries.
+            max(0, engine.committer.journal_lsn - max(maintenance.checkpoint_lsn, engine.restores.newest_lsn - 1)),
         )
         yield Gauge(
             "journal_checkpoint_age_seconds",
