@@ -1,23 +1,19 @@
 """The time of a node: a steady time of day, and append times that never go back in the node's whole history.
 
-Append times are kept from falling across restarts by a high-water mark: the store records it with each checkpoint, and
-what a recovery reads from the journal raises it.
+Append times are kept from falling across restarts by a high-water mark: a checkpoint records it in the views
+(`journal.node_record`), and what a recovery reads from the journal raises it.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from typing import Final
 
 import trio
 
 from shards.clock import Clock
 from shards.steady_clock import BACKWARD_HOLD_US, FORWARD_HOLD_US, SECOND_US, Jump, SteadyClock
-from shards.store import Family, Mutations, OrderedStore
 
-_KEY: Final = b"newest_append_us"
-_VALUE: Final = struct.Struct(">Q")
 _SAMPLE_INTERVAL_S: Final = 1.0
 _WORTH_A_WARNING_US: Final = SECOND_US
 
@@ -59,17 +55,6 @@ class NodeTime:
         return max(0, self.newest_append_us - self.now_us())
 
     # The high-water mark
-
-    def load(self, store: OrderedStore) -> bool:
-        """Take over the recorded high-water mark; False if the store has none, as one of an older program."""
-        recorded = store.get(Family.META, _KEY)
-        if recorded is not None:
-            self.raise_to(_VALUE.unpack(recorded)[0])
-        return recorded is not None
-
-    def save(self, mutations: Mutations) -> None:
-        """Record the high-water mark."""
-        mutations.put(Family.META, _KEY, _VALUE.pack(self.newest_append_us))
 
     def raise_to(self, append_time_us: int) -> None:
         """Take note of an append time that is found in what is stored."""

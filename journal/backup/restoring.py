@@ -16,6 +16,7 @@ import attrs
 from journal.backup.directory import BackupDirectory, Manifest, chunks_of, digest_of, opened_for_reading
 from journal.backup.manifest import FileEntry
 from journal.backup.tree import DIRECTORIES
+from journal.data_directory import write_markers
 from journal.json_files import read_json, replace_json
 from journal.restores import RestoreMarker, write_restore_marker
 from shards.errors import CorruptionError, DataDirectoryError
@@ -110,6 +111,7 @@ class _Restoring:
                 self._bring(entry, f"{target}/{entry.path}")
         if last is None:
             raise CorruptionError(self._manifest.path, 0, "the backup has no file FORMAT")
+        write_markers(files, target, self._manifest.header.node_id)
         self._bring(last, f"{target}/FORMAT.new")
         # Without it, a server would go on with numbers that were given out after the backup.
         write_restore_marker(files, target, RestoreMarker(secrets.token_hex(8), self._manifest.header.number))

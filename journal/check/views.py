@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from journal.check.report import Report
+from journal.node_record import NodeRecord, read_node_record
 from journal.restores import META_KEY as RESTORES_KEY
 from journal.restores import decode_restores
 from shards import shard_records
@@ -35,13 +36,14 @@ class CheckedViews:
     """What other parts of the check need of the views.
 
     Attributes:
+        node: What they hold about the node as a whole.
         segments: The log segments by the paths of their files.
         sealed: The Parquet segments.
         shards: The catalogue.
         starts: First offsets of the shards that have Parquet segments.
     """
 
-    checkpoint_lsn: int = 0
+    node: NodeRecord = attrs.Factory(NodeRecord)
     segments: dict[str, LogSegment] = attrs.Factory(dict)
     sealed: list[ParquetSegment] = attrs.Factory(list)
     shards: dict[int, CatalogueRecord] = attrs.Factory(dict)
@@ -89,8 +91,8 @@ class ViewPass:
                 self._check_restores(value)
             elif len(value) != _ID.size:
                 self._damage(f"{key.decode('ascii', 'replace')} has {len(value)} bytes, expected {_ID.size}")
-            elif key == b"checkpoint_lsn":
-                self.found.checkpoint_lsn = _ID.unpack(value)[0]
+                return
+        self.found.node = read_node_record(self._store)
 
     def _check_restores(self, value: bytes) -> None:
         lsns = [lsn for restore in decode_restores(value) for lsn in (restore.lsn_before, restore.lsn_after)]
