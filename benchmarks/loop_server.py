@@ -28,8 +28,8 @@ class LongestStep:
 
     Attributes:
         wall_s: How long it took; for that time the event loop served nobody else.
-        cpu_s: Processor time of the event loop's thread in that step. Much less than the wall time means that it waited:
-            for a disk, for another thread, or for the processor on a busy machine.
+        cpu_s: Processor time of the event loop's thread in that step. Much less than the wall time means that it
+            waited: for a disk, for another thread, or for the processor on a busy machine.
         task: Name of the task.
         collecting_s: The longest time that Python's garbage collector took, within any step.
     """
