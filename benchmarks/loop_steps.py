@@ -6,8 +6,8 @@ was carried out. All operations work on one server, one after the other, in the 
 shards that nobody has opened yet come first.
 
 To add an operation: write a function that takes a `Scene` and does it with blocking requests (`scene.wire`), and put
-it into `OPERATIONS` with its key and title. What has to be there before, and is not to be measured, goes into a function
-of its own, named as ``prepare``. The row ``loop.KEY`` with its goal follows from that; docs/benchmarks.md wants a line.
+it into `OPERATIONS` with its key and title. What has to be there before, and is not to be measured, goes into a
+function of its own, named as ``prepare``. The row ``loop.KEY`` with its goal follows from that.
 
 ``python -m benchmarks.loop_steps --data DIR [--shards N] [KEY ...]`` shows single operations with the name of the task
 whose step was the longest.

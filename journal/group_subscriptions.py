@@ -188,6 +188,15 @@ class SharedGroup:
         """Return the number of shards."""
         return len(self._shares)
 
+    def statistics(self) -> dict[str, int]:
+        """How many shards it has, how many of them wait for a visit, and how many positions are not stored."""
+        waiting = {*self._ready, *self._full, *(share for shares in self._again for share in shares)}
+        return {
+            "shards": len(self._by_reference),
+            "waiting": len([share for share in waiting if self._shares.get(share.shard.shard_id) is share]),
+            "unstored": len(self._positions),
+        }
+
     def attach(self, shard: Shard, offset: int) -> None:
         """Include a shard from this offset on."""
         if shard.shard_id in self._shares or shard.deleted or not self._members:
@@ -280,8 +289,8 @@ class SharedGroup:
         finally:
             for share in self._shares.values():
                 share.shard.remove_listener(self._published)
-            self._shares.clear()
-            self._by_reference.clear()
+            for held in (self._shares, self._by_reference, self._ready, self._again, self._full, self._broken):
+                held.clear()
             self._on_ended()
 
     async def _hand_out_all(self) -> None:

@@ -169,6 +169,10 @@ class Subscriptions:
         """End the groups; their positions up to the last committed cursor are safe."""
         self._groups.clear()
 
+    def groups(self) -> list[SharedGroup]:
+        """The groups that have members."""
+        return list(self._groups.values())
+
     def committed(self) -> None:
         """The committed lsn has moved."""
         self._clock.committed()
