@@ -11,7 +11,8 @@ import argparse
 import gc
 import json
 import socket
-from time import perf_counter, thread_time
+from resource import RUSAGE_THREAD, getrusage
+from time import perf_counter
 from typing import Any
 
 import attrs
@@ -30,12 +31,16 @@ class LongestStep:
         wall_s: How long it took; for that time the event loop served nobody else.
         cpu_s: Processor time of the event loop's thread in that step. Much less than the wall time means that it
             waited: for a disk, for another thread, or for the processor on a busy machine.
+        waits: How often the thread gave the processor up in that step: for a disk, or for the interpreter's lock.
+        preempted: How often the processor was taken from it.
         task: Name of the task.
         collecting_s: The longest time that Python's garbage collector took, within any step.
     """
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    waits: int = 0
+    preempted: int = 0
     task: str = ""
     collecting_s: float = 0.0
 
@@ -50,20 +55,23 @@ class StepMonitor(trio.abc.Instrument):
     def __init__(self) -> None:
         self.longest = LongestStep()
         self._began_s = 0.0
-        self._cpu_s = 0.0
+        self._usage = getrusage(RUSAGE_THREAD)
         self._collection_began_s = 0.0
         gc.callbacks.append(self._collecting)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._cpu_s = thread_time()
+        self._usage = getrusage(RUSAGE_THREAD)
         self._began_s = perf_counter()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         wall_s = perf_counter() - self._began_s
         if wall_s > self.longest.wall_s:
-            self.longest.wall_s = wall_s
-            self.longest.cpu_s = thread_time() - self._cpu_s
-            self.longest.task = task.name
+            before, after, longest = self._usage, getrusage(RUSAGE_THREAD), self.longest
+            longest.wall_s = wall_s
+            longest.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            longest.waits = after.ru_nvcsw - before.ru_nvcsw
+            longest.preempted = after.ru_nivcsw - before.ru_nivcsw
+            longest.task = task.name
 
     def _collecting(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":

@@ -155,6 +155,8 @@ class Subscriptions:
         self._groups: dict[tuple[str, str], SharedGroup] = {}
         # Groups that gather their shards, or store their last positions.
         self._unsettled: dict[tuple[str, str], trio.Event] = {}
+        self._left: deque[FilterFeed] = deque()
+        self._left_any = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.count = 0
         views.on_created = self._shard_created
@@ -164,6 +166,7 @@ class Subscriptions:
         """Run group subscriptions, and tell others how far they are, in this nursery from now on."""
         self._nursery = nursery
         nursery.start_soon(self._clock.run)
+        nursery.start_soon(self._drop_all)
 
     def close(self) -> None:
         """End the groups; their positions up to the last committed cursor are safe."""
@@ -232,6 +235,7 @@ class Subscriptions:
                 committed_lsn=self._committed_lsn,
                 on_ready=on_ready,
                 on_closed=self._closed,
+                on_left=self._drop_later,
             )
         assert shard is not None  # one of the two is given
         found = self._table.by_name(shard)
@@ -241,6 +245,20 @@ class Subscriptions:
 
     def _closed(self) -> None:
         self.count -= 1
+
+    def _drop_later(self, feed: FilterFeed) -> None:
+        self._left.append(feed)
+        self._left_any.set()
+
+    async def _drop_all(self) -> None:
+        """Let feeds that are over go of their shards, of which each may have a million."""
+        while True:
+            while self._left:
+                if self._left[0].drop_some():
+                    self._left.popleft()
+                await trio.lowlevel.checkpoint()
+            self._left_any = trio.Event()
+            await self._left_any.wait()
 
     async def _attach_all(self, group: SharedGroup, shard: str | None, topic_filter: str | None, start: Start) -> None:
         if shard is not None:

@@ -180,6 +180,7 @@ class Server:
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.pulse.run)
+                self._nursery.start_soon(self._monitor_loop)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
                 task_status.started(self.addresses)
@@ -191,6 +192,13 @@ class Server:
                 while self.statistics.connections:
                     await self._gone.park()
             self._nursery.cancel_scope.cancel()
+
+    async def _monitor_loop(self) -> None:
+        trio.lowlevel.add_instrument(self.loop_monitor)
+        try:
+            await trio.sleep_forever()
+        finally:
+            trio.lowlevel.remove_instrument(self.loop_monitor)
 
     def _admit(self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str) -> bool:
         limit = self.engine.config.limits.max_connections

@@ -222,9 +222,7 @@ async def test_positions_are_not_asked_for_again_and_again_while_they_are_refuse
         engine.control.refuse = DiskFullError("the disk is full")
         asked = []
         check = engine.control.check_may_change
-        monkeypatch.setattr(
-            engine.control, "check_may_change", lambda **how: (asked.append(1), check(**how))
-        )
+        monkeypatch.setattr(engine.control, "check_may_change", lambda **how: (asked.append(1), check(**how)))
         consumer.acknowledge()
         await trio.sleep(0.5)
         assert 1 <= len(asked) <= 2
