@@ -306,7 +306,9 @@ def main() -> None:
             told = _longest(server, arguments.shards, operation)
             print(
                 f"loop.{operation.key:16} {told['wall_s'] * 1e3:8.1f} ms (processor {told['cpu_s'] * 1e3:.1f} ms, "
-                f"waited {told['waits']}, preempted {told['preempted']}, collecting {told['collecting_s'] * 1e3:.1f} ms) in {told['took_s']:.1f} s: {told['task']}"
+                f"waited {told['waits']}, "
+                f"preempted {told['preempted']}, collecting {told['collecting_s'] * 1e3:.1f} ms) "
+                f"in {told['took_s']:.1f} s: {told['task']}"
             )
             sys.stdout.flush()
 

@@ -152,9 +152,9 @@ def golden_frames() -> dict[str, bytes]:
     # Without pages; those came later.
     for name, op, message in (
         ("describe_shard.request", Op.DESCRIBE_SHARD, messages.NameRequest("plant/line-1")),
-        ("describe_shard.reply", Op.DESCRIBE_SHARD, FULL_INFO),
+        ("describe_shard.reply", Op.DESCRIBE_SHARD, _without_restores(FULL_INFO)),
         ("describe_shard.page_request", Op.DESCRIBE_SHARD, DESCRIBE_PAGE),
-        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, DESCRIBED_PAGE),
+        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, _without_restores(DESCRIBED_PAGE)),
         ("cursor_list.request", Op.CURSOR_LIST, {"shard": "plant/line-1"}),
         ("cursor_list.reply", Op.CURSOR_LIST, {"cursors": [CURSOR]}),
         ("cursor_list.page_request", Op.CURSOR_LIST, CURSOR_PAGE),
