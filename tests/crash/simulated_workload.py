@@ -104,7 +104,13 @@ class Workload:
 
     async def run(self) -> None:
         """Let all of them work until each is done or the engine has failed."""
-        tasks: list[Callable[[], Awaitable[None]]] = [
+        await self._until_failure(self._prepare)
+        async with trio.open_nursery() as nursery:
+            for task in self._clients():
+                nursery.start_soon(self._until_failure, task)
+
+    def _clients(self) -> list[Callable[[], Awaitable[None]]]:
+        return [
             self._write_file_shard,
             self._switch_modes,
             self._write_memory_shard,
@@ -113,10 +119,9 @@ class Workload:
             self._come_and_go,
             self._follow,
         ]
+
+    async def _prepare(self) -> None:
         await self._ensure("log/plain", Mode.FILE)
-        async with trio.open_nursery() as nursery:
-            for task in tasks:
-                nursery.start_soon(self._until_failure, task)
 
     async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -246,7 +251,7 @@ class Workload:
         if last.level is AckLevel.DURABLE:
             require(got.duplicate and got.base_offset == last.offset, "stored twice", known.name, last, got)
         elif got.duplicate:
-            kept = got.base_offset in known.durable or got.base_offset < shard.start_offset
+            kept = got.base_offset in known.durable or 0 <= got.base_offset < shard.start_offset
             require(got.level is AckLevel.MEMORY or kept, "promised too much", last, got)
         else:
             last.level = None
