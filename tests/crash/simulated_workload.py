@@ -21,6 +21,8 @@ from shards.record import Gap, StoredRecord
 from shards.shard import Shard
 from tests.crash.ledger import Ledger, ProducerLedger, Register, Sent, ShardLedger, require
 
+SHARD_OF_PRODUCER = {"switcher": "log/switched", "rememberer": "memory/plain", "steady": "log/produced"}
+
 
 class _Waiters:
     """An ack sink for appends that are sent together, as a connection sends them."""
@@ -374,7 +376,7 @@ async def check(ledger: Ledger, engine: Engine) -> None:
 async def _check_producers(ledger: Ledger, engine: Engine) -> None:
     """A fenced epoch stays fenced."""
     for name, producer in ledger.producers.items():
-        shard_name = {"switcher": "log/switched", "rememberer": "memory/plain"}[name]
+        shard_name = SHARD_OF_PRODUCER[name]
         if producer.identity is None or producer.identity.epoch < 2 or shard_name not in ledger.shards:
             continue
         identity = producer.identity
