@@ -70,16 +70,17 @@ class SequenceFailedError(AssertionError):
 
     def __init__(self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException) -> None:
         told = "\n".join(f"  {'>' if number == at else ' '} {fate}" for number, fate in enumerate(fates, 1))
-        problems = "; ".join(f"{type(error).__name__}: {error}" for error in _leaves(problem))
+        problems = "; ".join(f"{type(error).__name__}: {error}" for error in leaves(problem))
         super().__init__(f"seed {seed}: {problems}\n{told}\n")
         self.seed = seed
         self.fates = list(fates)
         self.at = at
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors in a group, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error]
 
 
@@ -185,26 +186,35 @@ class Machine:
         if vanished is None:
             return
         known = copy.deepcopy(self.ledger)
-        refusal = ""
+        is_open = False
 
         async def body(engine: Engine) -> None:
-            await self._check(known, engine)
-            self.files.stop()
+            nonlocal is_open
+            is_open = True
+            try:
+                await self._check(known, engine)
+            finally:
+                # However it went, nothing of it is made final by a clean stop.
+                self.files.stop()
             raise CrashNow("looked at")
 
+        refusal = ""
         try:
             self._start(body)
-        except StorageError as error:
-            refusal = str(error)
         except BrokenPromiseError as error:
             raise BrokenPromiseError(f"started without {vanished.path}: {error}") from error
+        except (StorageError, BaseExceptionGroup) as error:
+            refusal = "; ".join(str(leaf) for leaf in leaves(error) if isinstance(leaf, StorageError))
+            if not refusal:
+                raise
+        if what in DIRECTORIES:
+            require(not is_open, "a start takes an empty directory for its own", vanished.path, refusal)
         if refusal:
             # The next journal file may be what is named: it tells that one before it is missing.
             named = vanished.path if what in DIRECTORIES else posixpath.dirname(vanished.path)
             require(named in refusal, "a refusal does not name what is missing", vanished.path, refusal)
-        else:
-            require(what not in DIRECTORIES, "a start takes an empty directory for its own", vanished.path)
-        vanished.put_back()
+        if refusal or not self.files.disk.exists(vanished.path):
+            self.files.disk.put_back(vanished)
         self.files = self.files.kill(everything_lost)
 
     def _take_away(self, what: str) -> Vanished | None:

@@ -132,7 +132,10 @@ class Workload:
             # The engine goes on without this client.
             require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
         except StorageFailedError:
-            require(self._engine.failure is not None, "a failure that the engine does not admit")
+            self._check_failure()
+
+    def _check_failure(self) -> None:
+        require(self._engine.failure is not None, "a failure that the engine does not admit")
 
     async def _ensure(self, name: str, mode: Mode) -> tuple[Shard, ShardLedger]:
         known = self._ledger.shards.get(name)

@@ -180,14 +180,23 @@ def run(
         None when it closed cleanly; what ended it when the power went off or a call to the disk failed as injected.
     """
 
+    found: list[Exception] = []
+
     async def main(rng: random.Random) -> None:
         async with opened(files, rng, clock, config, data=data) as engine:
-            await body(engine)
+            try:
+                await body(engine)
+            except Exception as error:
+                # Closing the engine may meet the end of its process, which would be all that comes out.
+                found.append(error)
+                raise
 
     with deterministic(seed) as rng:
         try:
             trio.run(main, rng, clock=trio.testing.MockClock(autojump_threshold=0))
         except BaseException as error:
+            if found and not _is_expected(found[0]):
+                raise found[0] from error
             if not (files.crashed or files.failed) or not _is_expected(error):
                 raise
             return error

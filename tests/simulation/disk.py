@@ -126,11 +126,6 @@ class Vanished:
     volatile: Node | None
     durable: Node | None
 
-    def put_back(self) -> None:
-        """Undo it. What was written in its place meanwhile is gone."""
-        _set_entry(self.directory.volatile, self.name, self.volatile)
-        _set_entry(self.directory.durable, self.name, self.durable)
-
 
 @attrs.define(eq=False)
 class Disk:
@@ -182,10 +177,7 @@ class Disk:
         node.volatile, node.durable = bytearray(data), bytearray(data)
         node.unsynced.clear()
         node.changes += 1
-        place = (directory, name)
-        self.entry_changes = [
-            change for change in self.entry_changes if not any(entry[:2] == place for entry in change.entries)
-        ]
+        self._forget_changes(directory, name)
         directory.volatile[name] = directory.durable[name] = node
 
     def vanish(self, path: str, *, leave_empty_directory: bool = False) -> Vanished:
@@ -198,6 +190,22 @@ class Disk:
         _set_entry(directory.volatile, name, empty)
         _set_entry(directory.durable, name, empty)
         return vanished
+
+    def put_back(self, vanished: Vanished) -> None:
+        """Undo it. What was put in its place meanwhile is gone."""
+        self._forget_changes(vanished.directory, vanished.name)
+        _set_entry(vanished.directory.volatile, vanished.name, vanished.volatile)
+        _set_entry(vanished.directory.durable, vanished.name, vanished.durable)
+        if vanished.volatile is not vanished.durable:
+            change = (vanished.directory, vanished.name, vanished.volatile)
+            self.entry_changes.append(EntryChange((change,)))
+
+    def _forget_changes(self, directory: Directory, name: str) -> None:
+        self.entry_changes = [
+            change
+            for change in self.entry_changes
+            if not any(entry[:2] == (directory, name) for entry in change.entries)
+        ]
 
     @property
     def used_bytes(self) -> int:
@@ -253,6 +261,13 @@ class Disk:
                 raise not_found(path)
             node = node.volatile[name]
         return node
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.node(path)
+        except OSError:
+            return False
+        return True
 
     def directory(self, path: str) -> Directory:
         node = self.node(path)

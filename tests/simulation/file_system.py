@@ -234,11 +234,7 @@ class SimulatedFileSystem:
     def exists(self, path: str) -> bool:
         with self._mutex:
             self._require_power()
-            try:
-                self._disk.node(path)
-            except OSError:
-                return False
-            return True
+            return self._disk.exists(path)
 
     def listdir(self, path: str) -> list[str]:
         with self._mutex:

@@ -329,9 +329,9 @@ def test_what_vanished_can_be_put_back() -> None:
     disk = disk_with("/d/a", b"content")
     vanished = disk.disk.vanish("/d/a")
     assert disk.listdir("/d") == []
-    vanished.put_back()
+    disk.disk.put_back(vanished)
     hidden = disk.disk.vanish("/d", leave_empty_directory=True)
     disk.open("/d/other", create=True)
     disk.sync_directory("/d")
-    hidden.put_back()
+    disk.disk.put_back(hidden)
     assert content(disk.crash(everything_lost), "/d/a") == b"content"
