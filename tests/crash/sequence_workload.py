@@ -41,12 +41,16 @@ class SequenceLedger(Ledger):
         pairs: For each commit, in order: its append to either shard of the pair.
         resendable: The last appends of each producer, in order, whatever became of them.
         backup: What was known when the newest backup was made.
-        newest_version: The highest version of a state key or cursor that was given out.
     """
 
     pairs: list[tuple[Sent, Sent]] = attrs.Factory(list)
     resendable: dict[str, list[Sent]] = attrs.Factory(dict)
     backup: SequenceLedger | None = None
+
+    @property
+    def has_acknowledged(self) -> bool:
+        """Whether anything was acknowledged yet: the first thing ever is that a shard is there."""
+        return self.newest_shard_id > 0
 
 
 class SequenceWorkload(Workload):

@@ -207,7 +207,7 @@ class Machine:
             refusal = "; ".join(str(leaf) for leaf in leaves(error) if isinstance(leaf, StorageError))
             if not refusal:
                 raise
-        if what in DIRECTORIES:
+        if what in DIRECTORIES and self.ledger.has_acknowledged:
             require(not is_open, "a start takes an empty directory for its own", vanished.path, refusal)
         if refusal:
             # The next journal file may be what is named: it tells that one before it is missing.

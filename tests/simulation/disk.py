@@ -44,9 +44,9 @@ class Content:
         changes: Number of changes so far; serves as the time of the last one.
     """
 
-    volatile: bytearray = attrs.Factory(bytearray)
-    durable: bytearray = attrs.Factory(bytearray)
-    unsynced: list[tuple[int, bytes | None]] = attrs.Factory(list)
+    volatile: bytearray = attrs.field(factory=bytearray, repr=False)
+    durable: bytearray = attrs.field(factory=bytearray, repr=False)
+    unsynced: list[tuple[int, bytes | None]] = attrs.field(factory=list, repr=False)
     changes: int = 0
 
     def change(self, position: int, data: bytes | None) -> None:
@@ -91,8 +91,8 @@ class Content:
 class Directory:
     """The entries of one directory."""
 
-    volatile: dict[str, Node] = attrs.Factory(dict)
-    durable: dict[str, Node] = attrs.Factory(dict)
+    volatile: dict[str, Node] = attrs.field(factory=dict, repr=False)
+    durable: dict[str, Node] = attrs.field(factory=dict, repr=False)
 
 
 Node = Content | Directory
