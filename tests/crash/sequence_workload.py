@@ -85,6 +85,10 @@ class SequenceWorkload(Workload):
     def _clients(self) -> list[Callable[[], Awaitable[None]]]:
         return [*super()._clients(), self._produce_durably, self._commit_pairs, self._checkpoint, self._set_clock]
 
+    def _check_disk_full(self) -> None:
+        # There may be room again by now.
+        require(self._files.failed, "a full disk though no call has failed")
+
     def _check_failure(self) -> None:
         if not self._files.crashed:
             super()._check_failure()

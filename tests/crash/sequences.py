@@ -325,14 +325,19 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
             machine.restore()
 
 
-def run_sequence(seed: int, *, steps: int = STEPS) -> SequenceReport:
+def run_sequence(seed: int, *, steps: int = STEPS, clocks: bool = True) -> SequenceReport:
     """Generate the sequence of failures of this seed and run it: `make torture` calls this with one seed after another.
 
     It takes about a second, uses no disk, no network and no thread, and patches trio's scheduler while it runs, so
     nothing else may use trio in the same process meanwhile.
 
+    Args:
+        seed: Of everything.
+        steps: How much each client does in a life.
+        clocks: Clocks jump, too.
+
     Raises:
         SequenceFailedError: A promise was broken. Its text has the seed and the list of fates.
     """
     rng = random.Random(seed)
-    return run_fates(random_fates(rng, rng.randint(FEWEST, MOST)), seed, steps=steps)
+    return run_fates(random_fates(rng, rng.randint(FEWEST, MOST), clocks=clocks), seed, steps=steps)

@@ -130,9 +130,12 @@ class Workload:
             await task()
         except DiskFullError:
             # The engine goes on without this client.
-            require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
+            self._check_disk_full()
         except StorageFailedError:
             self._check_failure()
+
+    def _check_disk_full(self) -> None:
+        require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
 
     def _check_failure(self) -> None:
         require(self._engine.failure is not None, "a failure that the engine does not admit")

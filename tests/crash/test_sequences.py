@@ -39,7 +39,7 @@ needs_durable_start = pytest.mark.xfail(strict=False, reason="a start still trus
 ENUMERATED: dict[str, Fate] = {
     "closed": Life(end="close"),
     "killed": Life(),
-    "killed-in-write": Life((Stop(fates.JOURNAL_WRITE, 9, written=0.6),)),
+    "killed-in-write": Life((Stop(fates.GROUP_WRITE, 9, written=0.6),)),
     "killed-before-sync": Life((Stop(fates.JOURNAL_SYNC, 12),)),
     "killed-before-name-is-durable": Life((Stop(fates.JOURNAL_DIRECTORY, 2),)),
     "killed-in-checkpoint": Life((Stop(fates.STORE, 4),), kind=ALL_THERE),
