@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.torture.anomaly import Anomaly
-from tests.torture.history import Append, Death, Operation, Poll, Read, Shard, Trim, load
+from tests.torture.history import Append, Death, Fault, Operation, Poll, Read, Shard, Trim, load
 from tests.torture.poll_checks import check_polls
 from tests.torture.register_checks import check_registers
 from tests.torture.shard_checks import ShardCheck
@@ -23,12 +23,13 @@ from tests.torture.transaction_checks import check_transactions
 def check(operations: Sequence[Operation]) -> list[Anomaly]:
     """All anomalies of a history; the operations come in the order in which they began.
 
-    Kinds: lost write, duplicate, reordering, inconsistent offset, aborted read, phantom record, torn batch, falling lsn,
-    falling append time, one lsn for two appends, hole in a read, repetition in a read, gap in file mode, offset used
-    again, record in place of a gap, disappeared read, trim undone, non-monotonic read, skipped poll, repeated poll, stale
-    read, stale compare-and-set, cursor went back, deleted value came back, version given out twice, inconsistent version,
-    phantom value, torn transaction.
+    Kinds: lost write, duplicate, reordering, inconsistent offset, aborted read, phantom record, torn batch, falling
+    lsn, falling append time, one lsn for two appends, hole in a read, repetition in a read, gap in file mode, offset
+    used again, record in place of a gap, disappeared read, trim undone, non-monotonic read, skipped poll, repeated
+    poll, stale read, stale compare-and-set, cursor went back, deleted value came back, version given out twice,
+    inconsistent version, phantom value, torn transaction, fault.
     """
+    anomalies: list[Anomaly] = []
     sorts: dict[str, bool] = {}
     appends: dict[str, list[Append]] = defaultdict(list)
     looks: dict[str, list[Read | Poll]] = defaultdict(list)
@@ -45,7 +46,8 @@ def check(operations: Sequence[Operation]) -> list[Anomaly]:
             trims[operation.shard].append(operation)
         elif isinstance(operation, Death):
             deaths.append(operation)
-    anomalies: list[Anomaly] = []
+        elif isinstance(operation, Fault):
+            anomalies.append(Anomaly("fault", operation.who, operation.error))
     for shard in sorted({*appends, *looks}):
         anomalies += ShardCheck(
             shard,

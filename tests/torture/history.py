@@ -1,8 +1,8 @@
 """What clients of a store did and saw, as a list of operations, and the file that they are written to.
 
-An operation that changes something is written twice: before it is sent, and when its outcome is known. One whose outcome
-is never known (the connection was lost, the client was killed) has the outcome ``unknown`` and no end. What only reads is
-written once. All times are those of the machine's monotonic clock, which all processes of a machine share.
+An operation that changes something is written twice: before it is sent, and when its outcome is known. One whose
+outcome is never known (the connection was lost, the client was killed) has the outcome ``unknown`` and no end. What only
+reads is written once. All times are those of the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Poll(Operation):
     """What a subscription delivered.
 
     Attributes:
-        assignment: The subscription; within it and a shard, polls follow one another without a hole or a repetition. In a
-            group: the member and its connection, to which no range is given twice.
+        assignment: The subscription; within it and a shard, polls follow one another without a hole or a repetition.
+            In a group: the member and its connection, to which no range is given twice.
         group: Name of the group; empty outside one.
         acknowledged: The member said that it was done with it.
     """
@@ -170,10 +170,10 @@ class Delete(Operation):
 
 @attrs.frozen(kw_only=True)
 class Get(Operation):
-    """A versioned value is read; a refused compare-and-set reads the version alone.
+    """A versioned value is read.
 
     Attributes:
-        value: None if it is not known.
+        value: None if it is not there.
         version: 0: it is not there.
     """
 
@@ -206,9 +206,16 @@ class GroupPosition(Operation):
     offset: int
 
 
+@attrs.frozen(kw_only=True)
+class Fault(Operation):
+    """The server reported what must not be: damage, or an error that it did not expect."""
+
+    error: str
+
+
 _KINDS: Final[dict[str, type[Operation]]] = {
     kind.__name__.lower(): kind
-    for kind in (Shard, Append, Read, Poll, Put, Delete, Get, Trim, Death, GroupPosition)
+    for kind in (Shard, Append, Read, Poll, Put, Delete, Get, Trim, Death, GroupPosition, Fault)
 }
 _IDS: Final = itertools.count()
 
@@ -238,8 +245,11 @@ class Recorder:
         """Write an operation that is over."""
         self._write(
             {
-                **{"id": f"{self.who}-{next(_IDS)}", "f": kind.__name__.lower(), "began_ns": began_ns},
-                **{"ended_ns": time.monotonic_ns(), "outcome": outcome},
+                "id": f"{self.who}-{next(_IDS)}",
+                "f": kind.__name__.lower(),
+                "began_ns": began_ns,
+                "ended_ns": time.monotonic_ns(),
+                "outcome": outcome,
                 **fields,
             }
         )
@@ -264,7 +274,8 @@ def load(paths: Iterable[Path]) -> list[Operation]:
             found.setdefault(line.pop("id"), {}).update(line)
     operations = []
     for fields in found.values():
-        fields.pop("error", None)
         kind = _KINDS[fields.pop("f")]
+        if kind is not Fault:
+            fields.pop("error", None)
         operations.append(kind(**fields))
     return sorted(operations, key=lambda operation: operation.began_ns)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from tests.torture.anomaly import Anomaly
-from tests.torture.history import GroupPosition, Operation, Outcome, Poll, Read
+from tests.torture.history import GroupPosition, Operation, Outcome, Poll, Read, Trim
 
 _SHOWN = 3
 
@@ -14,23 +15,31 @@ _SHOWN = 3
 def check_polls(operations: Sequence[Operation]) -> Iterator[Anomaly]:
     """Skipped and repeated polls, in subscriptions of one reader and in groups."""
     polls = [one for one in operations if isinstance(one, Poll) and one.outcome is Outcome.OK]
+    trims: dict[str, list[Trim]] = defaultdict(list)
+    for operation in operations:
+        if isinstance(operation, Trim) and operation.outcome is not Outcome.FAILED:
+            trims[operation.shard].append(operation)
     by_assignment: dict[tuple[str, str], list[Poll]] = defaultdict(list)
     for poll in polls:
         by_assignment[poll.assignment, poll.shard].append(poll)
     for (assignment, shard), found in by_assignment.items():
         where = f"{assignment} in {shard}"
-        yield from _shared(where, found) if found[0].group else _alone(where, found)
+        yield from _shared(where, found) if found[0].group else _alone(where, found, trims[shard])
     yield from _skipped_by_groups(operations, polls)
 
 
-def _alone(where: str, polls: list[Poll]) -> Iterator[Anomaly]:
-    """Outside a group every poll begins where the one before ended."""
+def _alone(where: str, polls: list[Poll], trims: list[Trim]) -> Iterator[Anomaly]:
+    """Outside a group every poll begins where the one before ended, or where a trim said that the shard begins."""
     shown = 0
-    for before, poll in zip(polls, polls[1:], strict=False):
-        if poll.first_offset != before.next_offset and shown < _SHOWN:
-            shown += 1
-            kind = "skipped poll" if poll.first_offset > before.next_offset else "repeated poll"
-            yield Anomaly(kind, where, f"it goes on at {poll.first_offset}, after {before.next_offset}")
+    for before, poll in itertools.pairwise(polls):
+        first = poll.first_offset
+        if first == before.next_offset or shown == _SHOWN:
+            continue
+        if first > before.next_offset and any(trim.before >= first and trim.began_ns < poll.ended_ns for trim in trims):
+            continue
+        shown += 1
+        kind = "skipped poll" if first > before.next_offset else "repeated poll"
+        yield Anomaly(kind, where, f"it goes on at {first}, after {before.next_offset}")
 
 
 def _shared(where: str, polls: list[Poll]) -> Iterator[Anomaly]:

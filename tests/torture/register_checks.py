@@ -37,7 +37,9 @@ class _Register:
         self._done = [put for put in self._puts if put.outcome is Outcome.OK]
         self._deletes = [one for one in operations if isinstance(one, Delete) and one.outcome is not Outcome.FAILED]
         self._gets = [one for one in operations if isinstance(one, Get) and one.outcome is Outcome.OK]
-        self._versions = sorted({put.version for put in self._done} | {get.version for get in self._gets if get.version})
+        self._versions = sorted(
+            {put.version for put in self._done} | {get.version for get in self._gets if get.version}
+        )
 
     def _anomaly(self, kind: str, *detail: object) -> Anomaly:
         return Anomaly(kind, self._key, ", ".join(map(str, detail)))
