@@ -1,8 +1,8 @@
 """What clients of a store did and saw, as a list of operations, and the file that they are written to.
 
 An operation that changes something is written twice: before it is sent, and when its outcome is known. One whose
-outcome is never known (the connection was lost, the client was killed) has the outcome ``unknown`` and no end. What only
-reads is written once. All times are those of the machine's monotonic clock, which all its processes share.
+outcome is never known (the connection was lost, the client was killed) has the outcome ``unknown`` and no end. What
+only reads is written once. All times are those of the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a history says about versioned values, state keys and cursors: pure, operations in, anomalies out.
 
-Versions are lsns, so all writes of one key are ordered by them. With the order known, a key is linearizable if that order
-agrees with real time, every compare-and-set follows directly upon the version it names, and every read gives the newest.
+Versions are lsns, so all writes of one key are ordered by them. With the order known, a key is linearizable if that
+order agrees with real time, every compare-and-set follows directly upon the version it names, and every read gives the
+newest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a history says about the records of one shard: pure, operations in, anomalies out.
 
-Of a shard that was ever in memory mode, records that are not acknowledged as durable may be lost when the server's process
-ends; a reader is then shown a gap in their place, and their producer may store them again at other offsets.
+Of a shard that was ever in memory mode, records that are not acknowledged as durable may be lost when the server's
+process ends; a reader is then shown a gap in their place, and their producer may store them again at other offsets.
 """
 
 from __future__ import annotations
