@@ -154,8 +154,13 @@ class CorrectModel:
         self._positions[log.name] = end
         self._note(
             Poll(
-                who="s", assignment="s", shard=log.name, first_offset=first,
-                next_offset=end, records=records, gaps=gaps,
+                who="s",
+                assignment="s",
+                shard=log.name,
+                first_offset=first,
+                next_offset=end,
+                records=records,
+                gaps=gaps,
             )
         )
 
@@ -169,8 +174,15 @@ class CorrectModel:
         self._group_position = end
         self._note(
             Poll(
-                who="s", assignment="member", shard=log.name, first_offset=first, group="g",
-                next_offset=end, records=records, gaps=gaps, acknowledged=True,
+                who="s",
+                assignment="member",
+                shard=log.name,
+                first_offset=first,
+                group="g",
+                next_offset=end,
+                records=records,
+                gaps=gaps,
+                acknowledged=True,
             )
         )
 
