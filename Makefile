@@ -29,7 +29,7 @@ setup: $(VENV_STAMP) ## make .venv from requirements/dev.lock (nothing happens w
 clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT client; where that fails they are skipped
 	@$(BIN)/python -m tests.mqtt.clients.install
 
-peers: ## install mosquitto, PostgreSQL, Redis, promtool and Chromium, which tests use; where that fails those are skipped
+peers: ## install mosquitto, PostgreSQL, Redis, Chromium, strace and the like, which tests use; where that fails those are skipped
 	@scripts/install-peers
 
 test: $(VENV_STAMP) clients ## run the tests (TESTS="path or options" narrows them)

@@ -64,12 +64,13 @@ def faults(directory: Path, rng: random.Random, seconds: float) -> Result:
             if rng.random() < 0.15:
                 _limit_file_size(one)
             else:
-                _inject(one, *rng.choice(INJECTIONS))
+                calls, how, passes = rng.choice(INJECTIONS)
+                inject(one, calls, how, passes=passes)
         one.finish()
     return one.result
 
 
-def _inject(one: Round, calls: str, how: str, passes: bool) -> None:
+def inject(one: Round, calls: str, how: str, *, passes: bool) -> None:
     """Let one call fail, or every one for a moment."""
     rng = one.rng
     output = one.directory / "strace.txt"

@@ -132,11 +132,11 @@ class Round:
                     worker.kill()
             self.server.end(signal.SIGKILL)
 
-    def finish(self) -> None:
-        """Stop the clients, kill the server, look at everything after a start, stop it well, and look again."""
+    def finish(self, endings: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)) -> None:
+        """Stop the clients, kill the server, and look at everything after a start, and again after each ending."""
         self.stop_workers()
         self.end_server(signal.SIGKILL)
-        for ending in (signal.SIGTERM, signal.SIGKILL):
+        for ending in endings:
             self.start_server()
             try:
                 with_deadline(self.server.address, self.directory / f"final-{ending.name}.jsonl")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.killed_server import KilledServer
-from tests.torture.__main__ import PHASES, Torture
+from tests.torture.__main__ import PHASES, Torture, main
+from tests.torture.fault_phases import inject, missing_strace
 from tests.torture.rounds import Result, Round
 from tests.torture.sabotaged_server import SABOTAGES
 
@@ -27,20 +27,50 @@ SIGNS = {
 }
 
 
-@pytest.mark.parametrize("name", PHASES)
 @pytest.mark.timeout(150)
-def test_a_phase_holds_for_a_moment(tmp_path: Path, name: str) -> None:
-    result = PHASES[name](tmp_path, random.Random(1), 0.5)
+def test_a_server_that_is_paused_broken_and_killed_keeps_its_promises(tmp_path: Path) -> None:
+    """The short form of the phases with a real server: one round, and a little of each."""
+    rng = random.Random(1)
+    one = Round(tmp_path, KilledServer(tmp_path), rng)
+    with one.working():
+        time.sleep(1)
+        one.server.signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        one.server.signal(signal.SIGCONT)
+        if not missing_strace(tmp_path):
+            inject(one, "fdatasync,fsync", "error=EIO", passes=False)
+        one.end_server(signal.SIGKILL)
+        one.start_server()
+        one.finish(endings=(signal.SIGTERM,))
+    assert one.result.broken == []
+    assert one.result.counts["appends acknowledged"]
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("name", ["sequences", "bit-flips"])
+def test_a_phase_without_a_server_holds_for_a_moment(tmp_path: Path, name: str) -> None:
+    hold(tmp_path, name)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", PHASES)
+def test_every_phase_holds_for_a_round(tmp_path: Path, name: str) -> None:
+    hold(tmp_path, name, seconds=10)
+
+
+def hold(directory: Path, name: str, seconds: float = 0.5) -> None:
+    """Run a round of a phase, which keeps every promise."""
+    result = PHASES[name](directory, random.Random(1), seconds)
     if result.skipped:
         pytest.skip(result.skipped)
     assert result.broken == []
     assert result.counts
 
 
-@pytest.mark.parametrize("how", ["lose-cursors"])
 @pytest.mark.timeout(150)
-def test_a_server_that_is_broken_on_purpose_is_found(tmp_path: Path, how: str) -> None:
-    find_sabotage(tmp_path, how, kills=1)
+def test_a_server_that_is_broken_on_purpose_is_found(tmp_path: Path) -> None:
+    find_sabotage(tmp_path, "lose-cursors", kills=0)
 
 
 @pytest.mark.long
@@ -55,12 +85,13 @@ def find_sabotage(directory: Path, how: str, kills: int) -> None:
     launch = (sys.executable, "-m", "tests.torture.sabotaged_server", how)
     one = Round(directory, KilledServer(directory, launch=launch), random.Random(how))
     with one.working():
+        # Long enough for the clients to have done something; how much does not matter.
+        time.sleep(2)
         for _ in range(kills):
-            # Long enough for the clients to have done something; how much does not matter.
             time.sleep(2)
             one.end_server(signal.SIGKILL)
             one.start_server()
-        one.finish()
+        one.finish(endings=(signal.SIGTERM,))
     assert any(SIGNS[how] in problem for problem in one.result.broken), one.result
 
 
@@ -103,12 +134,8 @@ def test_a_phase_that_fails_by_itself_is_no_kept_promise(tmp_path: Path) -> None
     assert any("no room for the round" in line for line in lines)
 
 
-def test_an_unknown_phase_is_refused_by_name() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.torture", "--phases", "kills,lightning"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "there is no phase lightning" in done.stderr
+def test_an_unknown_phase_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--phases", "kills,lightning"])
+    assert ended.value.code == 2
+    assert "there is no phase lightning" in capsys.readouterr().err
