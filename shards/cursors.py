@@ -38,7 +38,7 @@ class Cursors:
         """Return all cursors of a shard, sorted by name."""
         prefix = _SHARD_ID.pack(shard_id)
         return [
-            decode_cursor(shard_id, key[_SHARD_ID.size :].decode(), value)
+            decode_cursor(shard_id, _decode_name(shard_id, key), value)
             for key, value in self._store.scan(Family.CURSORS, prefix)
         ]
 
@@ -48,7 +48,7 @@ class Cursors:
         There may be millions: the caller pauses between them. Unreadable ones are for `get` to refuse and left out.
         """
         for key, value in self._store.scan(Family.CURSORS):
-            if len(value) == _VALUE.size and value[0] == _FORMAT_VERSION:
+            if len(key) >= _SHARD_ID.size and len(value) == _VALUE.size and value[0] == _FORMAT_VERSION:
                 name = key[_SHARD_ID.size :].decode(errors="replace")
                 yield _SHARD_ID.unpack_from(key)[0], name, _VALUE.unpack(value)[1]
 
@@ -71,6 +71,13 @@ class Cursors:
 
 def _key(shard_id: int, name: str) -> bytes:
     return _SHARD_ID.pack(shard_id) + name.encode()
+
+
+def _decode_name(shard_id: int, key: bytes) -> str:
+    try:
+        return key[_SHARD_ID.size :].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"name of a cursor of shard {shard_id}", error.start, f"no UTF-8: {error.reason}") from error
 
 
 def decode_cursor(shard_id: int, name: str, value: bytes) -> Cursor:

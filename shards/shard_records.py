@@ -168,8 +168,10 @@ def load(
             shard.start_offset, shard.next_offset = start, following
             shard.reserved_offset = shard.asked_offset = reserved
             shard.last_lsn = last_lsn
-            shard.damage = value[_HEAD_VALUE.size :].decode()
+            shard.damage = _decode_damage(where, value[_HEAD_VALUE.size :])
             continue
+        if len(key) != _SEGMENT.size:
+            raise CorruptionError(where, 0, f"the key has {len(key)} bytes, expected {_SEGMENT.size}")
         expected = (_SEGMENT_VALUE if version == _VERSION else _PARQUET_VALUE).size
         if len(value) != expected:
             raise CorruptionError(where, 0, f"{len(value)} bytes, expected {expected}")
@@ -195,6 +197,13 @@ def load(
     for older in shard.segments[:-1]:
         older.sealed = True
     return tuple(recorded)
+
+
+def _decode_damage(where: str, stored: bytes) -> str:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(where, _HEAD_VALUE.size + error.start, f"no UTF-8: {error.reason}") from error
 
 
 def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:
@@ -271,11 +280,21 @@ def newest_lsn(store: OrderedStore, shard_id: int) -> int:
 
 
 def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:
-    """Sequence states of all producers of a shard."""
+    """Sequence states of all producers of a shard.
+
+    Raises:
+        CorruptionError: A record is damaged.
+        FormatVersionError: A newer program wrote it.
+    """
     prefix = b"s" + _SHARD.pack(shard_id)
-    return {
-        _PRODUCER.unpack(key)[2]: ProducerState.decode(value) for key, value in store.scan(Family.PRODUCERS, prefix)
-    }
+    states = {}
+    for key, value in store.scan(Family.PRODUCERS, prefix):
+        if len(key) != _PRODUCER.size:
+            raise CorruptionError(
+                f"a producer of shard {shard_id}", 0, f"the key has {len(key)} bytes, expected {_PRODUCER.size}"
+            )
+        states[_PRODUCER.unpack(key)[2]] = ProducerState.decode(value)
+    return states
 
 
 def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:
