@@ -77,7 +77,9 @@ def _decode_name(shard_id: int, key: bytes) -> str:
     try:
         return key[_SHARD_ID.size :].decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError(f"name of a cursor of shard {shard_id}", error.start, f"no UTF-8: {error.reason}") from error
+        raise CorruptionError(
+            f"name of a cursor of shard {shard_id}", error.start, f"no UTF-8: {error.reason}"
+        ) from error
 
 
 def decode_cursor(shard_id: int, name: str, value: bytes) -> Cursor:

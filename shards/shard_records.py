@@ -245,6 +245,8 @@ def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bo
     for key, value in store.scan(Family.SEGMENTS):
         if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
             yield _SHARD.unpack(key)[0], None, len(value) > _HEAD_VALUE.size, _HEAD_VALUE.unpack_from(value)[2]
+        elif len(key) != _SEGMENT.size:
+            continue
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
             _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
             yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(sealed), end

@@ -1,7 +1,7 @@
 """`make fuzz`: every target in turn by coverage, with a line a minute; and single inputs once more.
 
-``python -m tests.fuzz --minutes 60`` runs all targets, ``--target NAME`` some of them, ``python -m tests.fuzz replay NAME
-FILE...`` runs inputs again and shows what they lead to. The exit status is 1 if something was found.
+``python -m tests.fuzz --minutes 60`` runs all targets, ``--target NAME`` some of them. ``python -m tests.fuzz replay
+NAME FILE...`` runs inputs again and shows what they lead to. The exit status is 1 if something was found.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def main() -> int:
     for name, path in found:
         print(f"found: {path}\n  again: python -m tests.fuzz replay {name} {path}")
     if found:
-        print(f"mended: copy the input to {findings.CASES.relative_to(Path.cwd())}/TARGET/ under a name that says what it is")
+        print("when it is mended, keep the input in tests/fuzz/cases/TARGET/ under a name that says what it is")
     return 1 if found else 0
 
 
@@ -124,7 +124,9 @@ def _run_once(progress: _Progress, seconds: int, seed: int, began_s: float) -> i
     last: list[str] = []
     told_s = time.monotonic()
     found_before = len(progress.found)
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace") as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as child:
         assert child.stderr is not None
         for line in child.stderr:
             last = [*last[-30:], line]

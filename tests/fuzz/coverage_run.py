@@ -1,7 +1,7 @@
 """One target under atheris, in a process of its own: `python -m tests.fuzz.coverage_run TARGET ...`.
 
-libFuzzer chooses inputs by the lines and comparisons that they reach. A finding is written to a file and does not end
-the run; an input that ends the process (a crash in native code, or no end within the time limit) is written by libFuzzer.
+libFuzzer chooses inputs by the code and comparisons that they reach. A finding is written to a file and does not end
+the run. An input that ends the process (a crash in native code, or no end within the time limit) libFuzzer writes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _arguments(options: argparse.Namespace, target: Target, seeds: list[bytes], 
 
 
 def _bound_memory() -> None:
-    """An allocation far beyond every limit of the formats is refused, and so becomes a finding, even if it is not used."""
+    """Refuse allocations far beyond every limit of the formats: they become findings even if the memory is not used."""
     with open("/proc/self/statm") as statm:
         size_bytes = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size_bytes + _ROOM_BYTES, resource.RLIM_INFINITY))

@@ -37,7 +37,12 @@ def _use_memory(data: bytes) -> None:
 
 
 def _target(**changes: object) -> Target:
-    given: dict[str, object] = {"name": "made", "run": _checked_number, "seeds": lambda: [_repair(bytes(12))], "tokens": (b"\xfe\xff",)}
+    given: dict[str, object] = {
+        "name": "made",
+        "run": _checked_number,
+        "seeds": lambda: [_repair(bytes(12))],
+        "tokens": (b"\xfe\xff",),
+    }
     return Target(**{**given, **changes})  # type: ignore[arg-type]
 
 

@@ -11,6 +11,7 @@ _MODULES: Final = {
     "wire": ("frames", "requests", "replies"),
     "batches": ("batches", "columns", "compression"),
     "journal_files": ("entries", "journal_files", "decisions"),
+    "appends": ("appends",),
     "segments": ("log_segments", "sparse_index", "sealing"),
     "parquet": ("parquet",),
     "views": ("views", "state_forms"),

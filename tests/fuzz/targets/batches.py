@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,10 +84,8 @@ def run_batches(data: bytes) -> None:
         places = list(batch.iterate(data))
     except BatchError:
         places = []
-    try:
+    with contextlib.suppress(LostBatchError):
         find_in_bytes(data, lambda _: False)
-    except LostBatchError:
-        pass
     all_records: list[Any] | None = []
     for at, header in places:
         found = _check_one(data, at)
@@ -95,9 +94,7 @@ def run_batches(data: bytes) -> None:
         assert header.size_bytes >= batch.HEADER_SIZE
     if places:
         _check_together(data, all_records)
-        for page in pages(
-            "s", [data], 0, _MAX_INT64, now_us=50, page_bytes=500, largest_raw_bytes=_MAX_RAW_BYTES
-        ):
+        for page in pages("s", [data], 0, _MAX_INT64, now_us=50, page_bytes=500, largest_raw_bytes=_MAX_RAW_BYTES):
             assert page.error is None or isinstance(page.error, StorageError)
 
 
@@ -181,8 +178,18 @@ def _check_together(data: bytes, records: list[Any] | None) -> None:
 
 def plain(records: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [
-        (each.offset, each.lsn, each.append_time_us, each.value, each.key, each.topic, each.timestamp_us)
-        + (tuple(each.headers), tuple(each.tags), each.expires_at_us)
+        (
+            each.offset,
+            each.lsn,
+            each.append_time_us,
+            each.value,
+            each.key,
+            each.topic,
+            each.timestamp_us,
+            tuple(each.headers),
+            tuple(each.tags),
+            each.expires_at_us,
+        )
         for each in records
     ]
 

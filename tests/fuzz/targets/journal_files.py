@@ -20,7 +20,7 @@ from journal.entry import (
 )
 from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path
 from journal.recovery import Recovered, check_payload, read_journal
-from shards.batch import HEADER_SIZE, decode
+from shards.batch import HEADER_SIZE
 from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError
 from tests.fuzz.memory_files import memory_files
@@ -209,5 +209,10 @@ def _decision_seeds() -> list[bytes]:
 TARGETS = (
     Target("entries", run_entries, _entry_seeds, partial(repair_entries, start=0)),
     Target("journal_files", run_journal_files, _file_seeds, _repair_files, (GROUP_MAGIC,), is_slow=True),
-    Target("decisions", run_decisions, _decision_seeds, tokens=(b"\xc1", b"\x91" * 40, b"\xa1\xff", b"\xdf\xff\xff\xff\xff")),
+    Target(
+        "decisions",
+        run_decisions,
+        _decision_seeds,
+        tokens=(b"\xc1", b"\x91" * 40, b"\xa1\xff", b"\xdf\xff\xff\xff\xff"),
+    ),
 )

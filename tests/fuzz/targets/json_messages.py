@@ -60,9 +60,11 @@ def _seeds() -> list[bytes]:
         '{"op":"ping","id":"a"}',
         '{"op":"list","id":2,"filter":"a/#","after":"a","limit":5}',
         '{"op":"describe","id":3,"shard":"s"}',
-        '{"op":"append","id":4,"shard":"s","records":[{"value":"v"},{"value_base64":"AAE=","key":"k","topic":"t",'
-        '"timestamp_us":5,"headers":[{"name":"n","value":"x"}],"tags":["a"],"expires_at_us":9}],"ack":"durable",'
-        '"expected_offset":7,"create":{"mode":"memory"}}',
+        (
+            '{"op":"append","id":4,"shard":"s","records":[{"value":"v"},{"value_base64":"AAE=","key":"k","topic":"t",'
+            '"timestamp_us":5,"headers":[{"name":"n","value":"x"}],"tags":["a"],"expires_at_us":9}],"ack":"durable",'
+            '"expected_offset":7,"create":{"mode":"memory"}}'
+        ),
         '{"op":"read","id":5,"shard":"s","start":{"at":"offset","value":3},"max_bytes":100,"wait_ms":10}',
         '{"op":"tail","id":6,"tail":1,"filter":"#","start":{"at":"time","value":1},"credit_bytes":5}',
         '{"op":"credit","tail":1,"bytes":5}',
@@ -71,10 +73,37 @@ def _seeds() -> list[bytes]:
     return [text.encode() for text in texts]
 
 
-_TOKENS = tuple(
-    text.encode()
-    for text in ('"', "{", "}", "[", "]", ",", ":", "null", "true", "-1", "1e400", "9007199254740993", "\\ud800", "[" * 60)
-    + ('"records":', '"value":', '"value_base64":', '"tags":', '"headers":', '"create":', '"op":"append"', '"op":"tail"')
-) + (b"\xed\xa0\x80", b"\xff", b'{"a":' * 40)
+_TOKENS = (
+    *tuple(
+        text.encode()
+        for text in (
+            '"',
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "null",
+            "true",
+            "-1",
+            "1e400",
+            "9007199254740993",
+            "\\ud800",
+            "[" * 60,
+            '"records":',
+            '"value":',
+            '"value_base64":',
+            '"tags":',
+            '"headers":',
+            '"create":',
+            '"op":"append"',
+            '"op":"tail"',
+        )
+    ),
+    b"\xed\xa0\x80",
+    b"\xff",
+    b'{"a":' * 40,
+)
 
 TARGETS = (Target("json_messages", run_json_messages, _seeds, tokens=_TOKENS),)

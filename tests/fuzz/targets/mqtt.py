@@ -79,7 +79,9 @@ def _seeds() -> list[bytes]:
         for sender in sample.senders:
             kind = (sample.version is Version.V5) | (2 if sender == "server" else 0)
             made.append(bytes([kind if isinstance(sample.packet, Connect) else kind | 4]) + sample.data)
-    connect = next(sample.data for sample in SAMPLES if isinstance(sample.packet, Connect) and sample.version is Version.V5)
+    connect = next(
+        sample.data for sample in SAMPLES if isinstance(sample.packet, Connect) and sample.version is Version.V5
+    )
     publish = encode(Publish("a/b", b"payload", 1, packet_id=7), Version.V5)
     return [*made, b"\1" + connect + publish * 3]
 
@@ -99,4 +101,13 @@ def _repair(data: bytes) -> bytes:
     return bytes(fixed)
 
 
-TARGETS = (Target("mqtt", run_mqtt, _seeds, _repair, (b"MQTT", b"\0\4MQTT\5", b"\0\4MQTT\4", b"\xff\xff\xff\x7f", b"$share/g/#"), 1500),)
+TARGETS = (
+    Target(
+        "mqtt",
+        run_mqtt,
+        _seeds,
+        _repair,
+        (b"MQTT", b"\0\4MQTT\5", b"\0\4MQTT\4", b"\xff\xff\xff\x7f", b"$share/g/#"),
+        1500,
+    ),
+)

@@ -53,7 +53,9 @@ def run_broker_settings(data: bytes) -> None:
 def _uncommented(name: str) -> bytes:
     """The example with its commented settings as settings, as far as a line of it is one."""
     lines = (_CONF / name).read_text().splitlines()
-    return "\n".join(line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in lines).encode()
+    return "\n".join(
+        line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in lines
+    ).encode()
 
 
 def _sections(name: str) -> list[bytes]:
@@ -65,8 +67,10 @@ def _sections(name: str) -> list[bytes]:
 _SERVER = (
     b'[storage]\nsegment_bytes = "1 GiB"\njournal_file_bytes = 1_000_000\n',
     b'[listen]\ntcp = "127.0.0.1:7420"\nwebsocket = ""\nhttp = "[::1]:80"\norigins = ["https://a"]\n',
-    b'[tls]\ncertificate_file = "a"\nkey_file = "b"\n[access]\nusers_file = "u"\n'
-    b'[[access.rules]]\nusers = ["a"]\nshards = ["a/#"]\nactions = ["read"]\n[[quotas]]\nuser = "a"\n',
+    (
+        b'[tls]\ncertificate_file = "a"\nkey_file = "b"\n[access]\nusers_file = "u"\n'
+        b'[[access.rules]]\nusers = ["a"]\nshards = ["a/#"]\nactions = ["read"]\n[[quotas]]\nuser = "a"\n'
+    ),
     b'[log]\nlevel = "info"\nformat = "json"\n[limits]\nmax_connections = 5\n[shards]\nmode = "memory"\n',
 )
 _BROKER = (
@@ -78,13 +82,46 @@ _BROKER = (
     b'[[bridge]]\nname = "d"\ntopics = ["#"]\nsink = { kind = "postgresql", url = "postgresql://h", table = "t" }\n',
     b'[[bridge]]\nname = "e"\ntopics = ["#"]\nsink = { kind = "mqtt", url = "mqtt://h" }\n',
     b'[[bridge]]\nname = "f"\ntopics = ["#"]\nsink = { kind = "files", directory = "/x" }\n',
-    b'[access]\nanonymous = true\n[[access.rules]]\npermission = "deny"\ntopics = ["a"]\naction = "publish"\nuser = "u"\n',
+    (
+        b"[access]\nanonymous = true\n"
+        b'[[access.rules]]\npermission = "deny"\ntopics = ["a"]\naction = "publish"\nuser = "u"\n'
+    ),
 )
-_TOKENS = tuple(
-    text.encode()
-    for text in ("[", "]", "[[", "]]", " = ", '"', "'", "''", '"""', "{", "}", "true", "inf", "nan", "-1", "1e9", "0x10")
-    + ("1979-05-27T07:32:00Z", "99999999999999999999", "[" * 60, "a = [" * 30, '"1 GiB"', '"\\ud800"', "\\uD800", "# ")
-) + (b"\xff", b"\0", b"\xc3")
+_TOKENS = (
+    *tuple(
+        text.encode()
+        for text in (
+            "[",
+            "]",
+            "[[",
+            "]]",
+            " = ",
+            '"',
+            "'",
+            "''",
+            '"""',
+            "{",
+            "}",
+            "true",
+            "inf",
+            "nan",
+            "-1",
+            "1e9",
+            "0x10",
+            "1979-05-27T07:32:00Z",
+            "99999999999999999999",
+            "[" * 60,
+            "a = [" * 30,
+            '"1 GiB"',
+            '"\\ud800"',
+            "\\uD800",
+            "# ",
+        )
+    ),
+    b"\xff",
+    b"\x00",
+    b"\xc3",
+)
 
 TARGETS = (
     Target(

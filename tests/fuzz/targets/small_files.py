@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 
@@ -64,7 +65,8 @@ def _manifest_seeds() -> list[bytes]:
         encoder = ManifestEncoder()
         lines = [encoder.header(Header(1, 3, "a" * 16, 77, 5))]
         lines += [
-            encoder.entry(FileEntry(f"log/0{number}/x-{number}.log", 10 * number, 5, "0" * 64)) for number in range(count)
+            encoder.entry(FileEntry(f"log/0{number}/x-{number}.log", 10 * number, 5, "0" * 64))
+            for number in range(count)
         ]
         made.append(b"".join([*lines, encoder.seal()]))
     return made
@@ -78,13 +80,22 @@ def run_markers(data: bytes) -> None:
         assert isinstance(node_id, str)
     except (CorruptionError, FormatVersionError):
         pass
-    try:
+    with contextlib.suppress(CorruptionError):
         read_json(files, "/data/FORMAT")
-    except CorruptionError:
-        pass
 
 
-_TOKENS = (b"[" * 1200, b'{"a":' * 60, b"null", b"-1", b"1e999", b"9" * 4000, b'"version":', b"NaN", b"\xff", b"\xed\xa0\x80")
+_TOKENS = (
+    b"[" * 1200,
+    b'{"a":' * 60,
+    b"null",
+    b"-1",
+    b"1e999",
+    b"9" * 4000,
+    b'"version":',
+    b"NaN",
+    b"\xff",
+    b"\xed\xa0\x80",
+)
 
 TARGETS = (
     Target("manifests", run_manifests, _manifest_seeds, _repair_manifest, (*_TOKENS, b"\n", b"../", b"\\u0000", b"//")),

@@ -231,9 +231,7 @@ def run_state_forms(data: bytes) -> None:
 
 
 def _form_seeds() -> list[bytes]:
-    forms = [
-        bytes([_FORMS.index(kind)]) + (_GOLDEN / name).read_bytes() for name, kind in _FORM_FILES.items()
-    ]
+    forms = [bytes([_FORMS.index(kind)]) + (_GOLDEN / name).read_bytes() for name, kind in _FORM_FILES.items()]
     return [*forms, b"\0" + b"0" * 15 + b"9/will/client"]
 
 

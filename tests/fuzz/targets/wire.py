@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from collections.abc import Callable, Iterator
@@ -206,17 +207,13 @@ def run_replies(data: bytes) -> None:
         outcome: list[StorageError | None] = []
         # The call that the reply belongs to, for most frames.
         connection._calls[correlation] = (op, lambda error, _: outcome.append(error))  # noqa: B023 used at once
-        try:
+        with contextlib.suppress(StorageError):
             connection._dispatch(cast("Any", frame))
-        except StorageError:
-            pass
         if op in OPERATIONS and OPERATIONS[Op(op)].reply is not None:
             _check_round_trip(partial(decode_reply, Op(op)), body)
         if op in (Op.FETCH, Op.FETCH_INDEXED) and not status:
-            try:
+            with contextlib.suppress(struct.error):
                 frames.read_fetch_reply(body)
-            except struct.error:
-                pass
         if status:
             _check_error(status, body)
 
@@ -256,10 +253,32 @@ def _error_seeds() -> list[bytes]:
     return [encode_error(3, Op.APPEND, error) for error in made]
 
 
-_FIELDS = tuple(
-    name.encode()
-    for name in ("details", "code", "message", "shard", "name", "lsn", "offset", "event", "added", "removed", "progress")
-) + (b"end", b"error", b"\xc0", b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x91" * 40, b"\xa1\xff")
+_FIELDS = (
+    *tuple(
+        name.encode()
+        for name in (
+            "details",
+            "code",
+            "message",
+            "shard",
+            "name",
+            "lsn",
+            "offset",
+            "event",
+            "added",
+            "removed",
+            "progress",
+        )
+    ),
+    b"end",
+    b"error",
+    b"\xc0",
+    b"\xc1",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xdd\xff\xff\xff\xff",
+    b"\x91" * 40,
+    b"\xa1\xff",
+)
 
 TARGETS = (
     Target("frames", run_frames, _frame_seeds, _with_right_lengths, max_input_bytes=1200),
