@@ -110,5 +110,5 @@ def decode_record(shard_id: int, value: bytes) -> CatalogueRecord:
         )
     try:
         return _decoder.decode(value[1:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptionError(f"catalogue record of shard {shard_id}", 0, str(error)) from error

@@ -213,6 +213,6 @@ TARGETS = (
         "decisions",
         run_decisions,
         _decision_seeds,
-        tokens=(b"\xc1", b"\x91" * 40, b"\xa1\xff", b"\xdf\xff\xff\xff\xff"),
+        tokens=(b"\xc1", b"\x91" * 1200, b"\xa1\xff", b"\xdf\xff\xff\xff\xff"),
     ),
 )

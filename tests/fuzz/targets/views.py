@@ -235,7 +235,7 @@ def _form_seeds() -> list[bytes]:
     return [*forms, b"\0" + b"0" * 15 + b"9/will/client"]
 
 
-_TOKENS = (b"\xc1", b"\x91" * 40, b"\xa1\xff", b"\xdd\xff\xff\xff\xff", b"\xcb\x7f\xf8\0\0\0\0\0\0")
+_TOKENS = (b"\xc1", b"\x91" * 1200, b"\xa1\xff", b"\xdd\xff\xff\xff\xff", b"\xcb\x7f\xf8\0\0\0\0\0\0")
 TARGETS = (
     Target("views", run_views, _view_seeds, tokens=_TOKENS, is_slow=True),
     Target("state_forms", run_state_forms, _form_seeds, tokens=(*_TOKENS, b"/will/", b"/expiry/")),

@@ -276,7 +276,7 @@ _FIELDS = (
     b"\xc1",
     b"\xdf\xff\xff\xff\xff",
     b"\xdd\xff\xff\xff\xff",
-    b"\x91" * 40,
+    b"\x91" * 1200,
     b"\xa1\xff",
 )
 
