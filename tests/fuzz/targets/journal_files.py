@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from journal.check.journal_files import check_journal
+from journal.check.report import Report
 from journal.decisions import KINDS, decode_decision, encode_decision
 from journal.entry import (
     ENTRY_HEADER_SIZE,
@@ -19,7 +21,7 @@ from journal.entry import (
     encode_group_header,
 )
 from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path
-from journal.recovery import Recovered, check_payload, read_journal
+from journal.recovery import Expected, Recovered, check_payload, read_journal
 from shards.batch import HEADER_SIZE
 from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError
@@ -31,6 +33,10 @@ from tests.journal.journals import append_entry, cursor_entry
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 _SALT = 0x1234_5678
+_OF_VIEWS = ("but the views end", "but the views hold")
+"""What a start refuses by the views alone, a check of the journal alone does not see."""
+_LIE_BYTES = 1 << 40
+"""A repair leaves a larger size of a file as it is."""
 _CREATE = 2
 
 
@@ -110,34 +116,51 @@ def _pieces_of(data: bytes) -> Iterator[bytes]:
         at += _PIECE.size + size
 
 
+_EXPECTED = (
+    Expected(),
+    Expected(checkpoint=3),
+    Expected(checkpoint=1, folded_lsn=4, newest_number=2),
+    Expected(is_unused=True),
+)
+
+
 def run_journal_files(data: bytes) -> None:
     """Journal files are read or refused by CorruptionError or FormatVersionError, twice in the same way.
 
-    What is given lies in rising lsns, is whole, and the place to go on from lies in the newest file.
+    What is given lies in rising lsns within the bounds of its group and is whole, and only the last group is unproven.
+    A check finds a damage in every journal that a start refuses.
     """
     contents = _files_of(data)
-    outcomes = [_read(contents, checkpoint) for checkpoint in (0, 0, 3)]
-    assert outcomes[0] == outcomes[1]
+    for expected in _EXPECTED:
+        assert _read(contents, expected) == _read(contents, expected)
+    report = Report(_DIRECTORY)
+    check_journal(memory_files(contents), _DIRECTORY, report, None)
+    refusal = _read(contents, Expected())[1]
+    assert report.damages or not refusal or any(each in refusal for each in _OF_VIEWS)
 
 
-def _read(contents: dict[str, bytes], checkpoint: int) -> tuple[list[tuple[int, int, int, bytes]], str, int, int]:
+def _read(contents: dict[str, bytes], expected: Expected) -> tuple[list[tuple[int, int, int, bytes]], str, int]:
     found = Recovered()
     seen: list[tuple[int, int, int, bytes]] = []
-    problem = ""
+    problem, last_lsn, is_proven = "", 0, True
     try:
-        for group in read_journal(memory_files(contents), _DIRECTORY, found, checkpoint):
+        for group in read_journal(memory_files(contents), _DIRECTORY, found, expected):
+            assert is_proven
+            assert group.first_lsn <= group.next_lsn == found.next_lsn
+            is_proven = group.unproven is None
             for entry in group.entries:
                 assert check_payload(entry) == ""
+                assert max(last_lsn + 1, group.first_lsn) <= entry.lsn < group.next_lsn
+                last_lsn = entry.lsn
                 seen.append((entry.kind, entry.lsn, entry.shard_id, bytes(entry.payload)))
             for damage in group.damages:
                 assert damage.problem
     except (CorruptionError, FormatVersionError) as error:
         problem = str(error)
     else:
-        if found.used:
-            size = len(contents[found.used[-1].path])
-            assert FIRST_GROUP_POSITION <= found.resume_position <= size
-    return seen, problem, found.resume_position, found.next_lsn
+        assert found.next_lsn > last_lsn
+        assert [used.path for used in found.used] == list(contents)
+    return seen, problem, found.next_lsn
 
 
 def _repair_files(data: bytes) -> bytes:
@@ -145,8 +168,10 @@ def _repair_files(data: bytes) -> bytes:
     for number, piece in enumerate(_pieces_of(data), 1):
         size = FIRST_GROUP_POSITION + max(0, len(piece) - 64)
         header = bytearray(piece[:64].ljust(64, b"\0"))
-        header[:4], header[8:10] = b"JRNL", b"\1\0"
-        struct.pack_into("<QQQ", header, 16, number, _SALT, size)
+        header[:4], header[8:10] = b"JRNL", (b"\1\0" if header[8] == 1 else b"\2\0")
+        struct.pack_into("<QQ", header, 16, number, _SALT)
+        if struct.unpack_from("<Q", header, 32)[0] < _LIE_BYTES:
+            struct.pack_into("<Q", header, 32, size)
         struct.pack_into("<I", header, 4, crc32c(bytes(header[8:48])))
         pieces.append(bytes(header) + _repair_groups(piece[64:]))
     return b"".join(_PIECE.pack(len(piece) & 0xFFFF) + piece for piece in pieces)
@@ -185,6 +210,10 @@ def _file_seeds() -> list[bytes]:
         file(1, 1, *first) + file(2, 4, *second),
         file(1, 1, *first, *second),
         file(1, 1, *first) + file(2, 4, *second) + file(3, 6),
+        # A mark at the end, one that the journal goes on, and a file that begins with a copy of the last group.
+        file(1, 1, *first, encode_group_header(_SALT, 0, 4, 4)),
+        file(1, 1, *first, encode_group_header(_SALT, 0, 4, 4, 2)) + file(2, 4, *second),
+        file(1, 1, *first) + file(2, 3, first[1], *second),
     ]
 
 
