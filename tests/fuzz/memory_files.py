@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 from typing import cast
 
@@ -45,7 +44,8 @@ class _MemoryFiles:
         return path in self._contents
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(posixpath.basename(each) for each in self._contents if posixpath.dirname(each) == path)
+        split = (each.rpartition("/") for each in self._contents)
+        return sorted(name for directory, _, name in split if directory == path)
 
 
 def memory_files(contents: Mapping[str, bytes]) -> FileSystem:
