@@ -18,7 +18,8 @@ import trio
 from journal.parquet_reader import ParquetReader
 from journal.shard_table import ShardTable
 from journal.views import Views
-from shards.batch import HEADER_SIZE, BatchHeader, gap_batch
+from shards.batch import BatchHeader, gap_batch
+from shards.batch_header import SMALLEST_BATCH_BYTES
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.extents import (
     Extent,
@@ -188,7 +189,7 @@ class Reader:
                 assert isinstance(segment, LogSegment)  # only those have bytes outside memory
                 stop = min(segment.flushed, end)
                 data = await self._pread(segment, position, min(_SEARCH_WINDOW_BYTES, stop - position))
-                if len(data) < HEADER_SIZE:
+                if len(data) < SMALLEST_BATCH_BYTES:
                     raise CorruptionError(segment.path, position, f"the file ends here, {stop} bytes were written")
             try:
                 at, header = find_in_bytes(data, wanted)
