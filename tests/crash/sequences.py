@@ -318,7 +318,7 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
         case Evict():
             machine.files.disk.evict()
         case SetClock(seconds):
-            machine.clock.advance(seconds=seconds)
+            machine.clock.jump(seconds=seconds)
         case Vanish(what):
             machine.vanish(what)
         case Restore():
