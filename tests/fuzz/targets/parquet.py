@@ -60,7 +60,7 @@ def _repair(data: bytes) -> bytes:
     seals_at = footer_at - SEALS.size
     if seals_at < 4:
         seals_at = fixed.rfind(SEALS_MAGIC)
-        if seals_at < 4:
+        if seals_at < 4 or seals_at + SEALS.size + TAIL.size > len(fixed):
             return data
         footer_at = seals_at + SEALS.size
         struct.pack_into("<I", fixed, len(fixed) - TAIL.size, max(0, len(fixed) - TAIL.size - footer_at))
