@@ -37,7 +37,7 @@ from tests.crash.fates import (
 )
 from tests.crash.ledger import BrokenPromiseError, require
 from tests.crash.segment_files import check_files
-from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more
+from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
 from tests.crash.simulated_workload import check
 from tests.crash.simulation import DATA, deterministic, open_simulated_store, run
 from tests.simulation.file_system import (
@@ -153,9 +153,11 @@ class Machine:
                 files=self.files,
                 clock_jumps_s=life.clock_jumps_s,
             )
-            await workload.run()
-            if life.backup and engine.failure is None:
-                await workload.back_up(DATA)
+            await (workload.commit_aligned() if life.aligned else workload.run())
+            if engine.failure is None:
+                await look_at_all(self.ledger, engine)
+                if life.backup:
+                    await workload.back_up(DATA)
             if life.end != "close":
                 self.files.stop()
                 raise CrashNow("at the end of the workload")
