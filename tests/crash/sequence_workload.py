@@ -236,7 +236,7 @@ class SequenceWorkload(Workload):
         for _ in range(3):
             for _ in range(self._rng.randrange(20)):
                 await trio.sleep(0.001)
-            self._clock.advance(seconds=self._rng.uniform(-1, 1) * self._clock_jumps_s)
+            self._clock.jump(seconds=self._rng.uniform(-1, 1) * self._clock_jumps_s)
 
     async def back_up(self, data: str) -> None:
         """Make a backup of what is there now. No client may be at work."""

@@ -127,8 +127,10 @@ class Machine:
             self._arm(fault)
         ended = self._run(life)
         self.report.failures += ended is not None
-        choose = choices(life.kind)
-        self.files = self.files.crash(choose) if life.end == "power" else self.files.kill(choose)
+        if life.end == "power":
+            self.lose_power(life.kind)
+        else:
+            self.files = self.files.kill(choices(life.kind))
 
     def _arm(self, fault: Stop | Fail | Full) -> None:
         if isinstance(fault, Stop):
@@ -177,8 +179,9 @@ class Machine:
             self.report.operations += len(self.files.operations)
 
     def lose_power(self, kind: int) -> None:
-        """Lose the power while nothing runs."""
+        """Lose the power: the machine's clock of elapsed time begins anew as well."""
         self.files = self.files.crash(choices(kind))
+        self.clock = ManualClock(self.clock.now_us())
 
     # What is missing
 
@@ -320,7 +323,7 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
         case Evict():
             machine.files.disk.evict()
         case SetClock(seconds):
-            machine.clock.advance(seconds=seconds)
+            machine.clock.jump(seconds=seconds)
         case Vanish(what):
             machine.vanish(what)
         case Restore():
