@@ -96,6 +96,7 @@ class Life:
         kind: How unsynced writes fare in the end, see `choices`.
         backup: It ends with a backup.
         clock_jumps_s: How far the clock jumps while it works.
+        aligned: Its only client commits pairs whose entries begin where sectors begin.
     """
 
     faults: tuple[Stop | Fail | Full, ...] = ()
@@ -103,6 +104,7 @@ class Life:
     kind: int = ALL_LOST
     backup: bool = False
     clock_jumps_s: float = 0
+    aligned: bool = False
 
 
 @attrs.frozen
@@ -170,6 +172,7 @@ def random_life(rng: random.Random, *, clocks: bool = True) -> Life:
         kind=rng.choice([ALL_LOST, ALL_THERE, rng.randrange(2, 1000), rng.randrange(2, 1000)]),
         backup=rng.random() < 0.2,
         clock_jumps_s=rng.choice([0, 0, 1, 100_000]) if clocks else 0,
+        aligned=rng.random() < 0.1,
     )
 
 

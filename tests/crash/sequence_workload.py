@@ -19,7 +19,7 @@ from journal.backup import back_up
 from journal.engine import Engine
 from shards.batch import encode_values
 from shards.clock import ManualClock
-from shards.errors import DiskFullError, SequenceGapError, VersionConflictError
+from shards.errors import DiskFullError, SequenceGapError
 from shards.model import AckLevel, Appended, Mode
 from shards.record import StoredRecord
 from shards.shard import Shard
@@ -32,6 +32,11 @@ PAIR = ("pair/left", "pair/right")
 COUNTER = b"pair"
 RESENT = 4
 
+# With these, a commit's entries have 472, 512 and 512 bytes, so that each begins where a sector begins: 40 bytes behind
+# the beginning of the first one, after the header of the group, the others at one of their own.
+_ALIGNED_VALUES = (329, 369)
+_ALIGNED_COUNTER = 430
+
 
 @attrs.define(eq=False)
 class SequenceLedger(Ledger):
@@ -39,11 +44,13 @@ class SequenceLedger(Ledger):
 
     Attributes:
         pairs: For each commit, in order: its append to either shard of the pair.
+        batches: What was read under each lsn: the shard and the offset of the batch.
         resendable: The last appends of each producer, in order, whatever became of them.
         backup: What was known when the newest backup was made.
     """
 
     pairs: list[tuple[Sent, Sent]] = attrs.Factory(list)
+    batches: dict[int, tuple[str, int]] = attrs.Factory(dict)
     resendable: dict[str, list[Sent]] = attrs.Factory(dict)
     backup: SequenceLedger | None = None
 
@@ -173,40 +180,57 @@ class SequenceWorkload(Workload):
                 await self._resend(shard, known, producer)
 
     async def _commit_pairs(self) -> None:
+        for _ in range(self._steps):
+            left, right = self._ledger.value(self._rng.choice((20, 20, 600))), self._ledger.value(20)
+            await self._commit_pair(left, right, b"%d" % (len(self._sequence_ledger.pairs) + 1))
+
+    async def commit_aligned(self) -> None:
+        """Commit pairs whose entries begin where sectors begin, so that a torn group is torn between entries.
+
+        With a checkpoint now and then the journal's files are used again, by groups that lie where groups lay before.
+        """
+
+        async def commits() -> None:
+            for number in range(4 * self._steps):
+                left, right = [self._ledger.value(0).ljust(size, b"x") for size in _ALIGNED_VALUES]
+                counter = b"%d" % (len(self._sequence_ledger.pairs) + 1)
+                await self._commit_pair(left, right, counter.ljust(_ALIGNED_COUNTER))
+                if number % 8 == 7:
+                    await self._make_checkpoint()
+
+        await self._until_failure(commits)
+
+    async def _commit_pair(self, left_value: bytes, right_value: bytes, counter: bytes) -> None:
         """Append to two shards and count in the state store, all or nothing."""
         left, right = [(await self._ensure(name, Mode.FILE))[1] for name in PAIR]
         ledger = self._sequence_ledger
         register = ledger.state.setdefault(COUNTER, Register())
-        for _ in range(self._steps):
-            values = self._ledger.value(self._rng.choice((20, 20, 600))), self._ledger.value(20)
-            sent = left.send(values[:1], "pair"), right.send(values[1:], "pair")
-            ledger.pairs.append(sent)
-            number = b"%d" % len(ledger.pairs)
-            register.attempt(number)
-            batches = [
-                (name, encode_values(one.values, timestamp_us=self._clock.now_us()))
-                for name, one in zip(PAIR, sent, strict=True)
-            ]
-            try:
-                appended, stored = await self._engine.atomic.commit(batches, [Put(COUNTER, number, None)], [])
-            except VersionConflictError:
-                require(False, "a conflict on a key that is put unconditionally", COUNTER)
-                return
-            for known, one, got in zip((left, right), sent, appended, strict=True):
-                known.acknowledge(one, got.base_offset, got.level)
-            register.acknowledge(number, stored[0].version)
+        sent = left.send((left_value,), "pair"), right.send((right_value,), "pair")
+        ledger.pairs.append(sent)
+        register.attempt(counter)
+        batches = [
+            (name, encode_values(one.values, timestamp_us=self._clock.now_us()))
+            for name, one in zip(PAIR, sent, strict=True)
+        ]
+        appended, stored = await self._engine.atomic.commit(batches, [Put(COUNTER, counter, None)], [])
+        for known, one, got in zip((left, right), sent, appended, strict=True):
+            known.acknowledge(one, got.base_offset, got.level)
+        register.acknowledge(counter, stored[0].version)
 
     async def _checkpoint(self) -> None:
-        async def nothing() -> None:
-            pass
-
         for _ in range(2):
             for _ in range(self._rng.randrange(40)):
                 await trio.sleep(0.001)
-            try:
-                await self._engine.maintenance.after_checkpoint(nothing)
-            except DiskFullError:
-                require(self._files.failed, "no checkpoint can be made on a disk with space")
+            await self._make_checkpoint()
+
+    async def _make_checkpoint(self) -> None:
+        async def nothing() -> None:
+            pass
+
+        try:
+            await self._engine.maintenance.after_checkpoint(nothing)
+        except DiskFullError:
+            require(self._files.failed, "no checkpoint can be made on a disk with space")
 
     async def _set_clock(self) -> None:
         for _ in range(3):
@@ -231,17 +255,28 @@ class SequenceWorkload(Workload):
         self._sequence_ledger.backup = known
 
 
-async def check_more(ledger: SequenceLedger, engine: Engine) -> None:
-    """Compare what an engine holds after a start beyond what `simulated_workload.check` does."""
-    await _check_pairs(ledger, engine)
+async def look_at_all(ledger: SequenceLedger, engine: Engine) -> None:
+    """Read everything, in memory too, and check what holds at any time: times do not fall, no lsn is used twice."""
     stamps: list[tuple[int, int, str, int]] = []
-    for name in ledger.shards:
-        shard = engine.table.by_name(name)
-        items = [item for item in await read_all(engine, shard) if isinstance(item, StoredRecord)]
-        stamps += [(item.lsn, item.append_time_us, name, item.offset) for item in items]
+    for name, known in ledger.shards.items():
+        if engine.table.catalogue.id_of(name) is None:
+            # It was never created: the client was not answered.
+            continue
+        for item in await read_all(engine, engine.table.by_name(name)):
+            if isinstance(item, StoredRecord):
+                stamps.append((item.lsn, item.append_time_us, name, item.offset))
+                base_offset = item.offset - known.owners[item.value].values.index(item.value)
+                batch = ledger.batches.setdefault(item.lsn, (name, base_offset))
+                require(batch == (name, base_offset), "an lsn was given out twice", item.lsn, batch, name, base_offset)
     stamps.sort()
     for before, after in itertools.pairwise(stamps):
         require(before[1] <= after[1], "an append time is lower than one before it", before, after)
+
+
+async def check_more(ledger: SequenceLedger, engine: Engine) -> None:
+    """Compare what an engine holds after a start beyond what `simulated_workload.check` does."""
+    await look_at_all(ledger, engine)
+    await _check_pairs(ledger, engine)
 
 
 async def _check_pairs(ledger: SequenceLedger, engine: Engine) -> None:

@@ -37,7 +37,7 @@ from tests.crash.fates import (
 )
 from tests.crash.ledger import BrokenPromiseError, require
 from tests.crash.segment_files import check_files
-from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more
+from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
 from tests.crash.simulated_workload import check
 from tests.crash.simulation import DATA, deterministic, open_simulated_store, run
 from tests.simulation.file_system import (
@@ -127,8 +127,10 @@ class Machine:
             self._arm(fault)
         ended = self._run(life)
         self.report.failures += ended is not None
-        choose = choices(life.kind)
-        self.files = self.files.crash(choose) if life.end == "power" else self.files.kill(choose)
+        if life.end == "power":
+            self.lose_power(life.kind)
+        else:
+            self.files = self.files.kill(choices(life.kind))
 
     def _arm(self, fault: Stop | Fail | Full) -> None:
         if isinstance(fault, Stop):
@@ -153,9 +155,11 @@ class Machine:
                 files=self.files,
                 clock_jumps_s=life.clock_jumps_s,
             )
-            await workload.run()
-            if life.backup and engine.failure is None:
-                await workload.back_up(DATA)
+            await (workload.commit_aligned() if life.aligned else workload.run())
+            if engine.failure is None:
+                await look_at_all(self.ledger, engine)
+                if life.backup:
+                    await workload.back_up(DATA)
             if life.end != "close":
                 self.files.stop()
                 raise CrashNow("at the end of the workload")
@@ -175,8 +179,9 @@ class Machine:
             self.report.operations += len(self.files.operations)
 
     def lose_power(self, kind: int) -> None:
-        """Lose the power while nothing runs."""
+        """Lose the power: the machine's clock of elapsed time begins anew as well."""
         self.files = self.files.crash(choices(kind))
+        self.clock = ManualClock(self.clock.now_us())
 
     # What is missing
 

@@ -79,7 +79,7 @@ def main() -> int:
     """Run the seed that was given, and print the shortest sequence that fails like it."""
     logging.disable(logging.CRITICAL)
     try:
-        print(run_sequence(int(sys.argv[1])))
+        print(run_sequence(int(sys.argv[1]), clocks="--no-clocks" not in sys.argv))
     except SequenceFailedError as failed:
         print(shrink(failed))
         return 1
