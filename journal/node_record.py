@@ -11,6 +11,7 @@ import struct
 import attrs
 
 from journal.recovery import Expected
+from shards.errors import CorruptionError
 from shards.store import Family, Mutations, OrderedStore
 
 _NUMBER = struct.Struct(">Q")
@@ -26,6 +27,7 @@ class NodeKey(enum.Enum):
         JOURNAL_FILE: A journal file with this number or a higher one exists.
         STOPPED_IN: Number of the journal file that was the newest at the last orderly stop.
         SPARES: Highest number of the spare journal files at that stop.
+        NEWEST_APPEND_US: No append time up to the checkpoint is later, see `journal.node_time`.
     """
 
     CHECKPOINT = b"checkpoint_lsn"
@@ -34,6 +36,7 @@ class NodeKey(enum.Enum):
     JOURNAL_FILE = b"journal_file"
     STOPPED_IN = b"stopped_in"
     SPARES = b"spares"
+    NEWEST_APPEND_US = b"newest_append_us"
 
 
 @attrs.frozen(slots=True)
@@ -46,6 +49,7 @@ class NodeRecord:
     journal_file: int = 0
     stopped_in: int = 0
     spares: int = 0
+    newest_append_us: int = 0
 
     def expected(self, *, was_complete: bool) -> Expected:
         """What this proves about the journal.
@@ -59,14 +63,27 @@ class NodeRecord:
 
 
 def read_node_record(store: OrderedStore) -> NodeRecord:
-    """Read all numbers of a store."""
+    """Read all numbers of a store.
+
+    Raises:
+        CorruptionError: One of them is damaged.
+    """
     return NodeRecord(**{key.name.lower(): read_number(store, key) for key in NodeKey})
 
 
 def read_number(store: OrderedStore, key: NodeKey) -> int:
-    """Read one number, 0 if it was never written."""
+    """Read one number, 0 if it was never written.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     stored = store.get(Family.META, key.value)
-    return int(_NUMBER.unpack(stored)[0]) if stored is not None else 0
+    if stored is None:
+        return 0
+    if len(stored) != _NUMBER.size:
+        what = f"{key.value.decode()} in the views"
+        raise CorruptionError(what, 0, f"the value has {len(stored)} bytes, expected {_NUMBER.size}")
+    return int(_NUMBER.unpack(stored)[0])
 
 
 def put_number(mutations: Mutations, key: NodeKey, number: int) -> None:
