@@ -182,7 +182,7 @@ def load(
             shard.start_offset, shard.next_offset = start, following
             shard.reserved_offset = shard.asked_offset = reserved
             shard.last_lsn = last_lsn
-            shard.damage = _decode_damage(where, value[layout.size :])
+            shard.damage = _decode_damage(where, layout.size, value)
             continue
         if len(key) != _SEGMENT.size:
             raise CorruptionError(where, 0, f"the key has {len(key)} bytes, expected {_SEGMENT.size}")
@@ -213,11 +213,11 @@ def load(
     return tuple(recorded)
 
 
-def _decode_damage(where: str, stored: bytes) -> str:
+def _decode_damage(where: str, start: int, value: bytes) -> str:
     try:
-        return stored.decode()
+        return value[start:].decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError(where, _HEAD_VALUE.size + error.start, f"no UTF-8: {error.reason}") from error
+        raise CorruptionError(where, start + error.start, f"no UTF-8: {error.reason}") from error
 
 
 def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:

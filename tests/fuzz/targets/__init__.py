@@ -12,6 +12,7 @@ _MODULES: Final = {
     "batches": ("batches", "columns", "compression"),
     "journal_files": ("entries", "journal_files", "decisions"),
     "appends": ("appends",),
+    "directories": ("directories",),
     "segments": ("log_segments", "sparse_index", "sealing"),
     "parquet": ("parquet",),
     "views": ("views", "state_forms"),
@@ -19,6 +20,7 @@ _MODULES: Final = {
     "json_messages": ("json_messages",),
     "settings": ("server_settings", "broker_settings"),
     "small_files": ("manifests", "markers"),
+    "access": ("access",),
     "names": ("filters", "names", "addresses"),
 }
 
