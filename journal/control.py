@@ -274,6 +274,32 @@ class Control:
         )
         return Cursor(name, offset, lsn)
 
+    def commit_cursor_nowait(self, shard: Shard, name: str, offset: int) -> Group:
+        """Set a cursor, whatever it is, in the group that is being collected, which is given back to be waited for.
+
+        Raises:
+            StorageError: It is refused; nothing was decided.
+        """
+        shard.check_usable()
+        self.check_may_change()
+        decision = CursorCommitted(name, offset)
+        note = self._version_note(("cursor", shard.shard_id, name), decision)
+        self._decide(decision, shard.shard_id, pending=note)
+        return self._committer.group
+
+    async def wait_for(self, group: Group) -> None:
+        """Wait until a group of decisions is durable and published.
+
+        Raises:
+            StorageFailedError: It never will be.
+        """
+        await self._committer.wait(group)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the engine makes nothing durable any more."""
+        return self._committer.failure is not None
+
     async def delete_cursor(self, shard_name: str, name: str, expected_version: int | None) -> None:
         """Remove a cursor, under the same condition."""
         shard = self._usable(shard_name)
@@ -294,9 +320,11 @@ class Control:
         """A cursor as it is committed."""
         return self._views.cursors.get(self._usable(shard_name).shard_id, name)
 
-    def list_cursors(self, shard_name: str) -> list[Cursor]:
-        """All cursors of a shard, by name."""
-        return self._views.cursors.list(self._usable(shard_name).shard_id)
+    def list_cursors(self, shard_name: str, after: str = "", limit: int | None = None) -> list[Cursor]:
+        """Cursors of a shard, by name, behind ``after``: at most ``limit``. The shard is not opened for that."""
+        shard = self._table.peek_by_name(shard_name)
+        shard.check_usable()
+        return self._views.cursors.list(shard.shard_id, after, limit)
 
     # State
 

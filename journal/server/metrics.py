@@ -19,6 +19,7 @@ from prometheus_client.utils import floatToGoString
 from journal.engine import Engine
 from journal.histogram import Histogram
 from journal.observing.census import Census, CensusTaker
+from journal.observing.loop_monitor import LoopMonitor
 from journal.observing.pulse import Pulse
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
@@ -42,6 +43,7 @@ class ServerCollector(Collector):
         statistics: ServerStatistics,
         census: CensusTaker,
         pulse: Pulse,
+        loop_monitor: LoopMonitor,
         why_not_ready: Callable[[], list[str]],
         pushed_bytes: Callable[[], int],
     ) -> None:
@@ -49,6 +51,7 @@ class ServerCollector(Collector):
         self._statistics = statistics
         self._census = census
         self._pulse = pulse
+        self._loop_monitor = loop_monitor
         self._why_not_ready = why_not_ready
         self._pushed_bytes = pushed_bytes
 
@@ -152,6 +155,13 @@ class ServerCollector(Collector):
         yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
         yield Counter("journal_loop_stalls", "Times that the loop came over 0.1 s late.", pulse.stalls)
         yield Counter("journal_loop_stalled_seconds", "How late the loop came then, in all.", pulse.stalled_s)
+        monitor = self._loop_monitor
+        yield Gauge(
+            "journal_loop_longest_step_seconds",
+            "Longest iteration of the event loop in the last one to two minutes.",
+            monitor.longest_s,
+        )
+        yield Counter("journal_loop_long_steps", "Iterations that took over 0.05 s.", monitor.long_count)
 
 
 def _counted(census: Census | None, now_us: int) -> Iterator[Metric]:

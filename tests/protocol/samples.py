@@ -56,7 +56,7 @@ REQUESTS: dict[Op, object] = {
     Op.OPEN_SHARD: messages.OpenShardRequest("plant/line-1", ShardConfig()),
     Op.CLOSE_SHARD: messages.HandleRequest(3),
     Op.LIST_SHARDS: messages.ListShardsRequest("plant/#", "plant/a", 10),
-    Op.DESCRIBE_SHARD: messages.NameRequest("plant/line-1"),
+    Op.DESCRIBE_SHARD: messages.DescribeShardRequest("plant/line-1"),
     Op.DELETE_SHARD: messages.NameRequest("plant/line-1"),
     Op.SET_MODE: messages.SetModeRequest("plant/line-1", Mode.FILE),
     Op.CONFIGURE_SHARD: messages.ConfigureShardRequest("plant/line-1", Retention(60), None),
@@ -90,7 +90,7 @@ REPLIES: dict[Op, object] = {
     Op.OPEN_SHARD: messages.OpenShardReply(3, INFO),
     Op.CLOSE_SHARD: messages.Empty(),
     Op.LIST_SHARDS: messages.ListShardsReply([INFO], True),
-    Op.DESCRIBE_SHARD: FULL_INFO,
+    Op.DESCRIBE_SHARD: messages.DescribedShard(*attrs.astuple(FULL_INFO, recurse=False)),
     Op.DELETE_SHARD: messages.Empty(),
     Op.SET_MODE: INFO,
     Op.CONFIGURE_SHARD: INFO,
@@ -113,6 +113,11 @@ REPLIES: dict[Op, object] = {
     ),
     Op.PRODUCER_OPEN: ProducerIdentity(11, 2),
 }
+
+DESCRIBE_PAGE = messages.DescribeShardRequest("plant/line-1", 105, 10)
+DESCRIBED_PAGE = messages.DescribedShard(*attrs.astuple(FULL_INFO, recurse=False), more=True)
+CURSOR_PAGE = messages.CursorListRequest("plant/line-1", "drain", 10)
+CURSORS_PAGE = messages.CursorListReply([CURSOR], more=True)
 
 _correlation = struct.unpack("<I", b"CORR")[0]
 
@@ -144,6 +149,18 @@ def golden_frames() -> dict[str, bytes]:
     made["seal.waiting_request"] = frames.build(
         Op.SEAL, _correlation, messages.encode(messages.SealRequest("plant/line-1", wait=True))
     )
+    # Without pages; those came later.
+    for name, op, message in (
+        ("describe_shard.request", Op.DESCRIBE_SHARD, messages.NameRequest("plant/line-1")),
+        ("describe_shard.reply", Op.DESCRIBE_SHARD, _without_restores(FULL_INFO)),
+        ("describe_shard.page_request", Op.DESCRIBE_SHARD, DESCRIBE_PAGE),
+        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, _without_restores(DESCRIBED_PAGE)),
+        ("cursor_list.request", Op.CURSOR_LIST, {"shard": "plant/line-1"}),
+        ("cursor_list.reply", Op.CURSOR_LIST, {"cursors": [CURSOR]}),
+        ("cursor_list.page_request", Op.CURSOR_LIST, CURSOR_PAGE),
+        ("cursor_list.page_reply", Op.CURSOR_LIST, CURSORS_PAGE),
+    ):
+        made[name] = frames.build(op, _correlation, messages.encode(message))
     # And as clients have always sent it that know no end of a subscription.
     made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
     made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ENDING_SUBSCRIBE))

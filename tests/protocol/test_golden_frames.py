@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from journal.protocol import Frame, FrameParser, decode_error, decode_reply, decode_request, frames
 from journal.protocol.frames import Op
-from journal.protocol.messages import SealRequest
+from journal.protocol.messages import DescribedShard, SealRequest
 from shards.errors import OffsetOutOfRangeError
 from tests.protocol.samples import (
     BATCH,
+    CURSOR_PAGE,
+    CURSORS_PAGE,
+    DESCRIBE_PAGE,
+    DESCRIBED_PAGE,
     END,
     ENDING_SUBSCRIBE,
     PROGRESS,
@@ -76,7 +81,16 @@ def test_a_subscription_with_an_end_is_read_from_the_golden_bytes() -> None:
 
 
 def test_a_restored_shard_is_read_from_the_golden_bytes() -> None:
-    assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.restored_reply")).body) == RESTORED_INFO
+    assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.restored_reply")).body) == DescribedShard(
+        *attrs.astuple(RESTORED_INFO, recurse=False)
+    )
+
+
+def test_pages_are_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.DESCRIBE_SHARD, parse(read("describe_shard.page_request")).body) == DESCRIBE_PAGE
+    assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.page_reply")).body) == DESCRIBED_PAGE
+    assert decode_request(Op.CURSOR_LIST, parse(read("cursor_list.page_request")).body) == CURSOR_PAGE
+    assert decode_reply(Op.CURSOR_LIST, parse(read("cursor_list.page_reply")).body) == CURSORS_PAGE
 
 
 def test_fixed_bodies_are_read_from_the_golden_bytes() -> None:
