@@ -304,10 +304,11 @@ def main() -> None:
     ):
         for operation in chosen:
             told = _longest(server, arguments.shards, operation)
+            ms = {name: f"{told[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "collecting")}
             print(
-                f"loop.{operation.key:16} {told['held_s'] * 1e3:8.1f} ms (took {told['wall_s'] * 1e3:.1f} ms, processor {told['cpu_s'] * 1e3:.1f} ms, "
-                f"waited {told['waits']}, preempted {told['preempted']}, "
-                f"collecting {told['collecting_s'] * 1e3:.1f} ms) in {told['took_s']:.1f} s: {told['task']}"
+                f"loop.{operation.key:16} {ms['held']:>10} (took {ms['wall']}, processor {ms['cpu']}, "
+                f"waited {told['waits']}, preempted {told['preempted']}; collecting {ms['collecting']}) "
+                f"in {told['took_s']:.1f} s: {told['task']}"
             )
             sys.stdout.flush()
 

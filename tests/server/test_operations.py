@@ -182,7 +182,7 @@ def append_frame(client: Any, handle: int, batch: bytes) -> tuple[int, bytes]:
 async def test_one_frame_acknowledges_the_appends_of_a_commit(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as client:
         handles = [await client.open(f"s{number}") for number in range(10)]
-        sent = [append_frame(client, handles[number % 10], batch_of(b"%d" % number)) for number in range(130)]
+        sent = [append_frame(client, handles[number % 10], batch_of(b"%d" % number)) for number in range(500)]
         await client.send(*[frame for _, frame in sent])
         seen: list[int] = []
         count = 0
@@ -427,7 +427,7 @@ async def test_what_does_not_fit_into_a_frame_comes_in_pages(tmp_path: Path) -> 
             reply = await client.call(Op.SEAL, messages.SealRequest("a"))
         assert 50 < len(reply.segments) < 150
         assert reply.segments[-1].next_offset == 150
-        names = [f"{number:04}/{'x' * 240}" for number in range(500)]
+        names = [f"{number:04}/{'x' * 240}" for number in range(130)]
         for name in names:
             await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("a", name, 1))
         long_names = [f"{'n' * 1000}/{number:03}" for number in range(50)]
