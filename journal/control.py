@@ -58,14 +58,18 @@ class Control:
         views: Views,
         table: ShardTable,
         *,
-        now_us: Callable[[], int],
+        created_us: Callable[[], int],
+        expiry_us: Callable[[], int],
+        first_epoch: int,
         max_shards: int,
         default_config: Callable[[ShardConfig], ShardConfig],
     ) -> None:
         self._committer = committer
         self._views = views
         self._table = table
-        self._now_us = now_us
+        self._created_us = created_us
+        self._expiry_us = expiry_us
+        self._first_epoch = first_epoch
         self._max_shards = max_shards
         self._default_config = default_config
         self._pending_names: dict[str, Group] = {}
@@ -141,7 +145,7 @@ class Control:
             raise LimitExceededError(
                 f"cannot create {name!r}: the node has {self._max_shards} shards, all that shards.max_shards allows"
             )
-        created = ShardCreated(name, self._default_config(config), self._now_us())
+        created = ShardCreated(name, self._default_config(config), self._created_us())
 
         def pending(lsn: int) -> Callable[[], None]:
             self._pending_names[name] = self._committer.group
@@ -217,7 +221,7 @@ class Control:
     def _roll(self, shard: Shard, mode: Mode) -> None:
         if self._committer.failure is not None:
             raise afresh(self._committer.failure)
-        now = self._now_us()
+        now = self._created_us()
         self._committer.decide(Rolled(shard.next_offset, mode, now), shard.shard_id)
         self._table.open_segment(shard, mode, shard.next_offset, now)
         self._committer.group.touch(shard)
@@ -359,16 +363,16 @@ class Control:
 
     def get_state(self, key: bytes) -> StateValue | None:
         """A committed value that has not expired."""
-        return self._views.state.get(key, self._now_us())
+        return self._views.state.get(key, self._expiry_us())
 
     def scan_state(self, prefix: bytes, after: bytes | None, limit: int) -> list[StateValue]:
         """Up to ``limit`` committed values whose keys have a prefix, by key, behind ``after``."""
-        return self._views.state.scan(prefix, self._now_us(), after=after, limit=limit)
+        return self._views.state.scan(prefix, self._expiry_us(), after=after, limit=limit)
 
     def expire_state_nowait(self, limit: int) -> int:
         """Decide the removal of values that have expired, in the group that is being collected; gives their number."""
         removed = 0
-        for key in self._views.state.expired(self._now_us(), limit):
+        for key in self._views.state.expired(self._expiry_us(), limit):
             # A put that is on its way gives the key a new life; it must not be removed behind it.
             if ("state", key) not in self._pending_versions:
                 self._committer.decide(StateDeleted(key), 0)
@@ -409,7 +413,8 @@ class Control:
         if known is None:
             identity = ProducerIdentity(self._committer.next_lsn, 1)
         else:
-            identity = ProducerIdentity(known.producer_id, known.epoch + 1)
+            # After a restore the next epoch may have been given out already, to a holder that is not in the backup.
+            identity = ProducerIdentity(known.producer_id, max(known.epoch + 1, self._first_epoch))
 
         def pending(lsn: int) -> Callable[[], None]:
             self._pending_epochs[name] = identity

@@ -32,6 +32,7 @@ class ShardTable:
         sealed_root: Directory of all Parquet segments.
         tail_pool: Memory of log segments that is not in their files yet.
         memory_pool: Memory of memory segments.
+        restored_lsn: Shards with a lower id are older than the newest restore from a backup; 0 if there was none.
         recovering: Entries are being folded; a shard opened now may still have entries to come.
     """
 
@@ -58,6 +59,7 @@ class ShardTable:
         self.catalogue = Catalogue(store)
         self.tail_pool = tail_pool
         self.memory_pool = memory_pool
+        self.restored_lsn = 0
         self.recovering = True
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
@@ -140,6 +142,7 @@ class ShardTable:
         shard, recorded = self._read(shard_id, record)
         if recorded:
             self._recorded[shard_id] = recorded
+        shard.note_restore(self.restored_lsn)
         self.set_segment_limit(shard)
         self._open[shard_id] = shard
         if not self.recovering:

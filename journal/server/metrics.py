@@ -113,7 +113,8 @@ class ServerCollector(Collector):
         yield Gauge(
             "journal_checkpoint_lag_entries",
             "Entries that a recovery would read back.",
-            max(0, engine.committer.journal_lsn - maintenance.checkpoint_lsn),
+            # Between a backup and what its restore goes on with there are no entries.
+            max(0, engine.committer.journal_lsn - max(maintenance.checkpoint_lsn, engine.restores.newest_lsn - 1)),
         )
         yield Gauge(
             "journal_checkpoint_age_seconds",
@@ -140,6 +141,16 @@ class ServerCollector(Collector):
             int(engine.maintenance.disk_full is not None),
         )
         yield Gauge("journal_failed", "1 after a storage failure.", int(engine.failure is not None))
+        yield Gauge(
+            "journal_clock_difference_seconds",
+            "How far the system's clock is ahead of the node's time.",
+            engine.time.difference_us / 1e6,
+        )
+        yield Gauge(
+            "journal_append_time_ahead_seconds",
+            "How far the newest append time is ahead of the node's time.",
+            engine.time.append_time_ahead_us / 1e6,
+        )
         yield Gauge("journal_held_back_seconds", "For how long appends have waited for room.", pulse.held_back_s)
         yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
         yield Counter("journal_loop_stalls", "Times that the loop came over 0.1 s late.", pulse.stalls)

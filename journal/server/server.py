@@ -90,7 +90,7 @@ class Server:
         self._stored = StoredQuotas(engine, self.guard.quotas)
         self.admission = Admission(self.guard, self._stored)
         self._shards = ShardOperations(engine)
-        self._operations = ServerOperations(engine, self.statistics, self.describe, self.admission, self._shards)
+        self._operations = ServerOperations(engine, self.statistics, self._status, self.admission, self._shards)
         self._json_operations = JsonOperations(engine, self._shards, self.admission, self.statistics, server_name())
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
@@ -125,6 +125,10 @@ class Server:
             "failure": str(engine.failure or ""),
         }
 
+    def _status(self) -> dict[str, Any]:
+        """What STATUS answers: the statistics, and how the node was restored."""
+        return {**self.describe(), "restores": self.engine.restores.told()}
+
     def _administration(self) -> Administration:
         return Administration(
             on=Administered(self._shards, self._connections, self._describe_node),
@@ -138,7 +142,15 @@ class Server:
 
     def _describe_node(self) -> NodeInfo:
         reasons = self.why_not_ready()
-        return NodeInfo(self.engine.node_id, server_name(), not reasons, reasons, self.addresses, self.describe())
+        return NodeInfo(
+            self.engine.node_id,
+            server_name(),
+            not reasons,
+            reasons,
+            self.addresses,
+            self.describe(),
+            self.engine.restores.told(),
+        )
 
     def why_not_ready(self) -> list[str]:
         """All reasons why it takes no appends just now."""

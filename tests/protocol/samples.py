@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import attrs
+import msgspec
 
 from journal.protocol import frames, messages
 from journal.protocol.errors import encode_error
@@ -29,6 +30,7 @@ CONFIG = ShardConfig(Mode.MEMORY, Retention(3600, 1 << 30, 1000), 1 << 26, True,
 INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096)
 SEGMENT = SegmentInfo(SegmentKind.LOG, 5, 105, 4096, 1_700_000_000_000_000, False)
 FULL_INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096, (SEGMENT,))
+RESTORED_INFO = attrs.evolve(FULL_INFO, restored_offset=42)
 CURSOR = Cursor("drain", 42, 99)
 VALUE = StateValue(b"session/1", b"\x00\x01", 12, 1_800_000_000_000_000)
 
@@ -120,12 +122,26 @@ CURSORS_PAGE = messages.CursorListReply([CURSOR], more=True)
 _correlation = struct.unpack("<I", b"CORR")[0]
 
 
+def _without_restores(reply: object) -> object:
+    """A reply as servers have always sent it that know nothing of restores."""
+    plain = msgspec.to_builtins(reply, builtin_types=(bytes,))
+    if isinstance(reply, ShardInfo):
+        del plain["restored_offset"]
+    elif isinstance(reply, messages.OpenShardReply):
+        del plain["info"]["restored_offset"]
+    elif isinstance(reply, messages.ListShardsReply):
+        for info in plain["shards"]:
+            del info["restored_offset"]
+    return plain
+
+
 def golden_frames() -> dict[str, bytes]:
     """Name of the golden file -> the whole frame that it must hold."""
     made: dict[str, bytes] = {}
     for op, message in REQUESTS.items():
         made[f"{op.name.lower()}.request"] = frames.build(op, _correlation, messages.encode(message))
-    for op, message in REPLIES.items():
+    for op, reply in REPLIES.items():
+        message = _without_restores(reply)
         correlation = 0 if op is Op.SHARD_EVENT else _correlation
         made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, messages.encode(message))
     # The request as clients that do not wait have always sent it; `wait` came later.
@@ -136,9 +152,9 @@ def golden_frames() -> dict[str, bytes]:
     # Without pages; those came later.
     for name, op, message in (
         ("describe_shard.request", Op.DESCRIBE_SHARD, messages.NameRequest("plant/line-1")),
-        ("describe_shard.reply", Op.DESCRIBE_SHARD, FULL_INFO),
+        ("describe_shard.reply", Op.DESCRIBE_SHARD, _without_restores(FULL_INFO)),
         ("describe_shard.page_request", Op.DESCRIBE_SHARD, DESCRIBE_PAGE),
-        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, DESCRIBED_PAGE),
+        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, _without_restores(DESCRIBED_PAGE)),
         ("cursor_list.request", Op.CURSOR_LIST, {"shard": "plant/line-1"}),
         ("cursor_list.reply", Op.CURSOR_LIST, {"cursors": [CURSOR]}),
         ("cursor_list.page_request", Op.CURSOR_LIST, CURSOR_PAGE),
@@ -148,6 +164,9 @@ def golden_frames() -> dict[str, bytes]:
     # And as clients have always sent it that know no end of a subscription.
     made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
     made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ENDING_SUBSCRIBE))
+    made["describe_shard.restored_reply"] = frames.build(
+        Op.DESCRIBE_SHARD, _correlation, messages.encode(RESTORED_INFO)
+    )
     made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(PROGRESS))
     made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(END))
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from journal.protocol import Frame, FrameParser, decode_error, decode_reply, decode_request, frames
 from journal.protocol.frames import Op
-from journal.protocol.messages import SealRequest
+from journal.protocol.messages import DescribedShard, SealRequest
 from shards.errors import OffsetOutOfRangeError
 from tests.protocol.samples import (
     BATCH,
@@ -24,6 +25,7 @@ from tests.protocol.samples import (
     PROGRESS,
     REPLIES,
     REQUESTS,
+    RESTORED_INFO,
     golden_frames,
 )
 
@@ -76,6 +78,12 @@ def test_a_subscription_with_an_end_is_read_from_the_golden_bytes() -> None:
     assert decode_request(Op.SUBSCRIBE, parse(read("subscribe.ending_request")).body) == ENDING_SUBSCRIBE
     for name, event in (("progress", PROGRESS), ("end", END)):
         assert decode_reply(Op.SHARD_EVENT, parse(read(f"shard_event.{name}_reply")).body) == event
+
+
+def test_a_restored_shard_is_read_from_the_golden_bytes() -> None:
+    assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.restored_reply")).body) == DescribedShard(
+        *attrs.astuple(RESTORED_INFO, recurse=False)
+    )
 
 
 def test_pages_are_read_from_the_golden_bytes() -> None:

@@ -240,6 +240,8 @@ def test_the_dashboard_shows_all_that_servers_and_brokers_tell(
         "journal_committed_lsn",
         "journal_connections_opened_total",
         "journal_loop_stalls_total",
+        "journal_clock_difference_seconds",
+        "journal_append_time_ahead_seconds",
         "journal_loop_long_steps_total",
         "journal_cursors",
         "journal_census_seconds",
