@@ -201,6 +201,7 @@ class Engine:
         self.news = ShardNews(
             self.table, self._store, self.committer.committed_lsn, RecentShards(lambda: self.committer.next_lsn)
         )
+        self.table.on_closing = self.news.closing
         self.appender = Appender(
             self.committer,
             lsns_reserved=reserved,
