@@ -23,6 +23,7 @@ from tests.patience import PATIENCE_S
 
 ROUNDS = 3
 
+
 @contextmanager
 def workload(address: str, log: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
     """Run the workload for the length of the block."""
