@@ -275,6 +275,14 @@ CASES: list[tuple[str, list[Operation], list[Operation]]] = [
         at(appended(0, 0), appended(1, 1), appended(2, 2), polled(0, "p0"), polled(1, "p1"), polled(2, "p2", by="b")),
     ),
     (
+        "skipped poll",  # of a shard in memory mode, but what was passed over is still there
+        at(MEMORY, appended(0, 0), appended(1, 1), polled(0), DIED, polled(1, "p1"), last_of("s", "p0", "p1")),
+        at(
+            *(MEMORY, appended(0, 0, level="memory"), polled(0), DIED, appended(1, 1), polled(1, "p1")),
+            *(read(0, "p1", gap=1, last=True), read(2, last=True)),
+        ),
+    ),
+    (
         "skipped poll",  # of a group whose position is behind it
         at(
             *(appended(0, 0), polled(0, "p0", group="g"), read(0, "p0", last=True), read(1, last=True)),
