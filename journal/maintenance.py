@@ -6,7 +6,6 @@ before a checkpoint recycles its files.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import struct
@@ -19,6 +18,8 @@ from journal.commit import Committer
 from journal.config import SealingConfig, ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
+from journal.disk_full import retriable_when_full
+from journal.disk_watch import DiskWatch
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
@@ -72,7 +73,6 @@ class Maintenance:
         checkpoint_lsn: Everything up to this lsn is safe without the journal.
         checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
         checkpoint_s: How long each checkpoint took.
-        free_bytes: What the disk had left when it was last looked at.
         on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
 
@@ -108,7 +108,10 @@ class Maintenance:
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
-        self._flusher = Flusher(files, directory, storage, self._progress.unpark_all)
+        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all)
+        # Any of them may be a file system of its own.
+        watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
+        self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
         self._large_tails_at = storage.tail_budget_bytes // 8
         self._segment_files = segment_files
         self.retaining = Retaining(
@@ -130,8 +133,12 @@ class Maintenance:
         self.checkpoint_lsn = checkpoint_lsn
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
-        self.free_bytes = 0
         self.on_flushed: Callable[[], None] = lambda: None
+
+    @property
+    def free_bytes(self) -> int:
+        """What the fullest of the disks involved had left when they were last looked at."""
+        return self._disk_watch.free_bytes
 
     # Back-pressure
 
@@ -224,30 +231,21 @@ class Maintenance:
         """Have zeroed journal files ready before they are needed, one a turn."""
         if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
             try:
-                await self._off_loop(self._writer.add_spare)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
+                # A spare is removed again if its sync fails: the next one is another file, written anew.
+                with retriable_when_full(f"{self._directory}/journal"):
+                    await self._off_loop(self._writer.add_spare)
+            except DiskFullError as error:
                 # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.
-                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
+                self._refuse_for(error)
                 return
             if self._writer.spare_count < self._spares_wanted():
                 self.wake()
 
     def look_at_disk(self) -> None:
-        """Refuse appends before the disk is really full, and take them again when there is room."""
-        free = self.free_bytes = self._files.free_bytes(self._directory)
-        reserve = self._storage.disk_reserve_bytes
-        if free >= reserve:
-            self._refuse_for(None)
-            return
-        self._refuse_for(
-            DiskFullError(
-                f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
-                f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
-            )
-        )
-        if free * _SHARE_OF_APPENDS >= reserve:
+        """Refuse appends before a disk is really full, and take them again when there is room."""
+        full = self._disk_watch.look()
+        self._refuse_for(full)
+        if full is not None and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes:
             # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
             self._control.refuse = None
 
@@ -393,6 +391,10 @@ class Maintenance:
         await done.wait()
         results[0].unwrap()
 
+    def close(self) -> None:
+        """Close the log files that are open for writing. Call it last."""
+        self._flusher.close()
+
     # Removing
 
     def drop(self, segments: list[Segment]) -> None:
@@ -413,6 +415,7 @@ class Maintenance:
         """Remove the files of dropped segments, and mark where shards start inside one."""
         try:
             await self._segment_files.settle()
+            await self._flusher.close_forgotten()
         except DiskFullError as error:
             self._refuse_for(error)
 

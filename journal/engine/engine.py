@@ -337,6 +337,12 @@ class Engine:
 
     async def close(self) -> None:
         """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
+        try:
+            await self._close_in_order()
+        finally:
+            self.maintenance.close()
+
+    async def _close_in_order(self) -> None:
         await self.committer.drain()
         if self.committer.failure is not None:
             return
