@@ -139,6 +139,7 @@ class Committer:
         next_lsn: lsn that the next batch or entry gets.
         group: The group that is being collected.
         failure: Set for ever once a write failed.
+        has_failed: Set at that moment.
         groups_committed: Groups made durable since the start.
         committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
         on_committed: Called when it has moved.
@@ -172,6 +173,7 @@ class Committer:
         self.group = Group(0)
         self.groups_committed = 0
         self.failure: StorageFailedError | None = None
+        self.has_failed = trio.Event()
         self.largest_group_bytes = writer.largest_group_bytes
         self.on_committed: Callable[[], None] = lambda: None
         self._waiting: list[Group] = []
@@ -319,6 +321,7 @@ class Committer:
         )
         failure.__cause__ = error
         self.failure = failure
+        self.has_failed.set()
         groups = [group, *self._waiting, self.group]
         self._failed(failure)
         for lost in groups:

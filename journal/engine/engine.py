@@ -352,8 +352,13 @@ class Engine:
                 shard.reserved_offset = shard.published_offset
                 self.maintenance.dirty[shard.shard_id] = shard
         self.views.lsns_reserved = self.committer.next_lsn
-        await self.maintenance.checkpoint()
-        await self.maintenance.remove_files()
+        try:
+            await self.maintenance.checkpoint()
+            await self.maintenance.remove_files()
+        except OSError as error:
+            self._fail(error)
+            assert self.committer.failure is not None
+            raise self.committer.failure from error
 
     async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
         """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files.
