@@ -103,7 +103,10 @@ class Flusher:
             size_bytes = sum(map(len, plan.buffers))
             with retriable_when_full(self._directory):
                 self._make_directory(posixpath.dirname(path))
-                plan.write(self._unsynced.open(path), lambda plan=plan: self._unsynced.open(plan.segment.index_path))  # type: ignore[misc]
+                # What a process before this one left in a file is not relied on. Whether its name and its bytes would
+                # survive a power loss is not known: a sync that failed there is not told here again.
+                log = self._unsynced.create(path) if plan.is_first else self._unsynced.open(path)
+                plan.write(log, lambda plan=plan: self._unsynced.open(plan.segment.index_path))  # type: ignore[misc]
             if size_bytes >= LARGE_TAIL_BYTES:
                 self._unsynced.sync_content(path)
             self._cached.add(WrittenRange(path, plan.position, size_bytes))

@@ -44,6 +44,19 @@ class UnsyncedFiles:
             self._paths.add(path)
         return file
 
+    def create(self, path: str) -> File:
+        """Make a file anew to write to it: one that is there goes first. It must not be closed.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        left = self._open.pop(path, None)
+        if left is not None:
+            left.close()
+        if self._files.exists(path):
+            self._files.remove(path)
+        return self.open(path)
+
     def sync_content(self, path: str) -> None:
         """Make durable what was written to a file that is open. Its directory entry may still be missing after a crash.
 

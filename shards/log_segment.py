@@ -215,6 +215,11 @@ class FlushPlan:
     buffers: list[Readable]
     index_bytes: bytes
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it writes the file from its beginning, so that nothing that the file may hold is needed."""
+        return self.position == 0
+
     def write(self, log: File, open_index: Callable[[], File]) -> None:
         """Write the bytes; not durable before both files are synced.
 
