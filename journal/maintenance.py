@@ -24,6 +24,7 @@ from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.node_record import NodeKey, put_number
 from journal.retaining import Retaining
+from journal.retries import MOST_QUEUED_BYTES, Retries
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
@@ -108,6 +109,7 @@ class Maintenance:
         # Any of them may be a file system of its own.
         watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
         self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
+        self._retries = Retries(views.store, committer, changed=self._go_on, fail=fail)
         self._large_tails_at = storage.tail_budget_bytes // 8
         self._segment_files = segment_files
         self.retaining = Retaining(
@@ -147,6 +149,7 @@ class Maintenance:
         """
         return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
+            and self._views.store.queued_bytes < MOST_QUEUED_BYTES
             and (
                 self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
                 # The one that is being written cannot be recycled. It may be larger than the budget: settings change.
@@ -162,6 +165,7 @@ class Maintenance:
 
     def wake_if_needed(self) -> None:
         """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
+        self._retries.look()
         if self._tails_due() or self._large_tails_due() or self._checkpoint_due() or not self._writer.spare_count:
             self.wake()
 
@@ -178,13 +182,29 @@ class Maintenance:
     def _checkpoint_due(self) -> bool:
         return self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes
 
+    def _may_free_journal(self) -> bool:
+        """Whether the journal has no space for its next file, and a checkpoint would give one free."""
+        return self._committer.disk_full is not None and self._writer.used_count > 1
+
+    def _go_on(self) -> None:
+        self.look_at_disk()
+        if self._committer.disk_full is not None:
+            self.wake()
+        self._progress.unpark_all()
+
     # The task
 
     async def run(self) -> None:
         """Work until cancelled. An error of the disk or the views stops the engine, and with it this task."""
-        self.look_at_disk()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._retries.run)
+            await self._work()
+            nursery.cancel_scope.cancel()
+
+    async def _work(self) -> None:
         next_retention = trio.current_time() + self._storage.retention_interval_s
         try:
+            self.look_at_disk()
             await self.retaining.open_shards()
             while self._committer.failure is None:
                 with trio.move_on_after(self._storage.flush_interval_ms / 1000):
@@ -193,7 +213,7 @@ class Maintenance:
                 self.look_at_disk()
                 if self._asked:
                     await self._carry_out()
-                elif self._checkpoint_due():
+                elif self._checkpoint_due() or self._may_free_journal():
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
@@ -205,7 +225,7 @@ class Maintenance:
                 await self.clean_indexes()
                 await self.prepare_spares()
                 await self._mark_when_idle()
-                if trio.current_time() >= next_retention:
+                if trio.current_time() >= next_retention and self._committer.disk_full is None:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
                 self._progress.unpark_all()
@@ -246,13 +266,21 @@ class Maintenance:
         if committed != self._seen_committed:
             self._seen_committed, self._seen_committed_at = committed, now
         elif not self._writer.is_marked and now - self._seen_committed_at >= self._storage.flush_interval_ms / 1000:
-            await self._on_disk_thread(self._writer.write_mark)
+            try:
+                await self._on_disk_thread(self._writer.write_mark)
+            except DiskFullError as error:
+                self._refuse_for(error)
 
     def look_at_disk(self) -> None:
         """Refuse appends before a disk is really full, and take them again when there is room."""
-        full = self._disk_watch.look()
+        waits = self._retries.disk_full
+        full = waits or self._disk_watch.look()
         self._refuse_for(full)
-        if full is not None and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes:
+        if (
+            full is not None
+            and waits is None
+            and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes
+        ):
             # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
             self._control.refuse = None
 
@@ -351,7 +379,12 @@ class Maintenance:
         put_number(mutations, NodeKey.LSNS_RESERVED, self._views.lsns_reserved)
         put_number(mutations, NodeKey.JOURNAL_FILE, self._writer.newest_number)
         self._views.store.write(mutations)
-        await self._off_loop(self._views.store.flush)
+        try:
+            await self._off_loop(self._views.store.flush)
+        except DiskFullError as error:
+            self._retries.store_is_full(error)
+            self.look_at_disk()
+            return
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
         self.checkpoint_lsn = lsn

@@ -98,6 +98,7 @@ class RocksStore:
         self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
         self._write_options.no_slowdown = not wal  # type: ignore[method-assign, assignment]
         self._queue = WriteQueue()
+        self._is_full = False
         self._queue_bytes = queue_bytes
         self._flushing = threading.Lock()
         self._failure: str | None = None
@@ -239,7 +240,24 @@ class RocksStore:
         return self._queue.size_bytes
 
     def catch_up(self) -> None:
-        self._catch_up(self._writable_db(), self._queue.taken)
+        db = self._writable_db()
+        self._look_for_space(db)
+        self._catch_up(db, self._queue.taken)
+
+    def _look_for_space(self, db: Rdict) -> None:
+        """Return if RocksDB's disk is not full, or not any more.
+
+        It is not asked by a flush: one that comes while RocksDB looks for space, every five seconds, ends its looking.
+        """
+        if self._is_full:
+            try:
+                self._write_now(db, ())
+            except Exception as error:
+                if not self._may_wait(error):
+                    self._raise(error)
+                if not str(error).startswith(_STALLED):
+                    raise self._disk_full() from error
+            self._is_full = False
 
     def _catch_up(self, db: Rdict, batches: int) -> None:
         """Return when so many of the batches that ever waited are written.
@@ -259,6 +277,7 @@ class RocksStore:
                 time.sleep(_LOOK_AGAIN_S)
 
     def _disk_full(self) -> DiskFullError:
+        self._is_full = True
         return DiskFullError(
             f"{self._path}: No space left on device; free some space there. Appends are taken again by themselves "
             f"then; reads go on"
@@ -273,6 +292,7 @@ class RocksStore:
                 except Exception as error:
                     self._raise(error)
                 return
+            self._look_for_space(db)
             self._catch_up(db, self._queue.taken)
             try:
                 db.flush(True)
@@ -307,8 +327,8 @@ class RocksStore:
         with self._flushing:
             db, self._db = self._db, None
             if db is not None:
-                # RocksDB tries to flush once more, and says so if it cannot. Nothing depends on it: what `flush` did not
-                # make durable was not promised. The lock is released when the object goes.
+                # RocksDB tries to flush once more, and says so if it cannot. Nothing depends on it: what `flush` did
+                # not make durable was not promised. The lock is released when the object goes.
                 with contextlib.suppress(Exception):
                     db.close()
 

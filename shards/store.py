@@ -112,7 +112,7 @@ class OrderedStore(Protocol):
         """Return when the store has taken everything that was written before the call; blocks like `flush`.
 
         Raises:
-            DiskFullError: It has no space for it. Nothing is lost; call it again later.
+            DiskFullError: It has no space for it, or had none at the last flush. Nothing is lost; call it again later.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What could not be written to a store yet, in order, and what readers see of it meanwhile. Knows nothing of RocksDB."""
+"""What could not be written to a store yet, in order, and what readers see of it meanwhile."""
 
 from __future__ import annotations
 

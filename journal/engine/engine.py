@@ -41,7 +41,7 @@ from journal.views import Views
 from shards.batch_header import BatchHeader
 from shards.chunks import ChunkPool, Readable
 from shards.clock import Clock
-from shards.errors import LimitExceededError, OverloadedError, StorageError, StorageFailedError
+from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
@@ -399,6 +399,9 @@ class Engine:
             await self.maintenance.checkpoint()
             await self.maintenance.remove_files()
             await self._note_orderly_stop()
+        except DiskFullError as error:
+            # The journal has everything. The next start takes this for a crash.
+            _log.warning("no last checkpoint: %s", error)
         except OSError as error:
             self._fail(error)
             assert self.committer.failure is not None
