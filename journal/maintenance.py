@@ -23,13 +23,14 @@ from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.node_record import NodeKey, put_number
+from journal.node_time import NodeTime
+from journal.restores import Restores
 from journal.retaining import Retaining
 from journal.retries import MOST_QUEUED_BYTES, Retries
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards import shard_records
-from shards.clock import Clock
 from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
@@ -86,7 +87,8 @@ class Maintenance:
         table: ShardTable,
         views: Views,
         control: Control,
-        clock: Clock,
+        time: NodeTime,
+        restores: Restores,
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
         sealing: SealingConfig,
@@ -101,6 +103,8 @@ class Maintenance:
         self._table = table
         self._views = views
         self._control = control
+        self._time = time
+        self._restores = restores
         self._fail = fail
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
@@ -118,7 +122,7 @@ class Maintenance:
             table=table,
             control=control,
             committer=committer,
-            clock=clock,
+            expiry_us=time.expiry_us,
             drop=self.drop,
         )
         self._to_flush: dict[int, Shard] = {}
@@ -160,7 +164,10 @@ class Maintenance:
     async def wait_for_room(self) -> None:
         """Return when `has_room`, or when the engine has failed and the answer will say so."""
         while not self.has_room() and self._committer.failure is None:
-            self.wake()
+            self._retries.look()
+            if self._views.store.queued_bytes < MOST_QUEUED_BYTES:
+                # The work that is woken makes no room where it is the store that is behind.
+                self.wake()
             await self._progress.park()
 
     def wake_if_needed(self) -> None:
@@ -343,6 +350,17 @@ class Maintenance:
         if asked.error is not None:
             raise asked.error
 
+    async def require_checkpoint(self) -> None:
+        """Make a checkpoint.
+
+        Raises:
+            DiskFullError: None could be made.
+        """
+        made = self.checkpoints
+        await self.checkpoint()
+        if self.checkpoints == made:
+            raise self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+
     async def _carry_out(self) -> None:
         made = self.checkpoints
         await self.checkpoint()
@@ -378,6 +396,8 @@ class Maintenance:
         put_number(mutations, NodeKey.CHECKPOINT, lsn)
         put_number(mutations, NodeKey.LSNS_RESERVED, self._views.lsns_reserved)
         put_number(mutations, NodeKey.JOURNAL_FILE, self._writer.newest_number)
+        put_number(mutations, NodeKey.NEWEST_APPEND_US, self._time.newest_append_us)
+        self._restores.save(mutations)
         self._views.store.write(mutations)
         try:
             await self._off_loop(self._views.store.flush)

@@ -96,7 +96,7 @@ class RocksStore:
         self._write_options = WriteOptions()
         # rocksdict's type stub shows this attribute as a method.
         self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
-        self._write_options.no_slowdown = not wal  # type: ignore[method-assign, assignment]
+        self._write_options.no_slowdown = not wal
         self._queue = WriteQueue()
         self._is_full = False
         self._queue_bytes = queue_bytes
