@@ -237,7 +237,7 @@ def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
     def run(_: object) -> Mapping[str, float]:
         with _served(stage.directory / "loop", shards, progress) as server:
             return {
-                f"loop.{operation.key}": _longest(server, shards, operation)["wall_s"] * 1e3 for operation in OPERATIONS
+                f"loop.{operation.key}": _longest(server, shards, operation)["held_s"] * 1e3 for operation in OPERATIONS
             }
 
     return Measurement(tuple(f"loop.{each.key}" for each in OPERATIONS), run, repeated=False)
@@ -304,10 +304,10 @@ def main() -> None:
     ):
         for operation in chosen:
             told = _longest(server, arguments.shards, operation)
+            ms = {name: f"{told[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "collecting")}
             print(
-                f"loop.{operation.key:16} {told['wall_s'] * 1e3:8.1f} ms (processor {told['cpu_s'] * 1e3:.1f} ms, "
-                f"waited {told['waits']}, "
-                f"preempted {told['preempted']}, collecting {told['collecting_s'] * 1e3:.1f} ms) "
+                f"loop.{operation.key:16} {ms['held']:>10} (took {ms['wall']}, processor {ms['cpu']}, "
+                f"waited {told['waits']}, preempted {told['preempted']}; collecting {ms['collecting']}) "
                 f"in {told['took_s']:.1f} s: {told['task']}"
             )
             sys.stdout.flush()

@@ -124,6 +124,7 @@ class Maintenance:
             committer=committer,
             expiry_us=time.expiry_us,
             drop=self.drop,
+            is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,
         )
         self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
@@ -424,6 +425,7 @@ class Maintenance:
                 for shard in some:
                     if shard.gone:
                         continue
+                    self._table.saved(shard)
                     recorded = self._table.recorded(shard.shard_id)
                     self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
                     if shard_records.safe_offset(shard) < shard.published_offset:

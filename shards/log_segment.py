@@ -13,9 +13,10 @@ from collections.abc import Callable
 import attrs
 from crc32c import crc32c
 
-from shards.batch import HEADER_SIZE, BatchHeader
+from shards.batch import BatchHeader
+from shards.batch_header import SMALLEST_BATCH_BYTES, verify_stamp
 from shards.chunks import ChunkPool, Readable
-from shards.errors import CorruptionError, FormatVersionError
+from shards.errors import BatchError, CorruptionError, FormatVersionError
 from shards.file_system import File, FileSystem
 from shards.model import SegmentKind
 from shards.segment import Segment
@@ -158,11 +159,17 @@ class LogSegment(Segment):
             position = self.start_position
             window, window_at = b"", 0
             while position < self.flushed:
-                if position + HEADER_SIZE > window_at + len(window):
+                if position + SMALLEST_BATCH_BYTES > window_at + len(window):
                     window, window_at = log.pread(_REBUILD_WINDOW_BYTES, position), position
-                    if len(window) < HEADER_SIZE:
+                    if len(window) < SMALLEST_BATCH_BYTES:
                         raise CorruptionError(self.path, position, f"ends here, but {self.flushed} bytes were flushed")
-                header = BatchHeader.unpack(window, position - window_at)
+                at = position - window_at
+                try:
+                    # A damaged header would put entries into the index that lead readers astray.
+                    verify_stamp(window, at)
+                except BatchError as error:
+                    raise CorruptionError(self.path, position, str(error)) from error
+                header = BatchHeader.unpack(window, at)
                 if position >= indexed_end:
                     index.add(header.base_offset, position, header.lsn, newest)
                     indexed_end = position + INTERVAL_BYTES

@@ -58,6 +58,7 @@ class Shard:
     """
 
     __slots__ = (
+        "__weakref__",
         "asked_offset",
         "chunk_number",
         "config",
@@ -127,6 +128,21 @@ class Shard:
         if not self.segments or self.segments[-1].sealed:
             return None
         return self.segments[-1]
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is lost when this object goes and the shard is read from its saved record again.
+
+        That the record is as new as the shard, and that it needs no look from time to time, is for the caller to know.
+        """
+        return not (
+            self.damage
+            or self.listeners
+            or self.pending_groups
+            or self.in_memory_mode
+            or self.trim_decided > self.start_offset
+            or any(segment.kind is SegmentKind.MEMORY or segment.chunks.chunks for segment in self.segments)
+        )
 
     def lies_in_memory(self, offset: int) -> bool:
         """Whether the record of this offset is, or was before it was lost, in memory alone.

@@ -228,7 +228,7 @@ def decode_error(status: int, body: bytes | memoryview) -> StorageError:
     """
     try:
         error = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         return RemoteProtocolError(f"error reply with status {status} has no readable body: {fault}")
     return decode_error_parts(status, error.code, error.message, error.details, retriable=error.retriable)
 
