@@ -73,6 +73,7 @@ def faults(directory: Path, rng: random.Random, seconds: float) -> Result:
 def inject(one: Round, calls: str, how: str, *, passes: bool) -> None:
     """Let one call fail, or every one for a moment."""
     rng = one.rng
+    one.may_end = True
     output = one.directory / "strace.txt"
     output.unlink(missing_ok=True)
     logged = one.server.log.stat().st_size
@@ -134,6 +135,7 @@ def _after_fault(one: Round, fault: str, began_ns: float) -> None:
 def _limit_file_size(one: Round) -> None:
     """Writes beyond a size are cut short, then refused."""
     began_ns = time.monotonic_ns()
+    one.may_end = True
     limit = one.rng.choice((4 << 10, 40_000, 500_000))
     _, hard = resource.prlimit(one.server.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(one.server.pid, resource.RLIMIT_FSIZE, (limit, hard))
