@@ -44,7 +44,7 @@ from journal.views import Views
 from shards.batch_header import BatchHeader
 from shards.chunks import ChunkPool, Readable
 from shards.clock import Clock
-from shards.errors import LimitExceededError, OverloadedError, StorageError, StorageFailedError
+from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
@@ -397,6 +397,12 @@ class Engine:
 
     async def close(self) -> None:
         """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
+        try:
+            await self._close_in_order()
+        finally:
+            self.maintenance.close()
+
+    async def _close_in_order(self) -> None:
         await self.committer.drain()
         if self.committer.failure is not None:
             return
@@ -406,9 +412,17 @@ class Engine:
                 shard.reserved_offset = shard.published_offset
                 self.maintenance.dirty[shard.shard_id] = shard
         self.views.lsns_reserved = self.committer.next_lsn
-        await self.maintenance.checkpoint()
-        await self.maintenance.remove_files()
-        await self._note_orderly_stop()
+        try:
+            await self.maintenance.checkpoint()
+            await self.maintenance.remove_files()
+            await self._note_orderly_stop()
+        except DiskFullError as error:
+            # The journal has everything. The next start takes this for a crash.
+            _log.warning("no last checkpoint: %s", error)
+        except OSError as error:
+            self._fail(error)
+            assert self.committer.failure is not None
+            raise self.committer.failure from error
 
     async def _note_orderly_stop(self) -> None:
         """Tell the next start which spare journal files are whole; it removes the others."""

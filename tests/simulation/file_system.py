@@ -117,6 +117,22 @@ class SimulatedFile:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
 
 
+class SimulatedDirectory:
+    """An open directory of a `SimulatedFileSystem`."""
+
+    reports_errors = True
+
+    def __init__(self, file_system: SimulatedFileSystem, path: str) -> None:
+        self._file_system = file_system
+        self._path = path
+
+    def sync_all(self) -> None:
+        self._file_system.sync_all(self._path)
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
 class SimulatedLock:
     """A held directory of a `SimulatedFileSystem`; the end of the process releases it."""
 
@@ -300,6 +316,12 @@ class SimulatedFileSystem:
         with self._mutex:
             self._disk.node(path)
             self._sync("sync all", self._disk.contents, list(self._disk.entry_changes))
+
+    def open_directory(self, path: str) -> SimulatedDirectory:
+        with self._mutex:
+            self._require_power()
+            self._disk.directory(path)
+            return SimulatedDirectory(self, path)
 
     def free_bytes(self, path: str) -> int:
         with self._mutex:
