@@ -320,7 +320,7 @@ class SimulatedFileSystem:
     def open_directory(self, path: str) -> SimulatedDirectory:
         with self._mutex:
             self._require_power()
-            self._directory(path)
+            self._disk.directory(path)
             return SimulatedDirectory(self, path)
 
     def free_bytes(self, path: str) -> int:
