@@ -94,7 +94,7 @@ class RocksStore:
         self._path = path
         self._wal = wal
         self._write_options = WriteOptions()
-        # rocksdict's type stub shows this attribute as a method.
+        # rocksdict's type stub shows these attributes as methods.
         self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
         self._write_options.no_slowdown = not wal
         self._queue = WriteQueue()

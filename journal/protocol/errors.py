@@ -172,13 +172,25 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
 }
 
 
+_TEXTS: Final = frozenset(("shard", "what", "path", "problem"))
+"""Those of them that are texts; all others are numbers."""
+
+
 def _sequence_gap(message: str, details: dict[str, Any]) -> StorageError:
     expected = details.get("expected_sequence")
     return errors.SequenceGapError(message, expected if isinstance(expected, int) else None)
 
 
 def _out_of(cls: Callable[..., StorageError], names: tuple[str, ...]) -> Callable[[str, dict[str, Any]], StorageError]:
-    return lambda message, details: cls(*[details[name] for name in names])
+    return lambda message, details: cls(*[_detail(details, name) for name in names])
+
+
+def _detail(details: dict[str, Any], name: str) -> int | str:
+    value = details[name]
+    kind = str if name in _TEXTS else int
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is of type {type(value).__name__}, expected {kind.__name__}")
+    return value
 
 
 _REBUILD: Final[dict[type[StorageError], Callable[[str, dict[str, Any]], StorageError]]] = {
@@ -247,6 +259,8 @@ def decode_error_parts(
         return rebuild(message, details)
     except KeyError as missing:
         return RemoteProtocolError(f"error {code} lacks the detail {missing}: {message}")
+    except TypeError as wrong:
+        return RemoteProtocolError(f"error {code} has a detail of the wrong type: {wrong}: {message}")
 
 
 def is_retriable(error: BaseException) -> bool:

@@ -195,9 +195,9 @@ class Server:
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.pulse.run)
+                self._nursery.start_soon(self._monitor_loop)
                 if self.engine.config.storage.on_failure is OnFailure.EXIT:
                     self._nursery.start_soon(self._stop_after_failure)
-                self._nursery.start_soon(self._monitor_loop)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
                 task_status.started(self.addresses)
@@ -210,17 +210,17 @@ class Server:
                     await self._gone.park()
             self._nursery.cancel_scope.cancel()
 
-    async def _stop_after_failure(self) -> None:
-        await self.engine.committer.has_failed.wait()
-        log.error("stopping, as the storage failed", at_most_s=_GOODBYE_AFTER_FAILURE_S, setting="storage.on_failure")
-        self.stopping.set()
-
     async def _monitor_loop(self) -> None:
         trio.lowlevel.add_instrument(self.loop_monitor)
         try:
             await trio.sleep_forever()
         finally:
             trio.lowlevel.remove_instrument(self.loop_monitor)
+
+    async def _stop_after_failure(self) -> None:
+        await self.engine.committer.has_failed.wait()
+        log.error("stopping, as the storage failed", at_most_s=_GOODBYE_AFTER_FAILURE_S, setting="storage.on_failure")
+        self.stopping.set()
 
     def _admit(self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str) -> bool:
         limit = self.engine.config.limits.max_connections

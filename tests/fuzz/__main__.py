@@ -7,9 +7,10 @@ NAME FILE...`` runs inputs again and shows what they lead to. The exit status is
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
-import subprocess
+import select
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Final
 import attrs
 
 from tests.fuzz import findings
+from tests.fuzz.target import Target
 from tests.fuzz.targets import NAMES, load
 
 _WORK: Final = Path(".fuzz")
@@ -81,7 +83,7 @@ def main() -> int:
     parser.add_argument("--target", action="append", choices=NAMES, help="only this one; may be given again")
     options = parser.parse_args()
     try:
-        import atheris  # noqa: F401
+        from tests.fuzz.coverage_run import load_instrumented
     except ImportError:
         print("make fuzz: atheris is not installed; it has wheels for Linux on x86_64 alone", file=sys.stderr)
         return 2
@@ -89,7 +91,8 @@ def main() -> int:
     names = options.target or list(NAMES)
     seconds = max(_LEAST_S, round(options.minutes * 60 / len(names)))
     print(f"seed {seed}, {len(names)} targets, {seconds} s each; corpus and findings in {_WORK}/", flush=True)
-    done = [_run(name, seconds, seed) for name in names]
+    targets = load_instrumented(names)
+    done = [_run(targets[name], seconds, seed) for name in names]
     print("-- all targets --")
     for progress, elapsed_s in done:
         print(progress.tell(elapsed_s))
@@ -101,14 +104,14 @@ def main() -> int:
     return 1 if found else 0
 
 
-def _run(name: str, seconds: int, seed: int) -> tuple[_Progress, float]:
-    progress = _Progress(name)
+def _run(target: Target, seconds: int, seed: int) -> tuple[_Progress, float]:
+    progress = _Progress(target.name)
     began_s = time.monotonic()
     for _ in range(_MOST_RESTARTS):
         left_s = round(seconds - (time.monotonic() - began_s))
         if left_s < 1:
             break
-        if _run_once(progress, left_s, seed, began_s) == 0:
+        if _run_once(progress, target, left_s, seed, began_s) == 0:
             break
         # The process ended with an input: go on behind it, by another way.
         progress.before_executions = progress.executions
@@ -118,25 +121,33 @@ def _run(name: str, seconds: int, seed: int) -> tuple[_Progress, float]:
     return progress, elapsed_s
 
 
-def _run_once(progress: _Progress, seconds: int, seed: int, began_s: float) -> int:
-    command = [sys.executable, "-m", "tests.fuzz.coverage_run", progress.name]
-    command += ["--seconds", str(seconds), "--seed", str(seed), "--work", str(_WORK / progress.name)]
+def _run_once(progress: _Progress, target: Target, seconds: int, seed: int, began_s: float) -> int:
+    from tests.fuzz import coverage_run
+
+    pid, reading = coverage_run.start(target, seconds=seconds, seed=seed, work=_WORK / target.name)
     last: list[str] = []
-    told_s = time.monotonic()
     found_before = len(progress.found)
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
-    ) as child:
-        assert child.stderr is not None
-        for line in child.stderr:
-            last = [*last[-30:], line]
-            progress.take(line)
-            if time.monotonic() - told_s >= _LINE_EVERY_S:
-                told_s = time.monotonic()
-                print(progress.tell(told_s - began_s), flush=True)
-    if child.returncode and len(progress.found) == found_before:
-        raise SystemExit(f"{progress.name}: the fuzzer itself failed:\n{''.join(last)}")
-    return child.returncode
+    tell_at_s = time.monotonic() + _LINE_EVERY_S
+    rest = b""
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(0.0, tell_at_s - time.monotonic()))
+        if ready:
+            received = os.read(reading, 1 << 16)
+            if not received:
+                break
+            *lines, rest = (rest + received).split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace")
+                last = [*last[-30:], text]
+                progress.take(text)
+        if time.monotonic() >= tell_at_s:
+            tell_at_s += _LINE_EVERY_S
+            print(progress.tell(time.monotonic() - began_s), flush=True)
+    os.close(reading)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status and len(progress.found) == found_before:
+        raise SystemExit(f"{target.name}: the fuzzer itself failed with status {status}:\n" + "\n".join(last))
+    return status
 
 
 def _replay(name: str, paths: list[Path]) -> int:

@@ -103,3 +103,25 @@ def test_a_run_by_coverage_reaches_code_that_the_good_inputs_do_not(tmp_path: Pa
     assert "frames: " in done.stdout
     assert " executions " in done.stdout
     assert list((tmp_path / ".fuzz" / "frames" / "corpus").iterdir())
+
+
+def test_a_run_by_coverage_goes_on_behind_findings_and_behind_inputs_that_end_the_process(tmp_path: Path) -> None:
+    pytest.importorskip("atheris", reason="atheris has wheels for Linux on x86_64 alone")
+    program = """
+import os
+from tests.fuzz import __main__ as fuzzing
+from tests.fuzz.target import Target
+
+def run(data):
+    if data[:1] == b"a":
+        os.abort()
+    if data[:1] == b"b":
+        raise KeyError("found")
+
+progress, _ = fuzzing._run(Target("made", run, lambda: [b"xyz"]), 3, 1)
+print(sorted({os.path.basename(path).partition("-")[0] == "crash" for path in progress.found}))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1:] == ["[False, True]"], done.stdout + done.stderr

@@ -15,6 +15,7 @@ _MODULES: Final = {
     "directories": ("directories",),
     "segments": ("log_segments", "sparse_index", "sealing"),
     "parquet": ("parquet",),
+    "dump": ("dump",),
     "views": ("views", "state_forms"),
     "mqtt": ("mqtt",),
     "json_messages": ("json_messages",),

@@ -98,7 +98,7 @@ _DIRECTORY = "/journal"
 _PIECE = struct.Struct("<H")
 
 
-def _files_of(data: bytes) -> dict[str, bytes]:
+def files_of(data: bytes) -> dict[str, bytes]:
     """Journal files of the pieces, each behind its length; the size in their headers is theirs unless it is wrong."""
     contents = {}
     for number, piece in enumerate(_pieces_of(data), 1):
@@ -130,7 +130,7 @@ def run_journal_files(data: bytes) -> None:
     What is given lies in rising lsns within the bounds of its group and is whole, and only the last group is unproven.
     A check finds a damage in every journal that a start refuses.
     """
-    contents = _files_of(data)
+    contents = files_of(data)
     outcomes = [_read(contents, expected) for expected in _EXPECTED]
     assert _read(contents, Expected()) == outcomes[0]
     report = Report(_DIRECTORY)
