@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NoReturn
 
 from rocksdict import (
@@ -204,21 +204,21 @@ class RocksStore:
             self._make_room(db)
             if self._queue.put_behind(_prefixed(mutations)):
                 return
+        batch = WriteBatch(raw_mode=True)
+        for family, key, value in mutations:
+            if value is None:
+                batch.delete(FAMILY_PREFIXES[family] + key)
+            else:
+                batch.put(FAMILY_PREFIXES[family] + key, value)
         try:
-            self._write_now(db, ((FAMILY_PREFIXES[family] + key, value) for family, key, value in mutations))
+            self._write_now(db, batch)
         except Exception as error:
             if not self._may_wait(error):
                 self._raise(error)
             self._queue.put(_prefixed(mutations))
 
-    def _write_now(self, db: Rdict, batch: Iterable[tuple[bytes, bytes | None]]) -> None:
-        written = WriteBatch(raw_mode=True)
-        for key, value in batch:
-            if value is None:
-                written.delete(key)
-            else:
-                written.put(key, value)
-        db.write(written, self._write_options)
+    def _write_now(self, db: Rdict, batch: WriteBatch) -> None:
+        db.write(batch, self._write_options)
 
     def _may_wait(self, error: Exception) -> bool:
         """Whether RocksDB has taken nothing of a batch, and will take it later."""
@@ -251,7 +251,7 @@ class RocksStore:
         """
         if self._is_full:
             try:
-                self._write_now(db, ())
+                self._write_now(db, WriteBatch(raw_mode=True))
             except Exception as error:
                 if not self._may_wait(error):
                     self._raise(error)
@@ -267,7 +267,7 @@ class RocksStore:
         """
         while self._queue.written < batches:
             try:
-                self._queue.write_next(lambda batch: self._write_now(db, batch))
+                self._queue.write_next(lambda batch: self._write_now(db, _write_batch(batch)))
             except Exception as error:
                 if not self._may_wait(error):
                     self._raise(error)
@@ -354,6 +354,16 @@ class RocksStore:
 
 def _prefixed(mutations: Mutations) -> Batch:
     return [(FAMILY_PREFIXES[family] + key, value) for family, key, value in mutations]
+
+
+def _write_batch(batch: Batch) -> WriteBatch:
+    made = WriteBatch(raw_mode=True)
+    for key, value in batch:
+        if value is None:
+            made.delete(key)
+        else:
+            made.put(key, value)
+    return made
 
 
 def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Options:
