@@ -149,6 +149,7 @@ class ShardTable:
             shard.next_offset = shard.reserved_offset
             self.forget_memory(shard)
         shard.asked_offset = shard.reserved_offset
+        shard.recovered_offset = shard.next_offset
         dirty = shard.dirty
         published = shard.published_now()
         shard.publish(published)
