@@ -15,6 +15,7 @@ from crc32c import crc32c
 from journal.commit import AckSink, Committer
 from journal.decisions import LsnsReserved, OffsetsReserved
 from journal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
+from journal.producer_use import ProducerUse
 from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD, Op
 from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, stamp, verify_body
 from shards.batch_header import MAX_CODEC
@@ -85,6 +86,7 @@ class Appender:
         words: Callable[[Shard, memoryview], Words],
         fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
         publishing: Callable[[Shard], None],
+        use: ProducerUse,
     ) -> None:
         self._committer = committer
         self._largest_group_bytes = committer.largest_group_bytes
@@ -104,8 +106,8 @@ class Appender:
         self._published_now: list[Shard] = []
         self._immediate: dict[AckSink, bytearray] = {}
         self._chunk_number = 0
-        self._owners: dict[int, int] = {}
-        self._owned_epochs: dict[int, int] = {}
+        self._use = use
+        self._owners = use.owners
         self.append_time_us = 0
         self.lsns_reserved = lsns_reserved
         self._lsns_asked = lsns_reserved
@@ -446,21 +448,19 @@ class Appender:
                 f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another has "
                 f"opened the producer since; open it again to take it back"
             )
-        if self._owned_epochs.get(producer_id) != epoch:
-            # Whoever used an older epoch, over whatever connection, is fenced by the epoch alone.
-            self._owned_epochs[producer_id] = epoch
-            self._owners[producer_id] = sink.number
-        elif self._owners[producer_id] > sink.number:
-            # Bytes of an older connection that still lay in a buffer: their sequence may belong to another batch now.
-            raise StaleEpochError(
-                f"producer {producer_id} has been used over a newer connection; this one may no longer send for it"
-            )
-        self._owners[producer_id] = sink.number
+        self._use.take(producer_id, epoch, sink.number)
         producers = shard.producers
         if producers is None:
-            producers = shard.producers = self._load_producers(shard)
+            producers = self._load_producers(shard)
         producer = producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
+            if producer is None and header.sequence and shard.has_forgotten_producers:
+                raise SequenceLostError(
+                    f"producer {producer_id} sent sequence {header.sequence} to shard {shard.name!r}, which has "
+                    f"forgotten producers that sent nothing for long: the batch may be stored already. Read the shard, "
+                    f"and append as new, from sequence 0, what it lacks",
+                    0,
+                )
             producer = producers[producer_id] = ProducerState(epoch, header.sequence)
         return producer
 

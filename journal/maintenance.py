@@ -10,7 +10,7 @@ import errno
 import logging
 import math
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import outcome
 import trio
@@ -22,6 +22,7 @@ from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
+from journal.producer_use import ProducerUse
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
@@ -31,6 +32,7 @@ from shards.clock import Clock
 from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
+from shards.producer_records import save_changed
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.store import Family, Mutations
@@ -45,6 +47,7 @@ _SHARE_OF_APPENDS = 2
 """Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
 
 _SAVED_AT_ONCE = 500
+_PRODUCERS_AT_ONCE = 2000
 _UNINDEXED_AT_ONCE = 2000
 
 
@@ -94,6 +97,7 @@ class Maintenance:
         segment_files: SegmentFiles,
         sealing: SealingConfig,
         checkpoint_lsn: int,
+        producer_use: ProducerUse,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -110,6 +114,7 @@ class Maintenance:
         self._progress = trio.lowlevel.ParkingLot()
         self._flusher = Flusher(files, directory, storage, self._progress.unpark_all)
         self._large_tails_at = storage.tail_budget_bytes // 8
+        self._producer_use = producer_use
         self._segment_files = segment_files
         self.retaining = Retaining(
             defaults=defaults,
@@ -361,22 +366,42 @@ class Maintenance:
                 # A record that forgets a segment is the last that knows of its files: they go first, for good.
                 if not await self._settle_files():
                     return False
-                mutations = Mutations()
-                for shard in some:
-                    if shard.gone:
-                        continue
-                    recorded = self._table.recorded(shard.shard_id)
-                    self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
-                    if shard_records.safe_offset(shard) < shard.published_offset:
-                        self.dirty[shard.shard_id] = shard
-                self._views.store.write(mutations)
-                await trio.lowlevel.checkpoint()
+                await self._save(some)
             all_saved = True
         finally:
             if not all_saved:
                 # Cancelled by the stop of the engine, perhaps: its last checkpoint takes them.
                 self.dirty = dirty | self.dirty
         return True
+
+    async def _save(self, shards: Iterable[Shard]) -> None:
+        """Save some shards, all as they are now, and the states of their producers ahead of them."""
+        heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
+        for shard in shards:
+            if not shard.gone:
+                head = Mutations()
+                present = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
+                heads.append((shard, shard_records.safe_offset(shard), head, present))
+        mutations = Mutations()
+        looked_at = 0
+        for shard, safe_offset, head, present in heads:
+            # Meanwhile others work: what they change is saved as it was before, and the shard once more.
+            for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
+                looked_at += 1
+                if looked_at % _PRODUCERS_AT_ONCE == 0:
+                    self._views.store.write(mutations)
+                    mutations.clear()
+                    await trio.lowlevel.checkpoint()
+                    if shard.gone:
+                        break
+            if shard.gone:
+                continue
+            mutations.update(head)
+            self._table.set_recorded(shard.shard_id, present)
+            if safe_offset < shard.published_offset:
+                self.dirty[shard.shard_id] = shard
+        self._views.store.write(mutations)
+        await trio.lowlevel.checkpoint()
 
     def _spares(self) -> int:
         return math.ceil(self._storage.journal_budget_bytes / self._storage.journal_file_bytes)

@@ -35,6 +35,7 @@ from shards.catalogue import CatalogueRecord
 from shards.cursors import Cursors
 from shards.model import Mode, SegmentKind, ShardConfig
 from shards.parquet_segment import ParquetSegment
+from shards.producer_records import load_producers
 from shards.producer_state import ProducerState
 from shards.producers import Producers
 from shards.segment import Segment
@@ -147,11 +148,15 @@ class Views:
     def _replay_producer(
         self, shard: Shard, producer_id: int, epoch: int, sequence: int, base_offset: int, count: int
     ) -> None:
-        if shard.producers is None:
-            shard.producers = shard_records.load_producers(self.store, shard.shard_id)
-        state = shard.producers.get(producer_id)
+        producers = load_producers(self.store, shard) if shard.producers is None else shard.producers
+        state = producers.get(producer_id)
         if state is None or state.epoch != epoch:
-            state = shard.producers[producer_id] = ProducerState(epoch, sequence)
+            state = producers[producer_id] = ProducerState(epoch, sequence)
+        elif state.last_offset >= base_offset:
+            # It was recorded, and the head of its shard was not yet.
+            cut = state.before(base_offset)
+            state = producers[producer_id] = cut
+            state.saved_sequence = -1
         state.accept(sequence, base_offset, count)
 
     def stop(self, shard: Shard, damage: str) -> None:

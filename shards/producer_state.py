@@ -81,11 +81,11 @@ class ProducerState:
                 self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
                 return
             if len(runs) >= REMEMBERED_RUNS:
-                self._forget_runs(len(runs) - REMEMBERED_RUNS + 1, published_offset)
+                self.forget_runs(len(runs) - REMEMBERED_RUNS + 1, published_offset)
         runs.append((offset, sequence, count))
         self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
 
-    def _forget_runs(self, most: int, before_offset: int) -> None:
+    def forget_runs(self, most: int, before_offset: int) -> None:
         """Forget up to so many of the oldest runs that lie before an offset."""
         runs = self.runs
         done = 0
@@ -178,7 +178,7 @@ class ProducerState:
             if len(self.runs) <= REMEMBERED_RUNS:
                 return self
             whole = attrs.evolve(self, runs=list(self.runs))
-            whole._forget_runs(len(whole.runs) - REMEMBERED_RUNS, offset)
+            whole.forget_runs(len(whole.runs) - REMEMBERED_RUNS, offset)
             return whole
         kept = [(first, sequence, min(count, offset - first)) for first, sequence, count in self.runs if first < offset]
         forgotten = self.forgotten if self.forgotten is not None and self.forgotten[0] < offset else None
@@ -194,7 +194,7 @@ class ProducerState:
         jumped = len(kept) < len(self.runs) and self.runs[len(kept)][1] != following
         cut = ProducerState(self.epoch, next_sequence, kept, self.memory_lost or jumped, forgotten)
         if len(kept) > REMEMBERED_RUNS:
-            cut._forget_runs(len(kept) - REMEMBERED_RUNS, offset)
+            cut.forget_runs(len(kept) - REMEMBERED_RUNS, offset)
         return cut
 
     def encode(self) -> bytes:

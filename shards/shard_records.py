@@ -3,8 +3,8 @@
 Written after the files that they describe are synced, so a record never promises more than a file holds.
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
-a segment; value = version (u8: 1, or 2 for a Parquet segment), then the struct below, little-endian. Family
-``producers``: key = b"s", shard id, producer id (u64 each, big-endian), value as in `shards.producer_state`.
+a segment; value = version (u8: 1, or 2 for a Parquet segment), then the struct below, little-endian. The states of its
+producers are in `shards.producer_records`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
 from shards.model import SegmentKind
 from shards.parquet_segment import ParquetSegment
-from shards.producer_state import ProducerState
 from shards.shard import BEING_DELETED, Shard
 from shards.store import Family, Mutations, OrderedStore
 
@@ -35,12 +34,12 @@ _PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
 _VERSION = 1
 _PARQUET_VERSION = 2
 
-PRODUCERS_REMEMBERED = 4096
-"""Most producers that a shard keeps the sequences of, so that what it holds does not grow with all that ever wrote."""
-
 
 def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
     """Record a shard as far as its log files are flushed, which must be synced as well.
+
+    REQUIRES: the states of its producers are in the store as `shards.producer_records` saves them for the present
+    `safe_offset`, or newer, when these records are: what lies below that offset does not come again from the journal.
 
     Args:
         mutations: Takes the records.
@@ -64,27 +63,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
             break
     for base_offset in set(recorded).difference(present):
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
-    for producer_id in _forget_idle(shard):
-        mutations.delete(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id))
-    for producer_id, state in (shard.producers or {}).items():
-        # Batches on their way to the disk may never get there: sent again, they must not be taken for repeated ones.
-        mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.before(safe).encode())
     return tuple(present)
-
-
-def _forget_idle(shard: Shard) -> list[int]:
-    """Take those producers out of a shard that have not appended to it for the longest, beyond the most it remembers.
-
-    A producer that comes back after that many others begins a new run, as one that the shard has never seen.
-    """
-    producers = shard.producers
-    if producers is None or len(producers) <= PRODUCERS_REMEMBERED:
-        return []
-    by_age = sorted(producers, key=lambda producer_id: producers[producer_id].last_offset)
-    gone = by_age[: len(producers) - PRODUCERS_REMEMBERED]
-    for producer_id in gone:
-        del producers[producer_id]
-    return gone
 
 
 def _log_value(segment: LogSegment) -> bytes:
@@ -268,14 +247,6 @@ def newest_lsn(store: OrderedStore, shard_id: int) -> int:
     """The lsn of the newest batch that is recorded of a shard, 0 if there is none."""
     value = store.get(Family.SEGMENTS, _SHARD.pack(shard_id))
     return _HEAD_VALUE.unpack_from(value)[4] if value is not None and len(value) >= _HEAD_VALUE.size else 0
-
-
-def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:
-    """Sequence states of all producers of a shard."""
-    prefix = b"s" + _SHARD.pack(shard_id)
-    return {
-        _PRODUCER.unpack(key)[2]: ProducerState.decode(value) for key, value in store.scan(Family.PRODUCERS, prefix)
-    }
 
 
 def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:

@@ -212,10 +212,8 @@ class ProducerWindow:
             # What follows it is stored if it was stored, and else comes back with a gap that names what is expected.
             return Decision(Action.FAIL, self._drop(entry))
         self._go_back(entry)
-        if isinstance(error, SequenceGapError):
-            return self._after_gap(entry, error)
-        if isinstance(error, SequenceLostError):
-            return self._after_loss(entry, error)
+        if isinstance(error, SequenceGapError | SequenceLostError):
+            return self._out_of_sequence(entry, error)
         if isinstance(error, UnknownHandleError):
             self.is_blocked = True
             return Decision(Action.REOPEN)
@@ -271,10 +269,13 @@ class ProducerWindow:
         self._is_alone = True
         return failed
 
-    def _after_gap(self, entry: Entry, error: SequenceGapError) -> Decision:
+    def _out_of_sequence(self, entry: Entry, error: SequenceGapError | SequenceLostError) -> Decision:
         if self.in_flight:
             # An earlier append is in doubt: once it is settled, this one goes out again, alone.
             return _NONE
+        return self._after_gap(entry, error) if isinstance(error, SequenceGapError) else self._after_loss(entry, error)
+
+    def _after_gap(self, entry: Entry, error: SequenceGapError) -> Decision:
         entry.gap_refusals += 1
         expected = error.expected_sequence
         if expected is None or entry.gap_refusals >= MAX_GAP_REFUSALS:
@@ -287,9 +288,6 @@ class ProducerWindow:
         return _NONE
 
     def _after_loss(self, entry: Entry, error: SequenceLostError) -> Decision:
-        if self.in_flight:
-            # An earlier append is in doubt: once it is settled, this one goes out again, alone.
-            return _NONE
         expected = error.expected_sequence
         if expected is None or (entry.sequence - expected) % MAX_SEQUENCE >= _HALF:
             # Later ones are stored under their sequences, so no other takes this one's place.

@@ -13,6 +13,7 @@ import secrets
 from time import perf_counter
 
 import attrs
+import trio
 
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
@@ -25,6 +26,7 @@ from journal.disk import Disk
 from journal.engine.replaying import RecoveryReport, replay
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
+from journal.producer_use import ProducerUse
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, read_journal
@@ -43,11 +45,11 @@ from shards.errors import LimitExceededError, OverloadedError, StorageError, Sto
 from shards.file_system import FileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
-from shards.producer_state import ProducerState
+from shards.producer_records import load_producers
 from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
-from shards.shard_records import closed_logs, load_producers
+from shards.shard_records import closed_logs
 from shards.store import DirectoryStore, Family
 from shards.word_index import Words, words_of
 
@@ -61,6 +63,7 @@ class Engine:
         appender: Takes received appends.
         control: Takes every other change.
         reader: Reads.
+        producer_use: Which producers are in use.
         news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
@@ -143,6 +146,7 @@ class Engine:
         self.news = ShardNews(
             self.table, self._store, self.committer.committed_lsn, RecentShards(lambda: self.committer.next_lsn)
         )
+        self.producer_use = ProducerUse(trio.current_time)
         self.appender = Appender(
             self.committer,
             lsns_reserved=reserved,
@@ -150,11 +154,12 @@ class Engine:
             producer_epoch=self.views.producers.epoch,
             check_producer=self.views.producers.check_name_begins,
             epochs=self.views.producers.epochs,
-            load_producers=self._load_producers,
+            load_producers=lambda shard: load_producers(self._store, shard),
             open_segment=self._open_segment,
             words=self._words,
             fold_words=lambda words: self.views.fold((), words),
             publishing=self.news.publishing,
+            use=self.producer_use,
         )
         self.control = Control(
             self.committer,
@@ -180,6 +185,7 @@ class Engine:
             segment_files=self.segment_files,
             sealing=self.config.sealing,
             checkpoint_lsn=checkpoint,
+            producer_use=self.producer_use,
         )
         self.atomic = AtomicChanges(
             committer=self.committer,
@@ -240,9 +246,6 @@ class Engine:
             self._dropped.extend(segments)
         else:
             self.maintenance.drop(segments)
-
-    def _load_producers(self, shard: Shard) -> dict[int, ProducerState]:
-        return load_producers(self._store, shard.shard_id)
 
     def _open_segment(self, shard: Shard) -> Segment:
         """The append path needs a segment: the first one, or the one after a full one."""
