@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+import trio
+
 from journal.commit import Committer, Group
 from journal.decisions import (
     CursorCommitted,
@@ -43,6 +45,11 @@ _FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, State
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
+LARGEST_SCAN_BYTES = 8 << 20
+"""A page of a scan ends with about so many bytes unless the caller wants fewer."""
+
+_SCANNED_AT_ONCE = 1000
+_SCANNED_AT_ONCE_BYTES = 4 << 20
 
 
 class Control:
@@ -333,9 +340,37 @@ class Control:
         """A committed value that has not expired."""
         return self._views.state.get(key, self._now_us())
 
-    def scan_state(self, prefix: bytes, after: bytes | None, limit: int) -> list[StateValue]:
-        """Up to ``limit`` committed values whose keys have a prefix, by key, behind ``after``."""
-        return self._views.state.scan(prefix, self._now_us(), after=after, limit=limit)
+    async def scan_state(
+        self, prefix: bytes, after: bytes | None, limit: int, size_bytes: int = LARGEST_SCAN_BYTES
+    ) -> tuple[list[StateValue], bool]:
+        """A page of committed values whose keys have a prefix, by key, behind ``after``.
+
+        Args:
+            prefix: Of the keys.
+            after: Key of the last value of the page before.
+            limit: Most values.
+            size_bytes: With about so many bytes of keys and values the page ends.
+
+        Returns:
+            Values, and whether others may follow.
+        """
+        found: list[StateValue] = []
+        now_us = self._now_us()
+        while True:
+            some, following = self._views.state.scan_some(
+                prefix,
+                now_us,
+                after=after,
+                limit=min(limit - len(found), _SCANNED_AT_ONCE),
+                looked_at=_SCANNED_AT_ONCE,
+                size_bytes=min(size_bytes, _SCANNED_AT_ONCE_BYTES),
+            )
+            found += some
+            size_bytes -= sum(len(value.key) + len(value.value) for value in some)
+            if following is None or len(found) >= limit or (size_bytes <= 0 and found):
+                return found, following is not None
+            after = following
+            await trio.lowlevel.checkpoint()
 
     def expire_state_nowait(self, limit: int) -> int:
         """Decide the removal of values that have expired, in the group that is being collected; gives their number."""

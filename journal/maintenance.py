@@ -27,7 +27,7 @@ from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
-from shards import shard_records
+from shards import leftovers, shard_records
 from shards.clock import Clock
 from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
@@ -49,6 +49,8 @@ _SHARE_OF_APPENDS = 2
 _SAVED_AT_ONCE = 500
 _PRODUCERS_AT_ONCE = 2000
 _UNINDEXED_AT_ONCE = 2000
+_REMOVED_AT_ONCE = 2000
+_STEPS_IN_A_TURN = 50
 
 
 class _Asked:
@@ -203,6 +205,7 @@ class Maintenance:
                     await self._flush_soon()
                 await self.remove_files()
                 await self.clean_indexes()
+                await self.remove_leftovers()
                 await self.prepare_spares()
                 if trio.current_time() >= next_retention:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
@@ -466,6 +469,27 @@ class Maintenance:
                 )
                 self._views.store.write(mutations)
                 await trio.lowlevel.checkpoint()
+
+    async def remove_leftovers(self) -> None:
+        """Remove some of what deleted shards left in the views; the rest comes in the next turns."""
+        waiting = self._views.leftovers
+        for _ in range(_STEPS_IN_A_TURN):
+            if not waiting:
+                return
+            mutations = Mutations()
+            room = _REMOVED_AT_ONCE
+            while waiting and room > 0:
+                shard_id, place = next(iter(waiting.items()))
+                removed, following = leftovers.remove_some(self._views.store, mutations, shard_id, room, place)
+                # A shard costs something even if it left nothing.
+                room -= removed + 20
+                if following is None:
+                    del waiting[shard_id]
+                else:
+                    waiting[shard_id] = following
+            self._views.store.write(mutations)
+            await trio.lowlevel.checkpoint()
+        self.wake()
 
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""

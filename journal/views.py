@@ -30,7 +30,7 @@ from journal.decisions import (
 )
 from journal.entry import Entry, Kind
 from journal.shard_table import ShardTable
-from shards import shard_records
+from shards import leftovers, shard_records
 from shards.catalogue import CatalogueRecord
 from shards.cursors import Cursors
 from shards.model import Mode, SegmentKind, ShardConfig
@@ -61,6 +61,7 @@ class Views:
     Attributes:
         folded_lsn: The store holds the outcome of every decision up to this lsn.
         lsns_reserved: lsns below it are taken for ever.
+        leftovers: Deleted shards of which the store may still hold something, and from where on.
         deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
     """
 
@@ -79,6 +80,7 @@ class Views:
         self.on_deleted: Callable[[Shard], None] | None = None
         self.on_trimmed: Callable[[Shard], None] | None = None
         self.on_start_in_sealed: Callable[[Shard], None] | None = None
+        self.leftovers = dict.fromkeys(leftovers.noted(store), leftovers.BEGINNING)
         self.deleted_again: list[tuple[int, str]] = []
 
     def fold(
@@ -93,7 +95,8 @@ class Views:
             if isinstance(decision, ShardCreated) and (shard := self.table.by_id(shard_id)) is not None:
                 created.append(shard)
         for shard, base_offset, found in words:
-            self.word_index.fold(mutations, shard.shard_id, base_offset, found)
+            if not shard.gone:
+                self.word_index.fold(mutations, shard.shard_id, base_offset, found)
         if lsn > self.folded_lsn:
             self.folded_lsn = lsn
             mutations.put(Family.META, _FOLDED, _LSN.pack(lsn))
@@ -180,8 +183,9 @@ class Views:
                 self.deleted_again.append((shard_id, decision.name))
             return
         self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
-        self.cursors.delete_all(mutations, shard_id)
         shard_records.delete(self.store, mutations, shard_id)
+        leftovers.note(mutations, shard_id)
+        self.leftovers[shard_id] = leftovers.BEGINNING
         self.table.remove(shard_id)
         shard.damage = "it was deleted"
         shard.deleted = shard.gone = True

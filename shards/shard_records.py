@@ -22,7 +22,6 @@ from shards.store import Family, Mutations, OrderedStore
 
 _SHARD = struct.Struct(">Q")
 _SEGMENT = struct.Struct(">QQ")
-_PRODUCER = struct.Struct(">cQQ")
 # version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
 _HEAD_VALUE = struct.Struct("<BQQQQ")
 # version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
@@ -250,10 +249,6 @@ def newest_lsn(store: OrderedStore, shard_id: int) -> int:
 
 
 def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:
-    """Remove all that the store holds of a shard's data."""
+    """Remove the head of a shard and the records of its segments."""
     for key, _ in store.scan(Family.SEGMENTS, _SHARD.pack(shard_id)):
         mutations.delete(Family.SEGMENTS, key)
-    for key, _ in store.scan(Family.PRODUCERS, b"s" + _SHARD.pack(shard_id)):
-        mutations.delete(Family.PRODUCERS, key)
-    for key, _ in store.scan(Family.KEY_INDEX, _SHARD.pack(shard_id)):
-        mutations.delete(Family.KEY_INDEX, key)
