@@ -15,7 +15,8 @@ from journal.decisions import (
     CursorCommitted,
     CursorDeleted,
     Decision,
-    ProducerOpened,
+    ProducerDeleted,
+    ProducerUsed,
     Rolled,
     Sealed,
     ShardConfigured,
@@ -41,7 +42,7 @@ from shards.names import validate_name, validate_shard_name
 from shards.shard import BEING_DELETED, Shard
 
 # What frees space, or needs next to none, is done on a full disk as well.
-_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted)
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted, ProducerDeleted)
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
@@ -422,8 +423,33 @@ class Control:
             self._pending_epochs[name] = identity
             return lambda: self._forget_epoch(name, identity)
 
-        await self._commit(ProducerOpened(name, identity.producer_id, identity.epoch), 0, pending=pending)
+        opened = ProducerUsed(name, identity.producer_id, identity.epoch, self._now_us())
+        await self._commit(opened, 0, pending=pending)
         return identity
+
+    def new_producers(self, name: str, beginning: str) -> tuple[int, int] | None:
+        """How many producers there are under a beginning and in all, or None if there is one of the name already.
+
+        Those whose opening is on its way to the disk are counted as well.
+        """
+        if name in self._pending_epochs or self._views.producers.get(name) is not None:
+            return None
+        producers = self._views.producers
+        pending = [each for each, identity in self._pending_epochs.items() if identity.epoch == 1]
+        alike = sum(1 for each in pending if each.startswith(beginning))
+        return producers.count(beginning) + alike, producers.count("") + len(pending)
+
+    def note_producer_nowait(self, name: str, identity: ProducerIdentity) -> None:
+        """Note that a producer is in use, in the group that is being collected."""
+        if name not in self._pending_epochs:
+            noted = ProducerUsed(name, identity.producer_id, identity.epoch, self._now_us())
+            self._committer.decide(noted, 0)
+
+    def delete_producer_nowait(self, name: str, producer_id: int, deleted: Callable[[], None]) -> None:
+        """Delete a producer that is not in use, in the group that is being collected; call back when that is done."""
+        if name not in self._pending_epochs:
+            self._committer.decide(ProducerDeleted(name, producer_id), 0)
+            self._committer.group.held.append(deleted)
 
     def _forget_epoch(self, name: str, identity: ProducerIdentity) -> None:
         if self._pending_epochs.get(name) is identity:

@@ -57,6 +57,11 @@ class ProducerUse:
         self._used_by.setdefault(number, set()).add(producer_id)
         self._left_at.pop(producer_id, None)
 
+    def opened(self, producer_id: int, epoch: int, number: int) -> None:
+        """A connection has opened a producer, which it is about to use. Others may have opened it again since."""
+        if self._epochs.get(producer_id, 0) < epoch:
+            self.take(producer_id, epoch, number)
+
     def disconnected(self, number: int) -> None:
         """A connection is closed."""
         now = self._clock()

@@ -17,7 +17,9 @@ from journal.decisions import (
     Decision,
     LsnsReserved,
     OffsetsReserved,
+    ProducerDeleted,
     ProducerOpened,
+    ProducerUsed,
     Rolled,
     Sealed,
     ShardConfigured,
@@ -286,7 +288,16 @@ class Views:
 
     def _producer_opened(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerOpened) -> None:
         if lsn > self.folded_lsn:
-            self.producers.fold_open(mutations, decision.name, decision.producer_id, decision.epoch)
+            self.producers.fold_use(mutations, decision.name, decision.producer_id, decision.epoch, 0)
+
+    def _producer_used(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerUsed) -> None:
+        if lsn > self.folded_lsn:
+            used_us = decision.used_us
+            self.producers.fold_use(mutations, decision.name, decision.producer_id, decision.epoch, used_us)
+
+    def _producer_deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerDeleted) -> None:
+        if lsn > self.folded_lsn:
+            self.producers.fold_delete(mutations, decision.name, decision.producer_id)
 
 
 _FOLDS: dict[type[Decision], Callable[..., None]] = {
@@ -303,4 +314,6 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     StatePut: Views._state_put,
     StateDeleted: Views._state_deleted,
     ProducerOpened: Views._producer_opened,
+    ProducerUsed: Views._producer_used,
+    ProducerDeleted: Views._producer_deleted,
 }

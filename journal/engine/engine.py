@@ -26,6 +26,7 @@ from journal.disk import Disk
 from journal.engine.replaying import RecoveryReport, replay
 from journal.journal_file import JournalWriter
 from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
+from journal.producer_expiry import ProducerExpiry
 from journal.producer_use import ProducerUse
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
@@ -168,6 +169,15 @@ class Engine:
             now_us=self.now_us,
             max_shards=self.config.shards.max_shards,
             default_config=self._with_defaults,
+        )
+        self.producer_expiry = ProducerExpiry(
+            views=self.views,
+            table=self.table,
+            control=self.control,
+            committer=self.committer,
+            use=self.producer_use,
+            now_us=self.now_us,
+            fail=self._fail,
         )
         self.maintenance = Maintenance(
             files=self._files,

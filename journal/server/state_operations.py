@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from journal.access.principal import Action, require
+from journal.access.principal import Action, require, require_somewhere
 from journal.atomic_changes import Delete, Put
 from journal.control import LARGEST_STATE_BYTES
 from journal.engine import Engine
@@ -137,5 +137,12 @@ class StateOperations:
 
     async def _open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
-        identity = await self._engine.control.open_producer(connection.producers + request.name)
+        require_somewhere(connection.principal, Action.APPEND)
+        name = connection.producers + request.name
+        if connection.meter is not None:
+            counts = self._engine.control.new_producers(name, connection.producers)
+            if counts is not None:
+                connection.meter.check_new_producer(*counts)
+        identity = await self._engine.control.open_producer(name)
+        self._engine.producer_use.opened(identity.producer_id, identity.epoch, connection.number)
         connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))

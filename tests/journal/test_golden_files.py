@@ -31,6 +31,7 @@ from tests.journal.golden import (
     INDEX,
     LOG_HEADER,
     NODE_WIDE,
+    OF_PRODUCERS,
     SEALED,
     SHARD_ID,
     VALUES,
@@ -47,7 +48,7 @@ def test_the_golden_bytes_are_what_is_written_today(name: str) -> None:
 def test_golden_entries_of_every_kind_are_read() -> None:
     data = memoryview((GOLDEN / "entries.bin").read_bytes())
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
-    assert {entry.kind for entry in entries} == set(Kind) - {Kind.SEAL}
+    assert {entry.kind for entry in entries} == set(Kind) - {Kind.SEAL, Kind.USE_PRODUCER, Kind.DELETE_PRODUCER}
     assert [entry.lsn for entry in entries] == list(range(1, len(DECISIONS) + len(VALUES) + 1))
     assert all(check_payload(entry) == "" for entry in entries)
     decided = entries[: len(DECISIONS)]
@@ -56,6 +57,13 @@ def test_golden_entries_of_every_kind_are_read() -> None:
         0 if isinstance(each, NODE_WIDE) else SHARD_ID for each in DECISIONS
     ]
     assert [record.value for entry in entries[len(DECISIONS) :] for record in decode(entry.payload)] == list(VALUES)
+
+
+def test_the_golden_entries_of_producers_are_read() -> None:
+    data = memoryview((GOLDEN / "producer_entries.bin").read_bytes())
+    entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
+    assert [(entry.kind, entry.lsn) for entry in entries] == [(Kind.USE_PRODUCER, 35), (Kind.DELETE_PRODUCER, 36)]
+    assert tuple(decode_decision(entry.kind, entry.payload) for entry in entries) == OF_PRODUCERS
 
 
 def test_the_golden_seal_is_read() -> None:
