@@ -3,7 +3,7 @@
 ::
 
     LOCK        held by the process that uses the directory
-    FORMAT      JSON: version of the layout, random id of the node
+    FORMAT      JSON: version of the layout, random id of the node, whether the directories below were all made
     SERVER      JSON: where the server that uses the directory listens, and its process id; only while it does
     journal/    journal files
     log/        log segments, in 256 directories
@@ -11,6 +11,9 @@
     sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
     snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
+
+``journal/``, ``log/`` and ``sealed/`` each hold a marker ``.node`` with the id of the node. Any of them may be a file
+system of its own: one that is not mounted shows an empty directory, which has no marker and is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +23,16 @@ import secrets
 
 import attrs
 
-from journal.json_files import read_marker, replace_json, write_marker
-from shards.errors import DataDirectoryError
+from journal.json_files import read_json, read_marker, replace_json
+from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import FileSystem, Lock, make_durable_directory
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+MARKER = ".node"
+MARKED = ("journal", "log", "sealed")
+"""Directories that hold a marker."""
+
+_OTHERS = ("sealing", "snapshots")
 
 _SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
 _SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
@@ -32,11 +40,17 @@ _SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compil
 
 @attrs.define(slots=True)
 class DataDirectory:
-    """An open data directory; `close` lets others have it."""
+    """An open data directory; `close` lets others have it.
+
+    Attributes:
+        was_complete: It was a whole directory of this layout when it was opened: its journal and views were used
+            together before, and so have to be there together.
+    """
 
     path: str
     node_id: str
     lock: Lock
+    was_complete: bool
     _files: FileSystem
 
     @property
@@ -103,9 +117,18 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     lock = files.lock(path)
     try:
         _remove_server_file(files, path)
-        node_id = _read_or_write_format(files, path)
-        for name in ("journal", "log", "sealed", "sealing", "snapshots"):
+        if not files.exists(f"{path}/FORMAT"):
+            _require_empty(files, path)
+            _write_format(files, path, secrets.token_hex(8), complete=False)
+        node_id = read_format(files, path)
+        was_complete = is_complete(files, path)
+        if was_complete:
+            check_markers(files, path, node_id)
+        for name in (*MARKED, *_OTHERS):
             make_durable_directory(files, f"{path}/{name}")
+        if not was_complete:
+            write_markers(files, path, node_id)
+            _write_format(files, path, node_id, complete=True)
         for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
             remove_snapshot(files, f"{path}/snapshots/{name}")
     except BaseException as error:
@@ -113,24 +136,58 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         if isinstance(error, OSError):
             raise DataDirectoryError(f"data directory {path} cannot be used: {error}; check its permissions") from error
         raise
-    return DataDirectory(path, node_id, lock, files)
+    return DataDirectory(path, node_id, lock, was_complete, files)
 
 
-def _read_or_write_format(files: FileSystem, path: str) -> str:
-    name = f"{path}/FORMAT"
-    if not files.exists(name):
-        others = [entry for entry in files.listdir(path) if entry not in ("LOCK", "FORMAT.new", "lost+found")]
-        if "BACKUP" in others:
-            raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
-        if "RESTORING" in others:
-            raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
-        if others:
-            raise DataDirectoryError(
-                f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "
-                f"choose an empty directory"
+def _require_empty(files: FileSystem, path: str) -> None:
+    others = [entry for entry in files.listdir(path) if entry not in ("LOCK", "FORMAT.new", "lost+found")]
+    if "BACKUP" in others:
+        raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
+    if "RESTORING" in others:
+        raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
+    if others:
+        raise DataDirectoryError(
+            f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "
+            f"choose an empty directory"
+        )
+
+
+def is_complete(files: FileSystem, path: str) -> bool:
+    """Whether a data directory has all that belongs to it, markers too; not one of layout 1, or one half made."""
+    content = read_json(files, f"{path}/FORMAT")
+    # A directory of layout 1 has no markers yet.
+    return isinstance(content, dict) and content["version"] >= 2 and bool(content.get("complete"))
+
+
+def write_markers(files: FileSystem, path: str, node_id: str) -> None:
+    """Say in each directory whose absence must be noticed that it belongs to this node; durable when this returns."""
+    for name in MARKED:
+        replace_json(files, f"{path}/{name}/{MARKER}", {"node_id": node_id})
+        files.sync_directory(f"{path}/{name}")
+
+
+def check_markers(files: FileSystem, path: str, node_id: str) -> None:
+    """Refuse a data directory that lacks one of its directories, or has one of another node.
+
+    Raises:
+        CorruptionError: A marker is missing, or names another node.
+    """
+    for name in MARKED:
+        directory = f"{path}/{name}"
+        if not files.exists(f"{directory}/{MARKER}"):
+            raise CorruptionError(
+                directory,
+                0,
+                f"the directory is missing or is not the one that was used before: it has no marker {MARKER}. If it is "
+                f"a file system of its own, mount it; if it is lost, restore a backup",
             )
-        return _write_format(files, path)
-    return read_format(files, path)
+        found = read_json(files, f"{directory}/{MARKER}")
+        if found != {"node_id": node_id}:
+            raise CorruptionError(
+                f"{directory}/{MARKER}",
+                0,
+                f"the directory belongs to another node: expected {node_id}, found {found}. Mount the one of this node",
+            )
 
 
 def read_format(files: FileSystem, path: str) -> str:
@@ -160,8 +217,9 @@ def remove_snapshot(files: FileSystem, path: str) -> None:
     """Remove a snapshot, or what a crash left of one."""
     there = files.listdir(path)
     for name in ("log", "sealed"):
-        for directory in files.listdir(f"{path}/{name}") if name in there else ():
-            _remove_flat(files, f"{path}/{name}/{directory}")
+        for entry in files.listdir(f"{path}/{name}") if name in there else ():
+            if entry != MARKER:
+                _remove_flat(files, f"{path}/{name}/{entry}")
     for name in there:
         if name == "FORMAT":
             files.remove(f"{path}/{name}")
@@ -176,11 +234,10 @@ def _remove_flat(files: FileSystem, directory: str) -> None:
     files.remove_directory(directory)
 
 
-def _write_format(files: FileSystem, path: str) -> str:
-    node_id = secrets.token_hex(8)
-    write_marker(files, f"{path}/FORMAT", version=LAYOUT_VERSION, node_id=node_id)
+def _write_format(files: FileSystem, path: str, node_id: str, *, complete: bool) -> None:
+    content = {"version": LAYOUT_VERSION, "node_id": node_id, "complete": complete}
+    replace_json(files, f"{path}/FORMAT", content)
     files.sync_directory(path)
-    return node_id
 
 
 def _remove_server_file(files: FileSystem, path: str) -> None:

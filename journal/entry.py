@@ -29,7 +29,7 @@ GROUP_HEADER = struct.Struct("<4sIQQQQ")
 GROUP_HEADER_SIZE = GROUP_HEADER.size
 GROUP_MAGIC = b"JGRP"
 """magic, header_crc u32 (over 8..40, seeded with the journal file's salt), size u64 of the entries that follow,
-first lsn u64, next lsn u64, reserved u64."""
+first lsn u64, next lsn u64, continues_in u64 (0 except in a mark: number of the file in which the journal goes on)."""
 
 NODE_GROUP = 0
 """The one group that a node on its own has."""
@@ -83,48 +83,54 @@ def encode_entry(kind: Kind, lsn: int, shard_id: int, payload: bytes) -> bytes:
     return struct.pack("<II", size, crc32c(checked, size)) + checked + payload + bytes(-size % 8)
 
 
-def encode_group_header(salt: int, size_bytes: int, first_lsn: int, next_lsn: int) -> bytes:
+def encode_group_header(salt: int, size_bytes: int, first_lsn: int, next_lsn: int, continues_in: int = 0) -> bytes:
     """Header of a group of entries that take ``size_bytes`` in all."""
-    checked = struct.pack("<QQQQ", size_bytes, first_lsn, next_lsn, 0)
+    checked = struct.pack("<QQQQ", size_bytes, first_lsn, next_lsn, continues_in)
     return struct.pack("<4sI", GROUP_MAGIC, crc32c(checked, salt)) + checked
 
 
 @attrs.frozen(slots=True)
 class GroupHeader:
-    """Head of a commit group: ``size_bytes`` of entries with lsns in ``[first_lsn, next_lsn)`` follow."""
+    """Head of a commit group: ``size_bytes`` of entries with lsns in ``[first_lsn, next_lsn)`` follow.
+
+    A group without entries is a *mark*. It is written after the sync of the group before it, and so proves that this
+    group was durable. One with ``continues_in`` says that the journal goes on in the file of that number.
+    """
 
     size_bytes: int
     first_lsn: int
     next_lsn: int
+    continues_in: int = 0
 
 
 def decode_group_header(data: memoryview, at: int, salt: int) -> GroupHeader | None:
     """The group header at this place, or None when there is none that belongs to this life of the file."""
     if len(data) - at < GROUP_HEADER_SIZE:
         return None
-    magic, checksum, size_bytes, first_lsn, next_lsn, _ = GROUP_HEADER.unpack_from(data, at)
+    magic, checksum, size_bytes, first_lsn, next_lsn, continues_in = GROUP_HEADER.unpack_from(data, at)
     if magic != GROUP_MAGIC or crc32c(data[at + 8 : at + GROUP_HEADER_SIZE], salt) != checksum:
         return None
-    return GroupHeader(size_bytes, first_lsn, next_lsn)
+    return GroupHeader(size_bytes, first_lsn, next_lsn, continues_in)
 
 
 @attrs.frozen(slots=True)
 class BadEntryHeader:
-    """An entry header that fails its checksum: where it is, what it should have been and what was found."""
+    """An entry header that cannot be trusted: where it is, and why."""
 
     position: int
-    expected: int
-    found: int
+    problem: str
 
 
 def decode_entry_size(data: memoryview, at: int, end: int) -> int | BadEntryHeader:
     """Size of the entry that begins here (header and payload, before padding), if its header can be trusted."""
     if end - at < ENTRY_HEADER_SIZE:
-        return BadEntryHeader(at, 0, 0)
+        return BadEntryHeader(at, f"{end - at} bytes are left for an entry header, which has {ENTRY_HEADER_SIZE}")
     size, header_crc = _SIZE_AND_CRC.unpack_from(data, at)
     found = crc32c(data[at + 8 : at + ENTRY_HEADER_SIZE], size)
-    if found != header_crc or size < ENTRY_HEADER_SIZE or at + size > end:
-        return BadEntryHeader(at, header_crc, found)
+    if found != header_crc:
+        return BadEntryHeader(at, f"entry header checksum: expected {header_crc:#010x}, found {found:#010x}")
+    if size < ENTRY_HEADER_SIZE or at + size > end:
+        return BadEntryHeader(at, f"entry of {size} bytes, expected {ENTRY_HEADER_SIZE} to {end - at}")
     return int(size)
 
 
@@ -132,20 +138,10 @@ def decode_entries(data: memoryview, start: int, end: int) -> Iterator[Entry | B
     """Entries that lie between two positions; stops after a header that cannot be trusted."""
     at = start
     while at < end:
-        if end - at < ENTRY_HEADER_SIZE:
-            yield BadEntryHeader(at, 0, 0)
+        size = decode_entry_size(data, at, end)
+        if isinstance(size, BadEntryHeader):
+            yield size
             return
-        size, header_crc, payload_crc, _group, kind, _flags, _epoch, _, lsn, shard_id = ENTRY_HEADER.unpack_from(
-            data, at
-        )
-        if (
-            crc32c(data[at + 8 : at + ENTRY_HEADER_SIZE], size) != header_crc
-            or size < ENTRY_HEADER_SIZE
-            or at + size > end
-        ):
-            bad = decode_entry_size(data, at, end)
-            assert isinstance(bad, BadEntryHeader)  # the same checks, with words
-            yield bad
-            return
+        _, _, payload_crc, _group, kind, _flags, _epoch, _, lsn, shard_id = ENTRY_HEADER.unpack_from(data, at)
         yield Entry(at, kind, lsn, shard_id, data[at + ENTRY_HEADER_SIZE : at + size], payload_crc)
         at += (size + 7) & ~7

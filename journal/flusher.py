@@ -98,6 +98,10 @@ class Flusher:
             if directory not in self._made_directories:
                 self._files.mkdir(directory)
                 self._made_directories.add(directory)
+            if plan.is_first and self._files.exists(path):
+                # Left by a process before this one. Whether its name and its bytes would survive a power loss is not
+                # known: a sync that failed there is not told here again.
+                self._files.remove(path)
             log = self._files.open(path, create=True)
             try:
                 size_bytes = sum(map(len, plan.buffers))

@@ -4,11 +4,16 @@ Writing into space that is allocated already makes an fsync several times cheape
 zeroed when it is made and never changes its size. Every life of a file has a new random salt, which the group headers
 are checksummed with: what an earlier life left behind is never taken for an entry.
 
+A process trusts only what it wrote and synced itself. What it finds at its start may lie in the page cache alone, and
+after a failed sync the kernel may never write it. So it goes on in a new file (`JournalWriter.begin`), and removes the
+files of the processes before it rather than recycling them.
+
 Runs on the disk thread, through the `FileSystem` seam; not on the event loop.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 import struct
@@ -26,12 +31,15 @@ from shards.errors import CorruptionError, FormatVersionError
 from shards.file_system import File, FileSystem
 
 MAGIC = b"JRNL"
-VERSION = 1
+VERSION = 2
 FIRST_GROUP_POSITION = 4096
 """The file header has a block of its own."""
 
 _HEADER = struct.Struct("<4sIHHIQQQQ")
 _ZEROES = bytes(1 << 20)
+_LEAST_ROOM_BYTES = 64 << 10
+"""What a file that is made on a full disk has room for: trims and deletions, which free space."""
+
 _USED = re.compile(r"journal-(\d{16})\.jnl")
 _FREE = re.compile(r"free-(\d{16})\.jnl")
 
@@ -43,7 +51,7 @@ class JournalFileHeader:
     Attributes:
         number: Place in the sequence of journal files, from 1.
         salt: Random; seeds the checksum of this life's group headers (its low 32 bits).
-        first_lsn: No entry in it has a lower lsn.
+        first_lsn: No entry in it has a lower lsn. From this lsn on it takes the place of what earlier files hold.
     """
 
     number: int
@@ -87,13 +95,15 @@ class UsedFile:
 
     Attributes:
         last_lsn: Highest lsn in it so far.
-        keep: It holds damage that somebody may want to look at: it is set aside instead of being recycled.
+        keep: It holds damage that an operator may want to look at: it is set aside instead of being recycled.
+        made_here: This process made it; a file of an earlier one is removed instead of being recycled.
     """
 
     path: str
     header: JournalFileHeader
     last_lsn: int = 0
     keep: bool = False
+    made_here: bool = False
 
 
 @attrs.frozen(slots=True)
@@ -127,7 +137,7 @@ def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str
 
 
 class JournalWriter:
-    """Writes commit groups, each durable when `write_group` returns.
+    """Writes commit groups, each durable when `write_group` returns. `begin` comes first.
 
     An error from the file system is final: the writer's owner must stop acknowledging and open the journal anew,
     because after a failed fsync the kernel may hold pages that it will never write.
@@ -137,51 +147,74 @@ class JournalWriter:
         directory: The journal's directory, which exists.
         file_bytes: Size of each file.
         new_salt: Gives 64 random bits for each life of a file.
+        used: The files that a recovery found, oldest first.
+        spares: Highest number of the zeroed files that an orderly stop left; all others that are found are removed.
 
     Attributes:
         sync_s: How long the fdatasync of each group took.
     """
 
     def __init__(
-        self, files: FileSystem, directory: str, file_bytes: int, new_salt: Callable[[], int], used: list[UsedFile]
+        self,
+        files: FileSystem,
+        directory: str,
+        file_bytes: int,
+        new_salt: Callable[[], int],
+        used: list[UsedFile],
+        spares: int = 0,
     ) -> None:
         self._files = files
         self._directory = directory
         self._file_bytes = file_bytes
         self._new_salt = new_salt
         self._used = used
-        spares = [(int(match[1]), match[0]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
-        numbers = [number for number, _ in spares]
-        self._free = [path for _, name in spares if self._is_whole(path := f"{directory}/{name}")]
+        found = [(int(match[1]), match[0]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
+        self._free = [
+            path for number, name in found if self._is_usable(path := f"{directory}/{name}", is_whole=number <= spares)
+        ]
         # Spares are made in the background while the disk thread may need one: each gets a number of its own.
-        self._free_numbers = itertools.count(max(numbers, default=0) + 1)
+        self._free_numbers = itertools.count(max((number for number, _ in found), default=0) + 1)
         self._next_number = used[-1].header.number + 1 if used else 1
         self._current: File | None = None
         self._position = 0
+        self._next_lsn = 0
+        self._is_marked = False
         self._failure: OSError | None = None
         self._end = 0
         self.sync_s = Histogram(DURATION_BOUNDS_S)
 
-    def _is_whole(self, path: str) -> bool:
-        """Whether a spare has the size that files have now; one that a crash left half made, or an old one, goes."""
+    def _is_usable(self, path: str, *, is_whole: bool) -> bool:
+        """Whether a spare is known to be whole and has the size that files have now; one that is not goes."""
         file = self._files.open(path)
         try:
             size = file.size()
         finally:
             file.close()
-        if size != self._file_bytes:
-            self._files.remove(path)
-        return size == self._file_bytes
+        if is_whole and size == self._file_bytes:
+            return True
+        self._files.remove(path)
+        return False
 
     @property
     def largest_group_bytes(self) -> int:
-        """Entries of one group must fit into a file together with its header."""
-        return self._file_bytes - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
+        """Entries of one group must fit into a file together with its header and the mark at the file's end."""
+        return self._file_bytes - FIRST_GROUP_POSITION - 2 * GROUP_HEADER_SIZE
 
     @property
     def spare_count(self) -> int:
         """Zeroed files that are ready to be used."""
         return len(self._free)
+
+    @property
+    def newest_spare(self) -> int:
+        """The highest number among them, 0 if there are none."""
+        numbers = (_FREE.fullmatch(path.rpartition("/")[2]) for path in self._free)
+        return max((int(match[1]) for match in numbers if match), default=0)
+
+    @property
+    def newest_number(self) -> int:
+        """Number of the file that is written now."""
+        return self._used[-1].header.number
 
     @property
     def used_bytes(self) -> int:
@@ -192,6 +225,11 @@ class JournalWriter:
     def used_count(self) -> int:
         """Files in use."""
         return len(self._used)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether something durable behind the last group proves that it was whole, or there is no group."""
+        return self._is_marked
 
     def written(self) -> list[WrittenFile]:
         """How far each file in use is written, oldest first. What lies before these ends does not change any more.
@@ -209,22 +247,31 @@ class JournalWriter:
             for at, file in enumerate(self._used)
         ]
 
-    def resume(self, position: int, *, torn: bool) -> None:
-        """Go on writing at this position of the newest used file.
+    def begin(self, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None) -> None:
+        """Go on in a new file; call it once, before anything else.
+
+        What a recovery found may lie in the page cache alone, so its last group, which no later one proves to be
+        synced, is written again here. The new file takes the place of what earlier files hold from ``first_lsn`` on:
+        a torn group, or the group that is copied.
+
+        Must not return until the file, its name and the group will survive power loss.
 
         Args:
-            position: End of its last whole group.
-            torn: A group that a crash cut off begins there. Its header is wiped out: if the next group goes to another
-                file, what is left of this one must not be taken for damage inside the journal.
+            first_lsn: lsn of the first entry that is copied, or else of the next entry.
+            entries: The entries of the last group, to be copied.
+            next_lsn: lsn after the last group.
+
+        Raises:
+            OSError: The disk failed. Nothing that the recovery found in the last group may be relied on.
         """
-        newest = self._used[-1]
-        self._current = self._files.open(newest.path)
-        self._position = position
-        if torn:
-            self._current.pwritev([bytes(GROUP_HEADER_SIZE)], position)
-            self._current.fdatasync()
-        # It may have been made under another configuration; what lies behind its own end would not be read back.
-        self._end = newest.header.size_bytes
+        with self._final_failure():
+            self._open_next(first_lsn, entries, first_lsn if next_lsn is None else next_lsn)
+            self._is_marked = not len(entries)
+            # A start that was killed before anything was written left a file that is replaced as a whole.
+            replaced = [file for file in self._used[:-1] if file.header.first_lsn >= first_lsn and not file.keep]
+            for file in replaced:
+                self._files.remove(file.path)
+                self._used.remove(file)
 
     def write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
         """Make the entries durable.
@@ -236,6 +283,21 @@ class JournalWriter:
         """
         with self._final_failure():
             self._write_group(entries, size_bytes, first_lsn, next_lsn)
+
+    def write_mark(self) -> None:
+        """Prove durably that the last group was whole, so that damage to it is never taken for a torn write.
+
+        Raises:
+            OSError: The disk failed, now or before; nothing more may be written.
+        """
+        with self._final_failure():
+            if self._is_marked:
+                return
+            if self._position + GROUP_HEADER_SIZE > self._end:
+                self._next_file(self._next_lsn)
+            else:
+                self._write_mark(continues_in=0)
+            self._is_marked = True
 
     @contextmanager
     def _final_failure(self) -> Iterator[None]:
@@ -249,9 +311,9 @@ class JournalWriter:
             raise
 
     def _write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
-        if self._current is None or self._position + GROUP_HEADER_SIZE + size_bytes > self._end:
+        if self._position + GROUP_HEADER_SIZE + size_bytes > self._end:
             self._next_file(first_lsn)
-        assert self._current is not None  # _next_file opened it
+        assert self._current is not None, "begin opened it"
         used = self._used[-1]
         header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
         self._current.pwritev([header, *entries], self._position)
@@ -259,38 +321,83 @@ class JournalWriter:
         self._current.fdatasync()
         self.sync_s.observe(perf_counter() - began_s)
         self._position += GROUP_HEADER_SIZE + size_bytes
+        self._is_marked = False
+        self._next_lsn = next_lsn
         used.last_lsn = next_lsn - 1
 
+    def _write_mark(self, *, continues_in: int) -> None:
+        assert self._current is not None, "begin opened it"
+        lsn = self._next_lsn
+        salt = self._used[-1].header.salt & 0xFFFFFFFF
+        self._current.pwritev([encode_group_header(salt, 0, lsn, lsn, continues_in)], self._position)
+        self._current.fdatasync()
+        self._position += GROUP_HEADER_SIZE
+
     def _next_file(self, first_lsn: int) -> None:
-        if not self._free:
-            self.add_spare()
-        spare = self._free.pop()
-        header = JournalFileHeader(self._next_number, self._new_salt(), self._file_bytes, first_lsn)
-        file = self._files.open(spare)
+        before, position, used = self._current, self._position, self._used[-1]
+        self._open_next(first_lsn, b"", first_lsn)
+        assert before is not None, "begin opened it"
+        # Durable before the first group of the new file is: without that file the journal is not whole.
+        header = encode_group_header(used.header.salt & 0xFFFFFFFF, 0, first_lsn, first_lsn, self.newest_number)
+        before.pwritev([header], position)
+        before.fdatasync()
+        before.close()
+
+    def _open_next(self, first_lsn: int, entries: Readable, next_lsn: int) -> None:
+        """Make the next file, durably, with its first group if there are entries for one; write to it from now on."""
+        size_bytes = len(entries)
+        # The configuration may have been changed to smaller files than the group was written under.
+        needed_bytes = FIRST_GROUP_POSITION + size_bytes + 2 * GROUP_HEADER_SIZE
+        source, file_bytes = self._zeroed(needed_bytes)
+        header = JournalFileHeader(self._next_number, self._new_salt(), file_bytes, first_lsn)
+        first_group = (
+            [encode_group_header(header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn), entries]
+            if size_bytes
+            else []
+        )
+        path = journal_path(self._directory, header.number)
+        file = self._files.open(source)
         try:
-            file.pwritev([header.encode()], 0)
+            file.pwritev([header.encode(), *first_group], 0)
             file.fdatasync()
+            self._files.rename(source, path)
+            self._files.sync_directory(self._directory)
         except OSError:
             file.close()
             raise
-        path = journal_path(self._directory, header.number)
-        self._files.rename(spare, path)
-        self._files.sync_directory(self._directory)
-        if self._current is not None:
-            self._current.close()
         self._current = file
-        self._position = FIRST_GROUP_POSITION
-        self._end = self._file_bytes
+        self._position = FIRST_GROUP_POSITION + (GROUP_HEADER_SIZE + size_bytes if size_bytes else 0)
+        # There is always room for the mark that says in which file the journal goes on.
+        self._end = file_bytes - GROUP_HEADER_SIZE
         self._next_number += 1
-        self._used.append(UsedFile(path, header, first_lsn - 1))
+        self._next_lsn = next_lsn
+        self._used.append(UsedFile(path, header, next_lsn - 1, made_here=True))
+
+    def _zeroed(self, needed_bytes: int) -> tuple[str, int]:
+        """Take a zeroed file that has room; (path, size)."""
+        if needed_bytes > self._file_bytes:
+            return self._make_zeroed(needed_bytes), needed_bytes
+        if self._free:
+            return self._free.pop(), self._file_bytes
+        try:
+            return self._make_zeroed(self._file_bytes), self._file_bytes
+        except OSError as error:
+            if self._current is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # A start on a full disk: what was acknowledged can still be read, and freed.
+            small_bytes = needed_bytes + _LEAST_ROOM_BYTES
+            return self._make_zeroed(small_bytes), small_bytes
 
     def add_spare(self) -> None:
         """Make one more zeroed file, so that going on to the next one does not wait for it."""
+        self._free.append(self._make_zeroed(self._file_bytes))
+
+    def _make_zeroed(self, size_bytes: int) -> str:
         path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
         file = self._files.open(path, create=True)
         try:
-            for position in range(0, self._file_bytes, len(_ZEROES)):
-                size = min(len(_ZEROES), self._file_bytes - position)
+            for position in range(0, size_bytes, len(_ZEROES)):
+                size = min(len(_ZEROES), size_bytes - position)
                 file.pwritev([memoryview(_ZEROES)[:size]], position)
             file.fsync()
         except OSError:
@@ -300,7 +407,7 @@ class JournalWriter:
         finally:
             file.close()
         self._files.sync_directory(self._directory)
-        self._free.append(path)
+        return path
 
     def release_up_to(self, lsn: int, spare_count: int) -> None:
         """Recycle the files whose entries all have lsns up to this one; keep at most ``spare_count`` spares.
@@ -319,7 +426,11 @@ class JournalWriter:
             file = self._used.pop(0)
             if file.keep:
                 self._files.rename(file.path, f"{self._directory}/damaged-{file.header.number:016}.jnl")
-            elif len(self._free) + len(spares) < spare_count and file.header.size_bytes == self._file_bytes:
+            elif (
+                file.made_here
+                and len(self._free) + len(spares) < spare_count
+                and file.header.size_bytes == self._file_bytes
+            ):
                 path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
                 self._files.rename(file.path, path)
                 spares.append(path)

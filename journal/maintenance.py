@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import struct
 from collections.abc import Awaitable, Callable, Iterable
 
 import outcome
@@ -22,6 +21,7 @@ from journal.disk import Disk
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
+from journal.node_record import NodeKey, put_number
 from journal.producer_use import ProducerUse
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
@@ -35,11 +35,7 @@ from shards.log_segment import LogSegment
 from shards.producer_records import save_changed
 from shards.segment import Segment
 from shards.shard import Shard
-from shards.store import Family, Mutations
-
-CHECKPOINT_KEY = b"checkpoint_lsn"
-LSNS_RESERVED_KEY = b"lsns_reserved"
-LSN = struct.Struct(">Q")
+from shards.store import Mutations
 
 _log = logging.getLogger("journal.maintenance")
 
@@ -138,6 +134,8 @@ class Maintenance:
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
         self.free_bytes = 0
+        self._seen_committed = 0
+        self._seen_committed_at = trio.current_time()
         self.on_flushed: Callable[[], None] = lambda: None
 
     # Back-pressure
@@ -207,6 +205,7 @@ class Maintenance:
                 await self.clean_indexes()
                 await self.remove_leftovers()
                 await self.prepare_spares()
+                await self._mark_when_idle()
                 if trio.current_time() >= next_retention:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
@@ -241,6 +240,14 @@ class Maintenance:
                 return
             if self._writer.spare_count < self._spares_wanted():
                 self.wake()
+
+    async def _mark_when_idle(self) -> None:
+        """Prove the last group durable once nothing was committed for a while, so that damage to it is noticed."""
+        committed, now = self._committer.groups_committed, trio.current_time()
+        if committed != self._seen_committed:
+            self._seen_committed, self._seen_committed_at = committed, now
+        elif not self._writer.is_marked and now - self._seen_committed_at >= self._storage.flush_interval_ms / 1000:
+            await self._on_disk_thread(self._writer.write_mark)
 
     def look_at_disk(self) -> None:
         """Refuse appends before the disk is really full, and take them again when there is room."""
@@ -350,8 +357,9 @@ class Maintenance:
         if not await self._save_records():
             return
         mutations = Mutations()
-        mutations.put(Family.META, CHECKPOINT_KEY, LSN.pack(lsn))
-        mutations.put(Family.META, LSNS_RESERVED_KEY, LSN.pack(self._views.lsns_reserved))
+        put_number(mutations, NodeKey.CHECKPOINT, lsn)
+        put_number(mutations, NodeKey.LSNS_RESERVED, self._views.lsns_reserved)
+        put_number(mutations, NodeKey.JOURNAL_FILE, self._writer.newest_number)
         self._views.store.write(mutations)
         await self._off_loop(self._views.store.flush)
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))

@@ -2,11 +2,17 @@
 
 A commit group is written only after the one before it is durable, so at most the last group can be torn by a crash:
 it was never acknowledged and is cut off. Damage anywhere else is damage to acknowledged data and is never cut.
+
+For the same reason all groups but the last are known to be durable. The last one may lie in the page cache alone (the
+process was killed before its sync) or may never reach the disk (its sync failed): it is marked as unproven, and has to
+be written again before anything relies on it. Each start begins a new file for that, so a file takes the place of what
+the files before it hold from its first lsn on.
 """
 
 from __future__ import annotations
 
 import enum
+import posixpath
 import struct
 from collections.abc import Iterator
 
@@ -23,7 +29,13 @@ from journal.entry import (
     decode_entries,
     decode_group_header,
 )
-from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, UsedFile, list_journal_files
+from journal.journal_file import (
+    FIRST_GROUP_POSITION,
+    JournalFileHeader,
+    UsedFile,
+    journal_path,
+    list_journal_files,
+)
 from shards.batch import HEADER_SIZE, verify
 from shards.batch_header import CHECKED_FROM, MAGIC, PREFIX_SIZE
 from shards.errors import BatchError, CorruptionError, FormatVersionError
@@ -92,11 +104,17 @@ class Damage:
 
 @attrs.frozen(slots=True)
 class RecoveredGroup:
-    """One group, ready to be folded: its whole entries and what is damaged in it."""
+    """One group, ready to be folded: its whole entries and what is damaged in it.
+
+    Attributes:
+        unproven: The bytes of its entries, if nothing proves that they are durable: write them again before folding.
+    """
 
     entries: list[Entry]
     damages: list[Damage]
+    first_lsn: int
     next_lsn: int
+    unproven: memoryview | None = None
 
 
 @attrs.define(slots=True)
@@ -105,17 +123,89 @@ class Recovered:
 
     Attributes:
         used: The journal files, oldest first.
-        resume_position: Where the next group goes in the newest file.
         truncated_bytes: Bytes of a torn last group that were cut off: none of it had been acknowledged.
         next_lsn: lsn after the last group.
         damages: Damaged entries whose shards are stopped.
     """
 
     used: list[UsedFile] = attrs.Factory(list)
-    resume_position: int = FIRST_GROUP_POSITION
     truncated_bytes: int = 0
     next_lsn: int = 1
     damages: list[Damage] = attrs.Factory(list)
+
+
+@attrs.frozen(slots=True)
+class Expected:
+    """What the views prove about the journal, so that a missing part of it is noticed.
+
+    Attributes:
+        checkpoint: The views hold everything up to this lsn, so files before it may be gone, but no others.
+        folded_lsn: The views have seen an entry with this lsn, so the journal reaches at least that far.
+        newest_number: A journal file with this number or a higher one exists; 0 if the views do not say.
+        is_unused: The views have never been used, so nothing was ever written to the journal.
+    """
+
+    checkpoint: int = 0
+    folded_lsn: int = 0
+    newest_number: int = 0
+    is_unused: bool = False
+
+    def check_files(self, directory: str, numbers: list[int]) -> None:
+        """Refuse a directory without the newest file that the views know of.
+
+        Raises:
+            CorruptionError: It is missing.
+        """
+        newest = max(numbers, default=0)
+        if newest > 1:
+            self.check_use(directory)
+        if newest < self.newest_number:
+            raise CorruptionError(
+                journal_path(directory, self.newest_number),
+                0,
+                f"the file is missing, and so is every later one: {_found(numbers)}. The views were written together "
+                f"with it. Is the journal's file system mounted? If it is lost, restore a backup",
+            )
+        if not numbers and self.checkpoint:
+            raise CorruptionError(
+                directory,
+                0,
+                f"there is no journal file, but the views end with lsn {self.checkpoint}. Is the journal's file system "
+                f"mounted? If it is lost, restore a backup",
+            )
+
+    def check_end(self, directory: str, next_lsn: int) -> None:
+        """Refuse a journal that ends before what the views hold.
+
+        Raises:
+            CorruptionError: Its end is missing.
+        """
+        known = max(self.checkpoint, self.folded_lsn)
+        if next_lsn <= known:
+            raise CorruptionError(
+                directory,
+                0,
+                f"the journal ends with lsn {next_lsn - 1}, but the views hold lsn {known}: its newest part is "
+                f"missing. Restore journal and views from one copy",
+            )
+
+    def check_use(self, path: str) -> None:
+        """Refuse a journal that was in use while its views are new: the ones that belong to it are missing.
+
+        Raises:
+            CorruptionError: They are.
+        """
+        if self.is_unused:
+            raise CorruptionError(
+                path,
+                0,
+                "the journal was in use, but the store of the views (state/) is empty. Is its file system mounted? If "
+                "it is lost, restore journal and views from one copy",
+            )
+
+
+def _found(numbers: list[int]) -> str:
+    return f"found files {numbers[0]} to {numbers[-1]}" if numbers else "found none"
 
 
 def check_payload(entry: Entry) -> str:
@@ -144,31 +234,39 @@ def check_payload(entry: Entry) -> str:
     return ""
 
 
-def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint: int = 0) -> Iterator[RecoveredGroup]:
+@attrs.frozen(slots=True)
+class _Source:
+    """A journal file that is about to be read.
+
+    Attributes:
+        replaced_from: The next file takes its place from this lsn on; None for the last file.
+    """
+
+    path: str
+    header: JournalFileHeader
+    replaced_from: int | None
+
+
+def read_journal(
+    files: FileSystem, directory: str, found: Recovered, expected: Expected = Expected()
+) -> Iterator[RecoveredGroup]:
     """All groups in order, as far as they may be folded; fills ``found`` on the way.
 
     Args:
         files: The file system.
         directory: The journal's directory.
         found: Is filled.
-        checkpoint: The views hold everything up to this lsn, so files before it may be gone, but no others.
+        expected: What the views prove.
 
     Raises:
-        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        CorruptionError: Acknowledged data is damaged and it cannot be told whose, or a part of the journal is missing.
         FormatVersionError: A newer program wrote the journal.
     """
-    paths = list_journal_files(files, directory)
-    # One buffer for all files, since fresh memory is dear: what a group gives is folded before the next.
+    checkpoint = expected.checkpoint
+    # One buffer for all files, as allocating memory is slow: what a group gives is folded before the next is read.
     buffer = bytearray()
-    for number_in_list, (_, path) in enumerate(paths):
-        file = files.open(path, write=False)
-        try:
-            header = JournalFileHeader.decode(path, file.pread(FIRST_GROUP_POSITION, 0))
-            if len(buffer) != header.size_bytes:
-                buffer = bytearray(header.size_bytes)
-            data = memoryview(buffer)[: file.readinto(memoryview(buffer), 0)]
-        finally:
-            file.close()
+    for source in _sources(files, directory, expected):
+        path, header = source.path, source.header
         # Files are recycled together, but a crash may have undone that for some and not for others; the views hold
         # everything that files missing in between had.
         if (
@@ -179,36 +277,61 @@ def read_journal(files: FileSystem, directory: str, found: Recovered, checkpoint
             raise CorruptionError(
                 path, 0, f"begins with lsn {header.first_lsn}, but the file before it ends with {found.next_lsn - 1}"
             )
-        if len(data) < header.size_bytes:
-            raise CorruptionError(
-                path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes"
-            )
         if not found.used and header.first_lsn > checkpoint + 1:
             raise CorruptionError(
                 path,
                 0,
                 f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it",
             )
+        file = files.open(path, write=False)
+        try:
+            if len(buffer) != header.size_bytes:
+                buffer = bytearray(header.size_bytes)
+            data = memoryview(buffer)[: file.readinto(memoryview(buffer), 0)]
+        finally:
+            file.close()
+        if len(data) < header.size_bytes:
+            raise CorruptionError(
+                path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes"
+            )
         found.next_lsn = header.first_lsn
         used = UsedFile(path, header, header.first_lsn - 1)
         found.used.append(used)
-        is_last = number_in_list == len(paths) - 1
-        for group in _read_groups(path, data, header, found, checkpoint, is_last=is_last):
+        for group in _read_groups(source, data, found, checkpoint):
+            expected.check_use(path)
             used.last_lsn = group.next_lsn - 1
             used.keep = used.keep or bool(group.damages)
             found.damages.extend(group.damages)
             yield group
+    if found.used:
+        expected.check_end(directory, found.next_lsn)
 
 
-def _read_groups(
-    path: str, data: memoryview, file_header: JournalFileHeader, found: Recovered, checkpoint: int, *, is_last: bool
-) -> Iterator[RecoveredGroup]:
-    salt = file_header.salt & 0xFFFFFFFF
+def _sources(files: FileSystem, directory: str, expected: Expected) -> list[_Source]:
+    paths = list_journal_files(files, directory)
+    expected.check_files(directory, [number for number, _ in paths])
+    headers = []
+    for _, path in paths:
+        file = files.open(path, write=False)
+        try:
+            headers.append(JournalFileHeader.decode(path, file.pread(FIRST_GROUP_POSITION, 0)))
+        finally:
+            file.close()
+    following = [header.first_lsn for header in headers[1:]]
+    return [
+        _Source(path, header, replaced_from)
+        for (_, path), header, replaced_from in zip(paths, headers, [*following, None], strict=False)
+    ]
+
+
+def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint: int) -> Iterator[RecoveredGroup]:
+    path, replaced_from = source.path, source.replaced_from
+    is_last_file = replaced_from is None
+    salt = source.header.salt & 0xFFFFFFFF
     position = FIRST_GROUP_POSITION
     while True:
-        found.resume_position = position
         header = decode_group_header(data, position, salt)
-        later = None if header is not None else _find_group(data, position, salt, found.next_lsn)
+        later = None if header is not None else find_group(data, position, salt, found.next_lsn)
         if header is None and later is None:
             # The end of what was written here; a file that is not the last one may well end before its size.
             return
@@ -218,56 +341,81 @@ def _read_groups(
             raise CorruptionError(path, position, f"group of {end - start} bytes reaches beyond the file's end")
         if header is not None and header.first_lsn != found.next_lsn:
             raise CorruptionError(path, position, f"expected lsn {found.next_lsn}, found {header.first_lsn}")
+        if header is not None and header.continues_in and is_last_file:
+            raise CorruptionError(
+                journal_path(posixpath.dirname(path), header.continues_in),
+                0,
+                f"the file is missing: {path} says at byte {position} that the journal goes on in it. Restore it from "
+                f"a copy",
+            )
+        if replaced_from is not None and header is not None and header.size_bytes and header.first_lsn >= replaced_from:
+            # The next file has a copy of it, or it was torn.
+            return
         if header is not None and header.next_lsn <= checkpoint + 1:
             # The views hold all of it safely: a start does not read it, 'journal check' does.
             found.next_lsn = header.next_lsn
             position = end
-            yield RecoveredGroup([], [], header.next_lsn)
+            yield RecoveredGroup([], [], header.first_lsn, header.next_lsn)
             continue
-        entries: list[Entry] = []
-        damages: list[Damage] = []
-        bad_header: BadEntryHeader | None = None
-        for entry in decode_entries(data, start, end):
-            if isinstance(entry, BadEntryHeader):
-                bad_header = entry
-            elif entry.kind not in _KINDS:
-                # Its header is whole, so this is no damage, and nothing of it may be cut off or skipped.
-                raise FormatVersionError(
-                    f"{path} at byte {entry.position}: entry kind {entry.kind} was written by a newer program; "
-                    f"start that version of the server"
-                )
-            elif problem := check_payload(entry):
-                damages.append(Damage(path, entry.position, entry.shard_id, entry.lsn, problem))
-            else:
-                entries.append(entry)
-        if header is not None and (bad_header is not None or damages):
-            later = _find_group(data, end, salt, header.next_lsn)
+        bounds = (found.next_lsn, header.next_lsn if header is not None else later[1].first_lsn if later else 0)
+        entries, damages, bad_header = _read_entries(path, data, start, end, *bounds)
+        if header is not None:
+            later = find_group(data, end, salt, header.next_lsn)
         clean = bad_header is None and not damages
         verdict = judge(
             group_header_ok=header is not None,
             entry_headers_ok=bad_header is None,
             payloads_ok=not damages,
-            is_tail=is_last and later is None and not clean,
+            is_tail=later is None and not clean and (replaced_from is None or replaced_from <= found.next_lsn),
         )
         if verdict is Verdict.REFUSE:
-            where = bad_header.position if bad_header is not None else position
-            expected, got = (bad_header.expected, bad_header.found) if bad_header is not None else (0, 0)
-            raise CorruptionError(
-                path,
-                where,
-                f"entry header checksum: expected {expected:#010x}, found {got:#010x}, in acknowledged data; whose "
-                f"entry it was cannot be told. Restore the file from a copy; 'journal check' shows what else is hit",
-            )
+            raise _refusal(path, position, bad_header)
         if verdict is Verdict.TRUNCATE:
             found.truncated_bytes = end - position
             return
         _refuse_damage_of_no_shard(damages)
-        next_lsn = (
-            header.next_lsn if header is not None else later[1].first_lsn if later is not None else found.next_lsn
-        )
-        found.next_lsn = next_lsn
-        yield RecoveredGroup(entries, damages, next_lsn)
+        first_lsn, found.next_lsn = found.next_lsn, bounds[1]
+        # Nothing is behind it, so it is whole (a damaged one would have been cut off).
+        is_proven = later is not None or not is_last_file or start == end
+        yield RecoveredGroup(entries, damages, first_lsn, bounds[1], None if is_proven else data[start:end])
         position = end
+
+
+def _read_entries(
+    path: str, data: memoryview, start: int, end: int, least_lsn: int, next_lsn: int
+) -> tuple[list[Entry], list[Damage], BadEntryHeader | None]:
+    """The whole entries of a group, the damaged ones, and the header that cannot be trusted, if there is one."""
+    entries: list[Entry] = []
+    damages: list[Damage] = []
+    for entry in decode_entries(data, start, end):
+        if isinstance(entry, BadEntryHeader):
+            return entries, damages, entry
+        if not least_lsn <= entry.lsn < next_lsn:
+            # A whole entry, but of an earlier life of the file: the sector that took its place was never written.
+            problem = f"entry with lsn {entry.lsn}, expected {least_lsn} to {next_lsn - 1}"
+            return entries, damages, BadEntryHeader(entry.position, problem)
+        least_lsn = entry.lsn + 1
+        if entry.kind not in _KINDS:
+            # Its header is whole, so this is no damage, and nothing of it may be cut off or skipped.
+            raise FormatVersionError(
+                f"{path} at byte {entry.position}: entry kind {entry.kind} was written by a newer program; "
+                f"start that version of the server"
+            )
+        if problem := check_payload(entry):
+            damages.append(Damage(path, entry.position, entry.shard_id, entry.lsn, problem))
+        else:
+            entries.append(entry)
+    return entries, damages, None
+
+
+def _refusal(path: str, position: int, bad_header: BadEntryHeader | None) -> CorruptionError:
+    problem = "the header of its commit group is damaged" if bad_header is None else bad_header.problem
+    return CorruptionError(
+        path,
+        position if bad_header is None else bad_header.position,
+        f"{problem}, in acknowledged data; whose entry it was cannot be told. Restore the file from a copy; "
+        f"'journal check' shows what else is hit",
+    )
 
 
 def _refuse_damage_of_no_shard(damages: list[Damage]) -> None:
@@ -277,7 +425,7 @@ def _refuse_damage_of_no_shard(damages: list[Damage]) -> None:
             raise CorruptionError(damage.path, damage.position, problem)
 
 
-def _find_group(data: memoryview, start: int, salt: int, least_lsn: int) -> tuple[int, GroupHeader] | None:
+def find_group(data: memoryview, start: int, salt: int, least_lsn: int) -> tuple[int, GroupHeader] | None:
     """The first group header of this life of the file at or after a position, by its magic."""
     raw = data.obj
     assert isinstance(raw, bytes | bytearray)  # it was read from a file

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from journal.data_directory import DataDirectory, remove_snapshot, segment_directories
+from journal.data_directory import MARKED, MARKER, DataDirectory, remove_snapshot, segment_directories
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.maintenance import Maintenance
 from journal.segment_files import SegmentFiles
@@ -148,6 +148,8 @@ class Snapshots:
             self._copy_journal_file(file, f"{path}/journal/{posixpath.basename(file.path)}")
         for name in ("log", "sealed"):
             files.mkdir(f"{path}/{name}")
+        for name in MARKED:
+            files.link(f"{source}/{name}/{MARKER}", f"{path}/{name}/{MARKER}")
         for name in segment_directories(files, source):
             self._link_all(f"{source}/{name}", f"{path}/{name}")
         # Without its note, a Parquet file that was placed but not decided upon would count as left over.

@@ -31,6 +31,7 @@ from journal.decisions import (
     decode_decision,
 )
 from journal.entry import Entry, Kind
+from journal.node_record import NodeKey, put_number, read_number
 from journal.shard_table import ShardTable
 from shards import leftovers, shard_records
 from shards.catalogue import CatalogueRecord
@@ -43,11 +44,9 @@ from shards.producers import Producers
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.state_store import StateStore
-from shards.store import Family, Mutations, OrderedStore
+from shards.store import Mutations, OrderedStore
 from shards.word_index import WordIndex, Words, words_of
 
-_LSN = struct.Struct(">Q")
-_FOLDED = b"folded_lsn"
 # Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest time.
 _REPLAYED = struct.Struct("<8xQQQ12xI4xIQI12xQ")
 
@@ -75,8 +74,7 @@ class Views:
         self.state = StateStore(store)
         self.producers = Producers(store)
         self.word_index = WordIndex(store)
-        recorded = store.get(Family.META, _FOLDED)
-        self.folded_lsn: int = _LSN.unpack(recorded)[0] if recorded else 0
+        self.folded_lsn = read_number(store, NodeKey.FOLDED)
         self.lsns_reserved = 0
         self.on_created: Callable[[Shard], None] | None = None
         self.on_deleted: Callable[[Shard], None] | None = None
@@ -101,7 +99,7 @@ class Views:
                 self.word_index.fold(mutations, shard.shard_id, base_offset, found)
         if lsn > self.folded_lsn:
             self.folded_lsn = lsn
-            mutations.put(Family.META, _FOLDED, _LSN.pack(lsn))
+            put_number(mutations, NodeKey.FOLDED, lsn)
         if len(mutations):
             self.store.write(mutations)
         if self.on_created is not None:
@@ -217,20 +215,27 @@ class Views:
         self._reconfigured(mutations, shard, attrs.evolve(shard.config, mode=decision.mode))
 
     def _replay_roll(self, shard: Shard, decision: Rolled) -> None:
-        newest = shard.segments[-1].base_offset if shard.segments else -1
-        if newest >= decision.base_offset and decision.mode is Mode.FILE:
+        newest = shard.segments[-1] if shard.segments else None
+        to_file = decision.mode is Mode.FILE
+        if newest is not None and newest.base_offset > decision.base_offset:
+            # The views are newer than this entry: the segments behind it are theirs, and so is what closed them.
+            shard.in_memory_mode = not to_file
+            return
+        if newest is not None and newest.base_offset == decision.base_offset and to_file:
+            # The views have the segment that this opened. Only a later entry may close it, and comes again as well.
+            newest.sealed = newest.kind is not SegmentKind.LOG
             shard.in_memory_mode = False
             return
         if decision.base_offset > shard.next_offset:
             # What lay between was in memory.
             self.table.forget_memory(shard)
             shard.next_offset = decision.base_offset
-        if decision.mode is Mode.FILE:
+        if to_file:
             self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
         else:
             # The memory segment itself is gone; the next batch opens a new one.
-            if shard.segments:
-                shard.segments[-1].sealed = True
+            if newest is not None:
+                newest.sealed = True
             shard.in_memory_mode = True
         shard.dirty = True
 

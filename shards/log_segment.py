@@ -214,6 +214,11 @@ class FlushPlan:
     buffers: list[Readable]
     index_bytes: bytes
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it writes the file from its beginning, so that nothing that the file may hold is needed."""
+        return self.position == 0
+
     def write(self, files: FileSystem, log: File) -> None:
         """Write the bytes; not durable before the file is synced.
 

@@ -15,7 +15,7 @@ from journal.backup.manifest import VERSION, FileEntry, Header, order_of
 from journal.backup.tree import paths_of
 from journal.data_directory import read_format
 from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, list_journal_files
-from journal.recovery import Recovered, read_journal
+from journal.recovery import Expected, Recovered, read_journal
 from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import FileSystem
 
@@ -63,7 +63,7 @@ def newest_lsn(files: FileSystem, journal: str) -> int:
     finally:
         file.close()
     found = Recovered()
-    for _ in read_journal(files, journal, found, header.first_lsn - 1):
+    for _ in read_journal(files, journal, found, Expected(header.first_lsn - 1)):
         pass
     return found.next_lsn - 1
 

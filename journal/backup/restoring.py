@@ -14,6 +14,7 @@ import attrs
 from journal.backup.directory import BackupDirectory, Manifest, chunks_of, digest_of, opened_for_reading
 from journal.backup.manifest import FileEntry
 from journal.backup.tree import DIRECTORIES
+from journal.data_directory import write_markers
 from journal.json_files import read_json, replace_json
 from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import FileSystem, make_durable_directory
@@ -107,6 +108,7 @@ class _Restoring:
                 self._bring(entry, f"{target}/{entry.path}")
         if last is None:
             raise CorruptionError(self._manifest.path, 0, "the backup has no file FORMAT")
+        write_markers(files, target, self._manifest.header.node_id)
         self._bring(last, f"{target}/FORMAT.new")
         files.sync_all(target)
         files.rename(f"{target}/FORMAT.new", f"{target}/FORMAT")

@@ -15,7 +15,7 @@ from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
 from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews, ViewPass
-from journal.data_directory import read_format
+from journal.data_directory import MARKER, check_markers, is_complete, read_format
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.file_system import FileSystem, OsFileSystem
 from shards.segment_paths import FAN_OUT
@@ -67,6 +67,7 @@ def check_directory(
         raise DataDirectoryError(f"{path} is not a data directory: it has neither a FORMAT file nor a journal")
     lock = files.lock(path)
     try:
+        _check_markers(files, path, report)
         _check(files, path, report, progress, open_store)
     finally:
         lock.release()
@@ -95,9 +96,18 @@ def _check(
             what = f"the {name} segments were not checked: the views that describe them cannot be read"
             report.note(f"{path}/{name}", 0, what)
         return
+    try:
+        expected = views.node.expected(was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path))
+        expected.check_files(f"{path}/journal", journal.numbers)
+        if journal.next_lsn is not None:
+            expected.check_end(f"{path}/journal", journal.next_lsn)
+    except CorruptionError as error:
+        report.damage(error.path, error.position, error.problem)
     first = journal.first_lsn
-    if first is not None and first > views.checkpoint_lsn + 1:
-        problem = f"begins with lsn {first}, but the views end with {views.checkpoint_lsn}: a file is missing before it"
+    if first is not None and first > views.node.checkpoint + 1:
+        problem = (
+            f"begins with lsn {first}, but the views end with {views.node.checkpoint}: a file is missing before it"
+        )
         report.damage(f"{path}/journal", 0, problem)
     for segment in views.segments.values():
         try:
@@ -121,6 +131,14 @@ def _check_format(files: FileSystem, path: str, report: Report) -> None:
         return
     try:
         read_format(files, path)
+    except CorruptionError as error:
+        report.damage(error.path, error.position, error.problem)
+
+
+def _check_markers(files: FileSystem, path: str, report: Report) -> None:
+    try:
+        if files.exists(f"{path}/FORMAT") and is_complete(files, path):
+            check_markers(files, path, read_format(files, path))
     except CorruptionError as error:
         report.damage(error.path, error.position, error.problem)
 
@@ -154,5 +172,5 @@ def _log_files(files: FileSystem, log: str, report: Report) -> Iterator[str]:
         if _FAN.fullmatch(name):
             for file in files.listdir(f"{log}/{name}"):
                 yield f"{log}/{name}/{file}"
-        else:
+        elif name != MARKER:
             yield f"{log}/{name}"

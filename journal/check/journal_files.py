@@ -5,12 +5,14 @@ Which damage is a torn last write and which is not is decided by the table that 
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 import attrs
 
 from journal.check.report import Progress, Report
 from journal.check.window import Window
+from journal.data_directory import MARKER
 from journal.decisions import Decision, Sealed, ShardCreated, ShardDeleted, Trimmed, decode_decision
 from journal.entry import (
     ENTRY_HEADER_SIZE,
@@ -24,7 +26,7 @@ from journal.entry import (
     decode_entry_size,
     decode_group_header,
 )
-from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, list_journal_files
+from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path, list_journal_files
 from journal.recovery import Verdict, check_payload, judge
 from shards.errors import CorruptionError, FormatVersionError
 from shards.file_system import FileSystem
@@ -40,6 +42,8 @@ class CheckedJournal:
 
     Attributes:
         first_lsn: First lsn of the oldest file; None if it is not known.
+        next_lsn: lsn after the last group; None if damage hides it.
+        numbers: Numbers of the files.
         deleted: Shards that it deletes.
         trimmed: First offset that it leaves of each shard that it trims.
         created: Names of the shards that it creates.
@@ -47,6 +51,8 @@ class CheckedJournal:
     """
 
     first_lsn: int | None = None
+    next_lsn: int | None = None
+    numbers: list[int] = attrs.Factory(list)
     deleted: set[int] = attrs.Factory(set)
     trimmed: dict[int, int] = attrs.Factory(dict)
     created: dict[int, str] = attrs.Factory(dict)
@@ -81,14 +87,19 @@ def check_journal(files: FileSystem, directory: str, report: Report, progress: P
         path = f"{directory}/{name}"
         if _SET_ASIDE.fullmatch(name):
             report.note(path, 0, "a recovery set this damaged journal file aside; remove it when nobody needs it")
-        elif path not in names and not _SPARE.fullmatch(name):
+        elif path not in names and name != MARKER and not _SPARE.fullmatch(name):
             report.note(path, 0, "no file of a journal has such a name")
+    checked.numbers = [number for number, _ in used]
+    headers = [_header_of(files, path) for _, path in used]
+    following = [None if header is None else header.first_lsn for header in headers[1:]]
     expected: int | None = None
     for place, (number, path) in enumerate(used):
+        is_last = place == len(used) - 1
         file = files.open(path, write=False)
         try:
             window = Window(file, report.counts, progress)
-            pass_ = _FilePass(path, window, report, checked, expected, is_last=place == len(used) - 1)
+            replaced_from = None if is_last else following[place]
+            pass_ = _FilePass(path, window, report, checked, expected, is_last=is_last, replaced_from=replaced_from)
             pass_.check(number)
         except OSError as error:
             report.damage(path, 0, f"the file cannot be read: {error}")
@@ -99,7 +110,19 @@ def check_journal(files: FileSystem, directory: str, report: Report, progress: P
         if place == 0 and pass_.header is not None:
             checked.first_lsn = pass_.header.first_lsn
         expected = pass_.expected_lsn
+    checked.next_lsn = expected
     return checked
+
+
+def _header_of(files: FileSystem, path: str) -> JournalFileHeader | None:
+    """A file's header, None if it is damaged: the pass over the file reports that."""
+    file = files.open(path, write=False)
+    try:
+        return JournalFileHeader.decode(path, file.pread(FIRST_GROUP_POSITION, 0))
+    except (CorruptionError, FormatVersionError, OSError):
+        return None
+    finally:
+        file.close()
 
 
 @attrs.define
@@ -113,6 +136,10 @@ class _Group:
 
 class _FilePass:
     """One walk over one journal file.
+
+    Args:
+        is_last: There is no later file.
+        replaced_from: The next file takes this one's place from that lsn on; None if there is none, or it is damaged.
 
     Attributes:
         header: Its header, None if that is damaged.
@@ -128,8 +155,10 @@ class _FilePass:
         expected_lsn: int | None,
         *,
         is_last: bool,
+        replaced_from: int | None,
     ) -> None:
         self._path = path
+        self._replaced_from = replaced_from
         self._window = window
         self._report = report
         self._checked = checked
@@ -178,6 +207,21 @@ class _FilePass:
                 self._damage(
                     position, f"a commit group begins with lsn {header.first_lsn}, expected {self.expected_lsn}"
                 )
+            if header is not None and header.continues_in and self._is_last:
+                missing = journal_path(posixpath.dirname(self._path), header.continues_in)
+                self._report.damage(
+                    missing,
+                    0,
+                    f"the file is missing: {self._path} says at byte {position} that the journal goes on in it",
+                )
+            if (
+                header is not None
+                and header.size_bytes
+                and self._replaced_from is not None
+                and header.first_lsn >= self._replaced_from
+            ):
+                # The next file has a copy of it, or it was torn.
+                return
             group = self._read_group(start, end, header)
             clean = group.bad_header is None and not group.damages
             if header is not None and not clean:
@@ -208,8 +252,7 @@ class _FilePass:
             bad = group.bad_header
             self._damage(
                 bad.position,
-                f"entry header checksum: expected {bad.expected:#010x}, found {bad.found:#010x}; "
-                f"the rest of its commit group cannot be read",
+                f"{bad.problem}; the rest of its commit group cannot be read",
             )
 
     def _read_group(self, start: int, end: int, header: GroupHeader | None) -> _Group:
@@ -226,13 +269,16 @@ class _FilePass:
             stored = self._window.view(position, size)
             for entry in decode_entries(stored, 0, size):
                 assert isinstance(entry, Entry)  # its header was whole a moment ago
+                if entry.lsn <= previous or (header is not None and entry.lsn >= header.next_lsn):
+                    reach = f"{previous + 1} to {header.next_lsn - 1}" if header is not None else f"over {previous}"
+                    group.bad_header = BadEntryHeader(position, f"entry with lsn {entry.lsn}, expected {reach}")
+                    break
                 problem = self._problem_of(entry)
                 if problem:
                     group.damages.append((position, problem))
-                if entry.lsn <= previous or (header is not None and entry.lsn >= header.next_lsn):
-                    reach = f"{previous + 1} to {header.next_lsn - 1}" if header is not None else f"over {previous}"
-                    group.damages.append((position, f"entry with lsn {entry.lsn}, expected {reach}"))
                 previous = entry.lsn
+            if group.bad_header is not None:
+                break
             group.entries += 1
             position += (size + 7) & ~7
         self._report.counts.entries += group.entries

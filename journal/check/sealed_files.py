@@ -15,6 +15,7 @@ import attrs
 from journal.check.journal_files import CheckedJournal
 from journal.check.report import Progress, Report
 from journal.check.views import CheckedViews
+from journal.data_directory import MARKER
 from journal.decisions import Sealed
 from shards.errors import InvalidNameError
 from shards.file_system import FileSystem
@@ -73,7 +74,7 @@ class SealedPass:
         for directory in self._listed(self._root):
             if _is_shard_directory(posixpath.basename(directory)):
                 self._check_directory(directory)
-            else:
+            elif posixpath.basename(directory) != MARKER:
                 self._report.note(directory, 0, "no directory of Parquet segments has such a name")
         for segment in self._firsts():
             self._check_marked(segment)

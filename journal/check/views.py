@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from journal.check.report import Report
+from journal.node_record import NodeRecord, read_node_record
 from shards import shard_records
 from shards.catalogue import CatalogueRecord, decode_record
 from shards.chunks import ChunkPool
@@ -33,13 +34,14 @@ class CheckedViews:
     """What other parts of the check need of the views.
 
     Attributes:
+        node: What they hold about the node as a whole.
         segments: The log segments by the paths of their files.
         sealed: The Parquet segments.
         shards: The catalogue.
         starts: First offsets of the shards that have Parquet segments.
     """
 
-    checkpoint_lsn: int = 0
+    node: NodeRecord = attrs.Factory(NodeRecord)
     segments: dict[str, LogSegment] = attrs.Factory(dict)
     sealed: list[ParquetSegment] = attrs.Factory(list)
     shards: dict[int, CatalogueRecord] = attrs.Factory(dict)
@@ -85,8 +87,8 @@ class ViewPass:
         for key, value in self._store.scan(Family.META):
             if len(value) != _ID.size:
                 self._damage(f"{key.decode('ascii', 'replace')} has {len(value)} bytes, expected {_ID.size}")
-            elif key == b"checkpoint_lsn":
-                self.found.checkpoint_lsn = _ID.unpack(value)[0]
+                return
+        self.found.node = read_node_record(self._store)
 
     def _check_catalogue(self) -> None:
         names: dict[str, int] = {}

@@ -108,8 +108,7 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
             raise CorruptionError(path, start, f"the group here takes {group.size_bytes} bytes, the file ends before")
         for entry in decode_entries(content, start, position):
             if isinstance(entry, BadEntryHeader):
-                problem = f"entry header checksum: expected {entry.expected:#010x}, found {entry.found:#010x}"
-                raise CorruptionError(path, entry.position, problem)
+                raise CorruptionError(path, entry.position, entry.problem)
             _check_payload(path, entry)
             _print_entry(entry, wanted)
     if not wanted.as_json:

@@ -25,12 +25,13 @@ from journal.data_directory import DataDirectory
 from journal.disk import Disk
 from journal.engine.replaying import RecoveryReport, replay
 from journal.journal_file import JournalWriter
-from journal.maintenance import CHECKPOINT_KEY, LSN, LSNS_RESERVED_KEY, Maintenance
+from journal.maintenance import Maintenance
+from journal.node_record import NodeKey, NodeRecord, put_number, read_node_record
 from journal.producer_expiry import ProducerExpiry
 from journal.producer_use import ProducerUse
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
-from journal.recovery import Recovered, read_journal
+from journal.recovery import Recovered, RecoveredGroup, read_journal
 from journal.sealer import Sealer
 from journal.sealing import Sealing
 from journal.segment_files import SegmentFiles
@@ -40,7 +41,7 @@ from journal.snapshots import Snapshots
 from journal.subscriptions import Subscriptions
 from journal.views import Views
 from shards.batch_header import BatchHeader
-from shards.chunks import ChunkPool
+from shards.chunks import ChunkPool, Readable
 from shards.clock import Clock
 from shards.errors import LimitExceededError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem
@@ -51,7 +52,7 @@ from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.shard_records import closed_logs
-from shards.store import DirectoryStore, Family
+from shards.store import DirectoryStore, Mutations
 from shards.word_index import Words, words_of
 
 _log = logging.getLogger("journal.engine")
@@ -109,32 +110,73 @@ class Engine:
         self._dropped: list[Segment] = []
 
     async def recover(self) -> None:
-        """Fold the journal and put the parts together on top of what it gave."""
-        checkpoint = self._recorded(CHECKPOINT_KEY)
+        """Fold the journal and put the parts together on top of what it gave.
+
+        When this returns, all that the engine will answer for is durable, whatever the process before it left unsynced.
+
+        Raises:
+            CorruptionError: Acknowledged data is damaged or missing.
+            StorageFailedError: What was recovered cannot be made durable again.
+        """
+        record = read_node_record(self._store)
+        expected = record.expected(was_complete=self._directory.was_complete)
         found = Recovered()
-        groups = read_journal(self._files, self._directory.journal, found, checkpoint)
-        entries = await replay(groups, self.table, self.views, checkpoint)
+
+        writer: JournalWriter | None = None
+
+        async def prove(group: RecoveredGroup) -> None:
+            nonlocal writer
+            assert group.unproven is not None, "replay asks for others only"
+            writer = await self._begin_journal(found, record, group.first_lsn, group.unproven, group.next_lsn)
+
+        groups = read_journal(self._files, self._directory.journal, found, expected)
+        entries = await replay(groups, self.table, self.views, record.checkpoint, prove)
+        # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
+        journal_next = found.next_lsn if found.used else record.checkpoint + 1
+        self.writer = writer or await self._begin_journal(found, record, journal_next)
         self.table.recovering = False
         for shard in self.table.open_shards():
             self.table.settle(shard)
         self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
-        self._assemble(found, checkpoint)
+        self._assemble(journal_next, record)
 
-    def _recorded(self, key: bytes) -> int:
-        stored = self._store.get(Family.META, key)
-        return int(LSN.unpack(stored)[0]) if stored is not None else 0
-
-    def _assemble(self, found: Recovered, checkpoint: int) -> None:
+    async def _begin_journal(
+        self, found: Recovered, record: NodeRecord, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None
+    ) -> JournalWriter:
+        """Go on in a new journal file, and have the views know of it before anything is acknowledged in it."""
+        stopped_orderly = bool(found.used) and found.used[-1].header.number == record.stopped_in
         storage = self.config.storage
-        # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
-        journal_next = found.next_lsn if found.used else checkpoint + 1
-        reserved = max(self.views.lsns_reserved, self._recorded(LSNS_RESERVED_KEY))
-        self.views.lsns_reserved = reserved
-        self.writer = JournalWriter(
-            self._files, self._directory.journal, storage.journal_file_bytes, _new_salt, found.used
+        writer = JournalWriter(
+            self._files,
+            self._directory.journal,
+            storage.journal_file_bytes,
+            _new_salt,
+            found.used,
+            record.spares if stopped_orderly else 0,
         )
-        if found.used:
-            self.writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
+
+        def begin() -> None:
+            writer.begin(first_lsn, entries, next_lsn)
+            mutations = Mutations()
+            put_number(mutations, NodeKey.JOURNAL_FILE, writer.newest_number)
+            self._store.write(mutations)
+            self._store.flush()
+            writer.release_up_to(record.checkpoint, 0)
+
+        try:
+            await trio.to_thread.run_sync(begin)
+        except OSError as error:
+            raise StorageFailedError(
+                f"the journal in {self._directory.journal} cannot go on in a new file ({error}); nothing was lost. "
+                f"Free space or mend the disk, then start again"
+            ) from error
+        return writer
+
+    def _assemble(self, journal_next: int, record: NodeRecord) -> None:
+        storage = self.config.storage
+        checkpoint = record.checkpoint
+        reserved = max(self.views.lsns_reserved, record.lsns_reserved)
+        self.views.lsns_reserved = reserved
         self.committer = Committer(
             self.writer,
             self._disk,
@@ -361,6 +403,15 @@ class Engine:
         self.views.lsns_reserved = self.committer.next_lsn
         await self.maintenance.checkpoint()
         await self.maintenance.remove_files()
+        await self._note_orderly_stop()
+
+    async def _note_orderly_stop(self) -> None:
+        """Tell the next start which spare journal files are whole; it removes the others."""
+        mutations = Mutations()
+        put_number(mutations, NodeKey.STOPPED_IN, self.writer.newest_number)
+        put_number(mutations, NodeKey.SPARES, self.writer.newest_spare)
+        self._store.write(mutations)
+        await trio.to_thread.run_sync(self._store.flush)
 
     async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
         """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files.

@@ -6,7 +6,7 @@ How damage is told from a torn tail, and what it means, is in `journal.recovery`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import trio
@@ -33,14 +33,30 @@ class RecoveryReport:
     damages: tuple[str, ...]
 
 
-async def replay(groups: Iterable[RecoveredGroup], table: ShardTable, views: Views, checkpoint: int) -> int:
+async def replay(
+    groups: Iterable[RecoveredGroup],
+    table: ShardTable,
+    views: Views,
+    checkpoint: int,
+    prove: Callable[[RecoveredGroup], Awaitable[None]],
+) -> int:
     """Fold what lies after the checkpoint, and stop the shards that are damaged there.
+
+    Args:
+        groups: What recovery reads.
+        table: The shards.
+        views: What is folded into.
+        checkpoint: The views hold everything up to this lsn.
+        prove: Makes a group durable of which this is not known. It is called before the group is folded, since the
+            store of the views may write what it was given to the disk at any time.
 
     Returns:
         How many entries were read, those up to the checkpoint too.
     """
     entries = 0
     for group in groups:
+        if group.unproven is not None:
+            await prove(group)
         for damage in group.damages:
             shard = table.by_id(damage.shard_id)
             if shard is not None and damage.lsn > checkpoint:

@@ -7,6 +7,7 @@ import posixpath
 
 import trio
 
+from journal.data_directory import MARKER
 from journal.engine import Engine
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
@@ -50,6 +51,8 @@ async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
 def _files_below(files: FileSystem, directory: str) -> list[str]:
     found = []
     for name in files.listdir(directory):
+        if name == MARKER:
+            continue
         path = f"{directory}/{name}"
         inner = [f"{path}/{file}" for file in files.listdir(path)]
         require(bool(inner) or "/log" in directory, "an empty directory of a shard", path)

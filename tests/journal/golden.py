@@ -97,13 +97,15 @@ def producer_entries() -> bytes:
 
 
 def journal_file() -> bytes:
-    """A journal file with two groups: the first skips lsns that memory-mode batches took."""
+    """A journal file with two groups and a mark behind each: the first skips lsns of memory-mode batches."""
     files = SimulatedFileSystem()
     files.mkdir("/journal")
     writer = JournalWriter(files, "/journal", FILE_BYTES, lambda: SALT, [])
+    writer.begin(1)
     whole = entries()
     for some, first_lsn, next_lsn in ((whole[:-1], 1, 14), (whole[-1:], 14, 30)):
         writer.write_group(some, sum(map(len, some)), first_lsn, next_lsn)
+        writer.write_mark()
     file = files.open("/journal/journal-0000000000000001.jnl")
     return file.pread(file.size(), 0)
 
@@ -125,7 +127,7 @@ def index_file() -> bytes:
 
 
 FILES = {
-    "journal_file.jnl": journal_file,
+    "../v2/journal_file.jnl": journal_file,
     "entries.bin": lambda: b"".join(entries()),
     "seal_entry.bin": seal_entry,
     "producer_entries.bin": producer_entries,

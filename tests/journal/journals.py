@@ -9,7 +9,7 @@ import attrs
 from journal.decisions import CursorCommitted, encode_decision
 from journal.entry import CHECKED_PART, NODE_EPOCH, NODE_GROUP, Kind, encode_entry
 from journal.journal_file import JournalWriter, UsedFile
-from journal.recovery import Recovered, RecoveredGroup, read_journal
+from journal.recovery import Expected, Recovered, RecoveredGroup, read_journal
 from shards.batch import BatchHeader, encode_values
 from shards.checksum import crc32c
 from shards.file_system import make_durable_directory
@@ -73,7 +73,9 @@ def new_journal(*, file_bytes: int = FILE_BYTES, salt: int = SALT) -> Written:
     files = SimulatedFileSystem()
     make_durable_directory(files, DIRECTORY)
     used: list[UsedFile] = []
-    return Written(files, JournalWriter(files, DIRECTORY, file_bytes, lambda: salt, used), used)
+    writer = JournalWriter(files, DIRECTORY, file_bytes, lambda: salt, used)
+    writer.begin(1)
+    return Written(files, writer, used)
 
 
 def three_groups() -> Written:
@@ -90,7 +92,21 @@ def three_groups() -> Written:
 
 def read_back(files: SimulatedFileSystem, checkpoint: int = 0) -> tuple[Recovered, list[RecoveredGroup]]:
     found = Recovered()
-    return found, list(read_journal(files, DIRECTORY, found, checkpoint))
+    return found, list(read_journal(files, DIRECTORY, found, Expected(checkpoint)))
+
+
+def go_on(journal: Written, *, file_bytes: int = FILE_BYTES, salt: int = 9) -> Written:
+    """What a start does: read the journal back, and go on in a new file with a copy of what is not proven durable."""
+    found, groups = read_back(journal.files)
+    writer = JournalWriter(journal.files, DIRECTORY, file_bytes, lambda: salt, found.used)
+    unproven = next((group for group in groups if group.unproven is not None), None)
+    if unproven is None or unproven.unproven is None:
+        writer.begin(found.next_lsn)
+        position = 4096
+    else:
+        writer.begin(unproven.first_lsn, unproven.unproven, unproven.next_lsn)
+        position = 4096 + 40 + len(unproven.unproven)
+    return Written(journal.files, writer, found.used, found.next_lsn, position)
 
 
 def lsns(groups: list[RecoveredGroup]) -> list[list[int]]:

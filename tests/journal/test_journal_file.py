@@ -19,16 +19,22 @@ from journal.journal_file import (
 )
 from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError
-from tests.journal.journals import DIRECTORY, FILE_BYTES, Written, cursor_entry, lsns, new_journal, read_back
+from tests.journal.journals import DIRECTORY, FILE_BYTES, Written, cursor_entry, go_on, lsns, new_journal, read_back
 from tests.simulation.file_system import SimulatedFileSystem
 
 u64 = st.integers(0, 2**64 - 1)
+LARGE = 1 << 20
 HEADER = JournalFileHeader(3, 2**64 - 1, FILE_BYTES, 77)
 
 
 def write_single_groups(journal: Written, count: int) -> None:
     for _ in range(count):
         journal.write([cursor_entry(journal.next_lsn, 1, "n" * 200)])
+
+
+def records(journal: Written, files: SimulatedFileSystem | None = None) -> list[list[int]]:
+    """The lsns of the groups that are read back, without marks, and each copied group once."""
+    return [each for each in lsns(read_back(files or journal.files)[1]) if each]
 
 
 def names(files: SimulatedFileSystem) -> list[str]:
@@ -52,9 +58,9 @@ def test_every_flipped_bit_of_a_header_is_found() -> None:
 
 def test_a_file_of_a_newer_program_is_refused() -> None:
     stored = bytearray(HEADER.encode())
-    stored[8] = 2
+    stored[8] = 3
     stored[4:8] = crc32c(bytes(stored[8:48])).to_bytes(4, "little")
-    with pytest.raises(FormatVersionError, match="journal format 2"):
+    with pytest.raises(FormatVersionError, match="journal format 3"):
         JournalFileHeader.decode("f", bytes(stored))
 
 
@@ -76,7 +82,7 @@ def test_groups_go_on_in_the_next_file_and_the_file_keeps_its_size() -> None:
     assert [number for number, _ in list_journal_files(journal.files, DIRECTORY)] == [1, 2, 3]
     assert {journal.files.open(file.path).size() for file in journal.used} == {FILE_BYTES}
     found, groups = read_back(journal.files)
-    assert lsns(groups) == [[lsn] for lsn in range(1, 121)]
+    assert [each for each in lsns(groups) if each] == [[lsn] for lsn in range(1, 121)]
     assert [file.header.first_lsn for file in found.used] == [1, *(file.last_lsn + 1 for file in found.used[:-1])]
     assert [file.last_lsn for file in found.used] == [file.last_lsn for file in journal.used]
 
@@ -84,7 +90,7 @@ def test_groups_go_on_in_the_next_file_and_the_file_keeps_its_size() -> None:
 def test_the_largest_group_fits_and_fills_its_file_to_the_last_byte() -> None:
     journal = new_journal()
     size = journal.writer.largest_group_bytes
-    assert size == FILE_BYTES - FIRST_GROUP_POSITION - GROUP_HEADER_SIZE
+    assert size == FILE_BYTES - FIRST_GROUP_POSITION - 2 * GROUP_HEADER_SIZE
     rest = len(cursor_entry(1, 1, "")) + 8
     name = "n" * ((size - rest) // 8 * 8)
     while len(cursor_entry(1, 1, name)) > size:
@@ -94,7 +100,7 @@ def test_the_largest_group_fits_and_fills_its_file_to_the_last_byte() -> None:
     journal.write([entry])
     journal.write([cursor_entry(2, 1)])
     assert len(journal.used) == 2
-    assert lsns(read_back(journal.files)[1]) == [[1], [2]]
+    assert records(journal) == [[1], [2]]
 
 
 def test_files_before_a_checkpoint_are_recycled_and_spares_beyond_the_wanted_ones_removed() -> None:
@@ -139,45 +145,132 @@ def test_a_file_that_holds_damage_is_set_aside_and_not_recycled() -> None:
     assert not [name for name in names(journal.files) if name.startswith("free-")]
 
 
-def test_a_writer_goes_on_where_recovery_says() -> None:
+def test_a_start_goes_on_in_a_new_file_with_a_copy_of_the_last_group() -> None:
+    """A process that is killed before the sync leaves its last group in the page cache alone."""
     journal = new_journal()
     write_single_groups(journal, 5)
-    found, _ = read_back(journal.files)
-    writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, found.used)
-    writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
-    again = Written(journal.files, writer, found.used, found.next_lsn, found.resume_position)
+    again = go_on(journal)
     write_single_groups(again, 60)
-    assert lsns(read_back(journal.files)[1]) == [[lsn] for lsn in range(1, 66)]
-    assert len(found.used) == 2
+    after_power_loss = journal.files.crash(lambda fates: 0)
+    assert records(again, after_power_loss) == [[lsn] for lsn in range(1, 66)]
+    assert [file.header.first_lsn for file in again.used][:2] == [1, 5]
+
+
+def test_a_group_that_was_never_synced_is_durable_after_the_next_start() -> None:
+    """Defect: the start trusted the page cache: a record acknowledged as a duplicate was lost with the power."""
+    journal = new_journal()
+    write_single_groups(journal, 2)
+    sync = len(journal.files.operations) + 2
+    journal.files.fail_at(sync, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_single_groups(journal, 1)
+    # Its pages count as clean: a read shows them, another sync of this file would not write them.
+    again = go_on(journal)
+    assert again.next_lsn == 4
+    write_single_groups(again, 1)
+    after_power_loss = journal.files.crash(lambda fates: 0)
+    assert records(again, after_power_loss) == [[1], [2], [3], [4]]
+
+
+def test_a_file_whose_name_was_never_synced_takes_no_group_of_the_next_process() -> None:
+    """Defect: after a kill between rename and directory sync, synced groups were lost with the name of their file."""
+    rehearsal = new_journal()
+    write_single_groups(rehearsal, 80)
+    renames = [at for at, name in enumerate(rehearsal.files.operations, 1) if name.startswith("rename")]
+    journal = new_journal()
+    # The second file's rename is the last thing that the disk is told of.
+    journal.files.fail_at(renames[1] + 1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_single_groups(journal, 80)
+    assert len(list_journal_files(journal.files, DIRECTORY)) == 2
+    last = journal.next_lsn
+    again = go_on(journal)
+    write_single_groups(again, 3)
+    after_power_loss = journal.files.crash(lambda fates: 0)
+    assert records(again, after_power_loss) == [[lsn] for lsn in range(1, last + 3)]
+
+
+def test_starts_that_write_nothing_leave_no_more_than_two_files() -> None:
+    journal = new_journal()
+    write_single_groups(journal, 5)
+    for _ in range(10):
+        journal = go_on(journal)
+    assert len(list_journal_files(journal.files, DIRECTORY)) == 2
+    assert records(journal) == [[1], [2], [3], [4], [5]]
 
 
 @pytest.mark.parametrize("file_bytes", [FILE_BYTES // 2, FILE_BYTES * 2])
-def test_a_file_made_under_another_configuration_is_not_written_beyond_its_end(file_bytes: int) -> None:
+def test_a_configuration_with_other_sizes_holds_for_new_files(file_bytes: int) -> None:
     journal = new_journal()
-    journal.writer.add_spare()
     write_single_groups(journal, 5)
-    journal.writer.add_spare()
-    found, _ = read_back(journal.files)
-    writer = JournalWriter(journal.files, DIRECTORY, file_bytes, lambda: 9, found.used)
-    writer.resume(found.resume_position, torn=found.truncated_bytes > 0)
-    again = Written(journal.files, writer, found.used, found.next_lsn, found.resume_position)
+    again = go_on(journal, file_bytes=file_bytes)
     write_single_groups(again, 150)
-    assert lsns(read_back(journal.files)[1]) == [[lsn] for lsn in range(1, 156)]
-    sizes = [journal.files.open(file.path).size() for file in found.used]
+    assert records(again) == [[lsn] for lsn in range(1, 156)]
+    sizes = [journal.files.open(file.path).size() for file in again.used]
     assert sizes == [FILE_BYTES] + [file_bytes] * (len(sizes) - 1)
-    assert [file.header.size_bytes for file in found.used] == sizes
+    assert [file.header.size_bytes for file in again.used] == sizes
 
 
-def test_a_spare_that_was_half_made_in_a_crash_is_not_used() -> None:
+def test_a_group_larger_than_the_files_are_now_is_copied_into_a_file_of_its_size() -> None:
+    journal = new_journal()
+    journal.write([cursor_entry(1, 1, "n" * 10_000)])
+    again = go_on(journal, file_bytes=8192)
+    write_single_groups(again, 2)
+    assert records(again) == [[1], [2], [3]]
+
+
+def test_a_start_on_a_full_disk_makes_do_with_a_small_file() -> None:
+    files = SimulatedFileSystem(capacity_bytes=3 * LARGE)
+    files.mkdir(DIRECTORY)
+    writer = JournalWriter(files, DIRECTORY, LARGE, lambda: 1, [])
+    writer.begin(1)
+    journal = Written(files, writer, writer._used)
+    write_single_groups(journal, 3)
+    files.open(f"{DIRECTORY}/ballast", create=True).pwritev([bytes(2 * LARGE - 700_000)], 0)
+    again = go_on(journal, file_bytes=LARGE)
+    assert again.used[-1].header.size_bytes < 100_000
+    write_single_groups(again, 3)
+    assert records(again) == [[lsn] for lsn in range(1, 7)]
+
+
+def test_spares_of_a_process_that_was_killed_are_removed_as_nothing_proves_them_synced() -> None:
     journal = new_journal()
     half = journal.files.open(f"{DIRECTORY}/free-0000000000000007.jnl", create=True)
-    half.pwritev([bytes(100)], 0)
-    writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, [])
+    half.pwritev([bytes(FILE_BYTES)], 0)
+    writer = JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, [], 6)
     assert not writer.spare_count
-    assert names(journal.files) == []
+    assert not [name for name in names(journal.files) if name.startswith("free")]
     writer.add_spare()
     assert writer.spare_count
     assert journal.files.open(_spare(journal.files)).size() == FILE_BYTES
+    assert JournalWriter(journal.files, DIRECTORY, FILE_BYTES, lambda: 9, [], writer.newest_spare).spare_count == 1
+    assert not JournalWriter(journal.files, DIRECTORY, 2 * FILE_BYTES, lambda: 9, [], writer.newest_spare).spare_count
+
+
+def test_a_mark_proves_the_last_group_and_is_written_once() -> None:
+    journal = new_journal()
+    assert journal.writer.is_marked
+    write_single_groups(journal, 2)
+    assert not journal.writer.is_marked
+    assert read_back(journal.files)[1][-1].unproven is not None
+    for _ in range(2):
+        journal.writer.write_mark()
+        assert journal.writer.is_marked
+        groups = read_back(journal.files)[1]
+        assert lsns(groups) == [[1], [2], []]
+        assert all(group.unproven is None for group in groups)
+    journal.position += GROUP_HEADER_SIZE
+    write_single_groups(journal, 1)
+    assert records(journal) == [[1], [2], [3]]
+
+
+def test_a_mark_that_finds_no_room_is_the_one_that_leads_to_the_next_file() -> None:
+    journal = new_journal()
+    while len(journal.used) < 2:
+        journal.writer.write_mark()
+        write_single_groups(journal, 1)
+    journal.writer.write_mark()
+    assert records(journal) == [[lsn] for lsn in range(1, journal.next_lsn)]
 
 
 def test_an_error_of_the_disk_is_the_callers_and_nothing_counts_as_written() -> None:

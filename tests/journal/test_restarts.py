@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shards.errors import StorageFailedError
 from shards.model import Mode, ShardConfig
 from tests.journal.engines import (
     DATA,
@@ -98,3 +105,96 @@ async def test_nothing_is_lost_when_the_journal_files_get_larger_or_smaller() ->
         files = files.crash(everything_lost)
     async with open_simulated(files) as engine:
         assert await values_of(engine, "kept") == expected
+
+
+async def test_a_roll_that_comes_again_over_newer_views_closes_no_newer_segment() -> None:
+    """Defect: the views were saved, the checkpoint was not; a replayed roll to memory closed the segment after it.
+
+    A later SEAL then matched no segment, and what the Parquet file held could not be read.
+    """
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+        await append(engine, "s", b"file")
+        await engine.control.set_mode("s", Mode.MEMORY)
+        await append(engine, "s", b"memory")
+        await engine.control.set_mode("s", Mode.FILE)
+        await append(engine, "s", b"file again")
+        maintenance = engine.maintenance
+        await maintenance.flush()
+        await maintenance._flusher.sync()
+        assert await maintenance._save_records()
+        engine._store.flush()
+        await append(engine, "s", b"later")
+        before = [(segment.base_offset, segment.next_offset) for segment in engine.table.by_name("s").segments]
+        await engine.seal("s")
+        stop_without_checkpoint(engine)
+    async with open_simulated(files) as engine:
+        shard = engine.table.by_name("s")
+        segments = [(segment.base_offset, segment.next_offset) for segment in shard.segments]
+        assert segments[0] == (0, 1)
+        assert (2, 4) in segments
+        assert (1, 2) in before
+        assert await values_of(engine, "s") == [b"file", b"file again", b"later"]
+
+
+async def test_a_log_file_of_a_process_whose_directory_sync_failed_is_made_anew() -> None:
+    """Its name may be in the cache alone: synced data would go with it when the power does."""
+    rehearsal = SimulatedFileSystem()
+    await _append_and_flush(rehearsal)
+    sync = max(at for at, name in enumerate(rehearsal.operations, 1) if name == f"sync directory {DATA}/log/01")
+    files = SimulatedFileSystem()
+    files.fail_at(sync, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        await _append_and_flush(files)
+    async with open_simulated(files) as engine:
+        await append(engine, "s", b"two")
+        await engine.maintenance.checkpoint()
+        stop_without_checkpoint(engine)
+    async with open_simulated(files.crash(everything_lost)) as engine:
+        assert await values_of(engine, "s") == [b"one", b"two"]
+
+
+async def _append_and_flush(files: SimulatedFileSystem) -> None:
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+        await append(engine, "s", b"one")
+        try:
+            await engine.maintenance.checkpoint()
+        finally:
+            stop_without_checkpoint(engine)
+
+
+async def test_a_mark_follows_the_last_append_within_seconds(autojump_clock: MockClock) -> None:
+    """Something durable behind the last group proves that it was whole."""
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+        await append(engine, "s", b"value")
+        assert not engine.writer.is_marked
+        with trio.fail_after(5):
+            while not engine.writer.is_marked:
+                await trio.sleep(0.1)
+        written = len(files.operations)
+        await trio.sleep(60)
+        assert len(files.operations) == written, "a quiet engine writes once and no more"
+        stop_without_checkpoint(engine)
+    async with open_simulated(files) as engine:
+        assert await values_of(engine, "s") == [b"value"]
+
+
+async def test_a_batch_in_a_group_that_was_never_synced_is_not_durable_by_being_sent_again() -> None:
+    """Defect: killed between write and sync; after the restart a resend was acknowledged with no sync before it."""
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+        await append(engine, "s", b"one")
+        files.fail_at(len(files.operations) + 2, errno.EIO)
+        with pytest.raises(StorageFailedError):
+            await append(engine, "s", b"two")
+    for _ in range(2):
+        async with open_simulated(files) as engine:
+            assert await values_of(engine, "s") == [b"one", b"two"]
+            stop_without_checkpoint(engine)
+    async with open_simulated(files.crash(everything_lost)) as engine:
+        assert await values_of(engine, "s") == [b"one", b"two"]

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from journal.config import SealingConfig, ServerConfig, StorageConfig
+from journal.data_directory import MARKER
 from journal.engine import Engine, open_engine
 from journal.sealer import WorkerSealer
 from journal.sealing_worker import answer
@@ -120,7 +121,7 @@ async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
         shard = engine.table.by_name("s")
         assert {segment.kind for segment in shard.segments} == {SegmentKind.LOG}
         assert await values_of(engine, "s") == [*(b"value %d" % number for number in range(10)), b"and on"]
-    assert os.listdir(tmp_path / "data" / "sealed") == []
+    assert os.listdir(tmp_path / "data" / "sealed") == [MARKER]
 
 
 async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next_try(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.data_directory import MARKER
 from journal.decisions import Sealed
 from journal.disk import InlineDisk
 from journal.engine import Engine, open_engine
@@ -248,7 +249,7 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
             gate.open.set()
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
         await check_files(engine, files, DATA)
-        assert files.listdir(f"{DATA}/sealed") == []
+        assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
 async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> None:
@@ -264,7 +265,7 @@ async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> N
         assert await values_of(engine, "s") == values[2:]
         await engine.control.trim("s", 6)
         await engine.maintenance.remove_files()
-        assert files.listdir(f"{DATA}/sealed") == []
+        assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
 async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> None:
@@ -357,7 +358,7 @@ async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_st
     disabled = attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))
     async with opened(files, config=disabled) as engine:
         assert sealed_files(files) == []
-        assert files.listdir(f"{DATA}/sealed") == files.listdir(f"{DATA}/sealing") == []
+        assert (files.listdir(f"{DATA}/sealed"), files.listdir(f"{DATA}/sealing")) == ([MARKER], [])
         assert await values_of(engine, "s") == values
     async with opened(files) as engine:
         await engine.seal("s", wait=True)
@@ -382,7 +383,7 @@ async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_wit
         assert files.exists(engine.table.log_path(shard.shard_id, 4)) or len(sealed_files(files)) == 2
     async with opened(files) as engine:
         await check_files(engine, files, DATA)
-        assert files.listdir(f"{DATA}/sealed") == []
+        assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
 async def test_a_damaged_log_is_told_of_once_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:

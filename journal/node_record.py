@@ -1,0 +1,74 @@
+"""What the views hold about the node as a whole: one number for each key of the family META.
+
+Values are u64, big-endian. A number is durable once the store was flushed.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+import attrs
+
+from journal.recovery import Expected
+from shards.store import Family, Mutations, OrderedStore
+
+_NUMBER = struct.Struct(">Q")
+
+
+class NodeKey(enum.Enum):
+    """The keys.
+
+    Attributes:
+        CHECKPOINT: Everything up to this lsn is safe without the journal.
+        FOLDED: The views have seen every decision up to this lsn.
+        LSNS_RESERVED: lsns below it are taken for ever.
+        JOURNAL_FILE: A journal file with this number or a higher one exists.
+        STOPPED_IN: Number of the journal file that was the newest at the last orderly stop.
+        SPARES: Highest number of the spare journal files at that stop.
+    """
+
+    CHECKPOINT = b"checkpoint_lsn"
+    FOLDED = b"folded_lsn"
+    LSNS_RESERVED = b"lsns_reserved"
+    JOURNAL_FILE = b"journal_file"
+    STOPPED_IN = b"stopped_in"
+    SPARES = b"spares"
+
+
+@attrs.frozen(slots=True)
+class NodeRecord:
+    """The numbers as they were read; 0 where there is none."""
+
+    checkpoint: int = 0
+    folded: int = 0
+    lsns_reserved: int = 0
+    journal_file: int = 0
+    stopped_in: int = 0
+    spares: int = 0
+
+    def expected(self, *, was_complete: bool) -> Expected:
+        """What this proves about the journal.
+
+        Args:
+            was_complete: The data directory was used before, with this layout.
+        """
+        return Expected(
+            self.checkpoint, self.folded, self.journal_file, is_unused=was_complete and not self.journal_file
+        )
+
+
+def read_node_record(store: OrderedStore) -> NodeRecord:
+    """Read all numbers of a store."""
+    return NodeRecord(**{key.name.lower(): read_number(store, key) for key in NodeKey})
+
+
+def read_number(store: OrderedStore, key: NodeKey) -> int:
+    """Read one number, 0 if it was never written."""
+    stored = store.get(Family.META, key.value)
+    return int(_NUMBER.unpack(stored)[0]) if stored is not None else 0
+
+
+def put_number(mutations: Mutations, key: NodeKey, number: int) -> None:
+    """Set one number."""
+    mutations.put(Family.META, key.value, _NUMBER.pack(number))
