@@ -1,7 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
 Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `idle_shards`,
-`history`, `mqtt` and `queues`.
+`loop_steps`, `history`, `mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import adapter_load, client_load, contenders, history, idle_shards, ours, runs, secured, table
+from benchmarks import (
+    adapter_load,
+    client_load,
+    contenders,
+    history,
+    idle_shards,
+    loop_steps,
+    ours,
+    runs,
+    secured,
+    table,
+)
 from benchmarks.load import LoadError, Timing
 from benchmarks.mqtt import measurements as mqtt
 from benchmarks.processes import ProcessError
@@ -63,14 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     connections = QUICK_CONNECTIONS if quick else FULL_CONNECTIONS
     queued = QUICK_QUEUED if quick else FULL_QUEUED
     waiting = QUICK_WAITING if quick else FULL_WAITING
-    all_rows = rows(
-        shards=shards,
-        many=ours.MANY_SHARDS,
-        history=records,
-        connections=connections,
-        queued=queued,
-        waiting=waiting,
-    )
+    all_rows = [
+        *rows(
+            shards=shards,
+            many=ours.MANY_SHARDS,
+            history=records,
+            connections=connections,
+            queued=queued,
+            waiting=waiting,
+        ),
+        *loop_steps.rows(shards),
+    ]
     wanted = runs.select(all_rows, arguments.rows)
     if not wanted:
         Console(stderr=True).print(f"no row matches {arguments.rows!r}; try --list")
@@ -144,6 +158,11 @@ def _measure(
         measurements = [
             *_interleaved(stage),
             idle_shards.measurement(
+                stage,
+                shards,
+                lambda done, total: bar.update(creating, completed=done, total=total, visible=done < total),
+            ),
+            loop_steps.measurement(
                 stage,
                 shards,
                 lambda done, total: bar.update(creating, completed=done, total=total, visible=done < total),

@@ -44,7 +44,7 @@ def _measure(directory: Path, shards: int, progress: Progress) -> Mapping[str, f
             fill(wire, "filling", CHECKPOINT_FILLING_BYTES)
         worked_bytes = _settled_resident_bytes(server)
         begun_at = time.perf_counter()
-        _create(server.address, shards, progress)
+        create_shards(server.address, shards, progress)
         created_s = time.perf_counter() - begun_at
         with Wire(server.address) as wire:
             fill(wire, "filling", CHECKPOINT_FILLING_BYTES)
@@ -73,8 +73,8 @@ def _running(data: Path, log_path: Path, *, kill: bool = False) -> Iterator[proc
         server.stop(kill=kill)
 
 
-def _create(address: tuple[str, int], shards: int, progress: Progress) -> None:
-    """Create the shards and append one record to each, a group at a time, both pipelined."""
+def create_shards(address: tuple[str, int], shards: int, progress: Progress) -> None:
+    """Create the shards, ``idle/0`` and so on, and append one record to each, a group at a time, both pipelined."""
     batch = batch_of(1)
     buffer = bytearray(1 << 20)
     with Wire(address) as wire:

@@ -66,14 +66,18 @@ class Control:
         views: Views,
         table: ShardTable,
         *,
-        now_us: Callable[[], int],
+        created_us: Callable[[], int],
+        expiry_us: Callable[[], int],
+        first_epoch: int,
         max_shards: int,
         default_config: Callable[[ShardConfig], ShardConfig],
     ) -> None:
         self._committer = committer
         self._views = views
         self._table = table
-        self._now_us = now_us
+        self._created_us = created_us
+        self._expiry_us = expiry_us
+        self._first_epoch = first_epoch
         self._max_shards = max_shards
         self._default_config = default_config
         self._pending_names: dict[str, Group] = {}
@@ -149,7 +153,7 @@ class Control:
             raise LimitExceededError(
                 f"cannot create {name!r}: the node has {self._max_shards} shards, all that shards.max_shards allows"
             )
-        created = ShardCreated(name, self._default_config(config), self._now_us())
+        created = ShardCreated(name, self._default_config(config), self._created_us())
 
         def pending(lsn: int) -> Callable[[], None]:
             self._pending_names[name] = self._committer.group
@@ -225,7 +229,7 @@ class Control:
     def _roll(self, shard: Shard, mode: Mode) -> None:
         if self._committer.failure is not None:
             raise afresh(self._committer.failure)
-        now = self._now_us()
+        now = self._created_us()
         self._committer.decide(Rolled(shard.next_offset, mode, now), shard.shard_id)
         self._table.open_segment(shard, mode, shard.next_offset, now)
         self._committer.group.touch(shard)
@@ -278,6 +282,32 @@ class Control:
         )
         return Cursor(name, offset, lsn)
 
+    def commit_cursor_nowait(self, shard: Shard, name: str, offset: int) -> Group:
+        """Set a cursor, whatever it is, in the group that is being collected, which is given back to be waited for.
+
+        Raises:
+            StorageError: It is refused; nothing was decided.
+        """
+        shard.check_usable()
+        self.check_may_change()
+        decision = CursorCommitted(name, offset)
+        note = self._version_note(("cursor", shard.shard_id, name), decision)
+        self._decide(decision, shard.shard_id, pending=note)
+        return self._committer.group
+
+    async def wait_for(self, group: Group) -> None:
+        """Wait until a group of decisions is durable and published.
+
+        Raises:
+            StorageFailedError: It never will be.
+        """
+        await self._committer.wait(group)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the engine makes nothing durable any more."""
+        return self._committer.failure is not None
+
     async def delete_cursor(self, shard_name: str, name: str, expected_version: int | None) -> None:
         """Remove a cursor, under the same condition."""
         shard = self._usable(shard_name)
@@ -298,9 +328,11 @@ class Control:
         """A cursor as it is committed."""
         return self._views.cursors.get(self._usable(shard_name).shard_id, name)
 
-    def list_cursors(self, shard_name: str) -> list[Cursor]:
-        """All cursors of a shard, by name."""
-        return self._views.cursors.list(self._usable(shard_name).shard_id)
+    def list_cursors(self, shard_name: str, after: str = "", limit: int | None = None) -> list[Cursor]:
+        """Cursors of a shard, by name, behind ``after``: at most ``limit``. The shard is not opened for that."""
+        shard = self._table.peek_by_name(shard_name)
+        shard.check_usable()
+        return self._views.cursors.list(shard.shard_id, after, limit)
 
     # State
 
@@ -339,7 +371,7 @@ class Control:
 
     def get_state(self, key: bytes) -> StateValue | None:
         """A committed value that has not expired."""
-        return self._views.state.get(key, self._now_us())
+        return self._views.state.get(key, self._expiry_us())
 
     async def scan_state(
         self, prefix: bytes, after: bytes | None, limit: int, size_bytes: int = LARGEST_SCAN_BYTES
@@ -356,7 +388,7 @@ class Control:
             Values, and whether others may follow.
         """
         found: list[StateValue] = []
-        now_us = self._now_us()
+        now_us = self._expiry_us()
         while True:
             some, following = self._views.state.scan_some(
                 prefix,
@@ -376,7 +408,7 @@ class Control:
     def expire_state_nowait(self, limit: int) -> int:
         """Decide the removal of values that have expired, in the group that is being collected; gives their number."""
         removed = 0
-        for key in self._views.state.expired(self._now_us(), limit):
+        for key in self._views.state.expired(self._expiry_us(), limit):
             # A put that is on its way gives the key a new life; it must not be removed behind it.
             if ("state", key) not in self._pending_versions:
                 self._committer.decide(StateDeleted(key), 0)
@@ -417,13 +449,14 @@ class Control:
         if known is None:
             identity = ProducerIdentity(self._committer.next_lsn, 1)
         else:
-            identity = ProducerIdentity(known.producer_id, known.epoch + 1)
+            # After a restore the next epoch may have been given out already, to a holder that is not in the backup.
+            identity = ProducerIdentity(known.producer_id, max(known.epoch + 1, self._first_epoch))
 
         def pending(lsn: int) -> Callable[[], None]:
             self._pending_epochs[name] = identity
             return lambda: self._forget_epoch(name, identity)
 
-        opened = ProducerUsed(name, identity.producer_id, identity.epoch, self._now_us())
+        opened = ProducerUsed(name, identity.producer_id, identity.epoch, self._expiry_us())
         await self._commit(opened, 0, pending=pending)
         return identity
 
@@ -442,7 +475,7 @@ class Control:
     def note_producer_nowait(self, name: str, identity: ProducerIdentity) -> None:
         """Note that a producer is in use, in the group that is being collected."""
         if name not in self._pending_epochs:
-            noted = ProducerUsed(name, identity.producer_id, identity.epoch, self._now_us())
+            noted = ProducerUsed(name, identity.producer_id, identity.epoch, self._expiry_us())
             self._committer.decide(noted, 0)
 
     def delete_producer_nowait(self, name: str, producer_id: int, deleted: Callable[[], None]) -> None:

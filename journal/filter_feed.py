@@ -25,6 +25,7 @@ from shards.pushes import Notice, Push
 from shards.shard import Shard
 
 _FOUND_AHEAD = 500
+_DROPPED_AT_ONCE = 1000
 
 
 class FilterFeed:
@@ -40,6 +41,7 @@ class FilterFeed:
         committed_lsn: Tells the lsn up to which everything is published.
         on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
         on_closed: Called when it is over.
+        on_left: Called with it when, after that, `drop_some` is to be called until it has let go of all its shards.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class FilterFeed:
         committed_lsn: Callable[[], int],
         on_ready: Callable[[], None],
         on_closed: Callable[[], None],
+        on_left: Callable[[FilterFeed], None],
     ) -> None:
         self.until_lsn = until_lsn
         self._filter = topic_filter
@@ -64,6 +67,8 @@ class FilterFeed:
         self._committed_lsn = committed_lsn
         self._on_ready = on_ready
         self._on_closed = on_closed
+        self._on_left = on_left
+        self._left: dict[int, PushStanding] = {}
         self._notices: deque[Notice | Push] = deque()
         self._references = 0
         self._is_told = False
@@ -267,14 +272,20 @@ class FilterFeed:
         self._release()
         self._on_closed()
 
+    def drop_some(self) -> bool:
+        """Let go of some of the shards that it had when it ended; True when none is left."""
+        for _ in range(min(_DROPPED_AT_ONCE, len(self._left))):
+            self._stop_listening(self._left.popitem()[1])
+        return not self._left
+
     def _release(self) -> None:
         """Nothing more comes: hold on to nothing."""
         if self._is_told:
             return
         self._is_told = True
-        for standing in self._queue.standings():
-            self._stop_listening(standing)
-        self._queue.clear()
+        self._left = self._queue.clear()
+        if not self.drop_some():
+            self._on_left(self)
         self._queue.finding = False
         self._search = None
         self._clock.discard(self)

@@ -22,13 +22,14 @@ from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.node_record import NodeKey, put_number
+from journal.node_time import NodeTime
 from journal.producer_use import ProducerUse
+from journal.restores import Restores
 from journal.retaining import Retaining
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards import leftovers, shard_records
-from shards.clock import Clock
 from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
@@ -90,7 +91,8 @@ class Maintenance:
         table: ShardTable,
         views: Views,
         control: Control,
-        clock: Clock,
+        time: NodeTime,
+        restores: Restores,
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
         sealing: SealingConfig,
@@ -106,6 +108,8 @@ class Maintenance:
         self._table = table
         self._views = views
         self._control = control
+        self._time = time
+        self._restores = restores
         self._fail = fail
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
@@ -120,7 +124,7 @@ class Maintenance:
             table=table,
             control=control,
             committer=committer,
-            clock=clock,
+            expiry_us=time.expiry_us,
             drop=self.drop,
         )
         self._to_flush: dict[int, Shard] = {}
@@ -325,6 +329,17 @@ class Maintenance:
         if asked.error is not None:
             raise asked.error
 
+    async def require_checkpoint(self) -> None:
+        """Make a checkpoint.
+
+        Raises:
+            DiskFullError: None could be made.
+        """
+        made = self.checkpoints
+        await self.checkpoint()
+        if self.checkpoints == made:
+            raise self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+
     async def _carry_out(self) -> None:
         made = self.checkpoints
         await self.checkpoint()
@@ -360,6 +375,8 @@ class Maintenance:
         put_number(mutations, NodeKey.CHECKPOINT, lsn)
         put_number(mutations, NodeKey.LSNS_RESERVED, self._views.lsns_reserved)
         put_number(mutations, NodeKey.JOURNAL_FILE, self._writer.newest_number)
+        put_number(mutations, NodeKey.NEWEST_APPEND_US, self._time.newest_append_us)
+        self._restores.save(mutations)
         self._views.store.write(mutations)
         await self._off_loop(self._views.store.flush)
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))

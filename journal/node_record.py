@@ -26,6 +26,7 @@ class NodeKey(enum.Enum):
         JOURNAL_FILE: A journal file with this number or a higher one exists.
         STOPPED_IN: Number of the journal file that was the newest at the last orderly stop.
         SPARES: Highest number of the spare journal files at that stop.
+        NEWEST_APPEND_US: No append time up to the checkpoint is later, see `journal.node_time`.
     """
 
     CHECKPOINT = b"checkpoint_lsn"
@@ -34,6 +35,7 @@ class NodeKey(enum.Enum):
     JOURNAL_FILE = b"journal_file"
     STOPPED_IN = b"stopped_in"
     SPARES = b"spares"
+    NEWEST_APPEND_US = b"newest_append_us"
 
 
 @attrs.frozen(slots=True)
@@ -46,6 +48,7 @@ class NodeRecord:
     journal_file: int = 0
     stopped_in: int = 0
     spares: int = 0
+    newest_append_us: int = 0
 
     def expected(self, *, was_complete: bool) -> Expected:
         """What this proves about the journal.

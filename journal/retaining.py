@@ -14,7 +14,6 @@ from journal.config import SealingConfig, ShardsConfig
 from journal.control import Control
 from journal.flusher import slices
 from journal.shard_table import ShardTable
-from shards.clock import Clock
 from shards.log_segment import LogSegment
 from shards.model import Retention, SegmentKind
 from shards.retention import due
@@ -34,7 +33,7 @@ class Retaining:
         table: The shards.
         control: Decides.
         committer: Makes it durable.
-        clock: The time that ages are reckoned from.
+        expiry_us: The time that ages are reckoned from.
         drop: Takes over segments of which only the memory has to go.
     """
 
@@ -46,7 +45,7 @@ class Retaining:
         table: ShardTable,
         control: Control,
         committer: Committer,
-        clock: Clock,
+        expiry_us: Callable[[], int],
         drop: Callable[[list[Segment]], None],
     ) -> None:
         self._defaults = defaults
@@ -54,7 +53,7 @@ class Retaining:
         self._table = table
         self._control = control
         self._committer = committer
-        self._clock = clock
+        self._expiry_us = expiry_us
         self._drop = drop
 
     async def open_shards(self) -> None:
@@ -72,7 +71,7 @@ class Retaining:
         retention = shard.config.retention
         if retention != Retention():
             # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers meet.
-            self._trim(shard, due(retention, shard.segments, self._clock.now_us()))
+            self._trim(shard, due(retention, shard.segments, self._expiry_us()))
         if not retention.max_bytes:
             self._bound_memory(shard)
 
@@ -100,7 +99,7 @@ class Retaining:
 
     async def apply(self) -> None:
         """Trim what retention no longer keeps, close what is to be sealed, and remove state that has expired."""
-        now = self._clock.now_us()
+        now = self._expiry_us()
         for some in slices(self._table.open_shards(), _LOOKED_AT_AT_ONCE):
             for shard in some:
                 active = shard.active()

@@ -16,7 +16,9 @@ from typing import Protocol
 
 import trio
 
+from journal.name_scan import NameScan
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from shards import shard_records
 from shards.live_filters import LiveFilters
 from shards.recent_shards import RecentShards
@@ -143,20 +145,23 @@ class _SearchByName:
 
     def __init__(self, table: ShardTable, topic_filter: str, above_lsn: int | None) -> None:
         self._table = table
-        self._filter = topic_filter
+        self._scan = NameScan(table.catalogue, topic_filter)
         self._above_lsn = above_lsn
-        self._after: str | None = ""
+        self._names: list[str] = []
 
     async def more(self) -> list[Shard] | None:
-        await trio.lowlevel.checkpoint()
-        if self._after is None:
-            return None
-        catalogue = self._table.catalogue
-        names = catalogue.matching(self._filter, after=self._after, limit=_LOOKED_AT_ONCE)
-        self._after = names[-1] if len(names) == _LOOKED_AT_ONCE else None
-        found = []
-        for name in names:
-            shard_id = catalogue.id_of(name)
+        if not self._names:
+            names = await self._scan.more()
+            if names is None:
+                return None
+            names.reverse()
+            self._names = names
+        else:
+            await trio.lowlevel.checkpoint()
+        found: list[Shard] = []
+        step = TimeSlice()
+        while self._names and not step.is_over:
+            shard_id = self._table.catalogue.id_of(self._names.pop())
             if shard_id is None or (
                 self._above_lsn is not None and self._table.newest_lsn(shard_id) <= self._above_lsn
             ):
@@ -198,10 +203,10 @@ class _SearchByLsn:
             self._stored = await self._news.stored_newer_than(self._above_lsn)
         if not self._stored:
             return None
-        shard_ids = self._stored[-_LOOKED_AT_ONCE:]
-        del self._stored[-_LOOKED_AT_ONCE:]
-        found = []
-        for shard_id in shard_ids:
+        found: list[Shard] = []
+        step = TimeSlice()
+        while self._stored and not step.is_over:
+            shard_id = self._stored.pop()
             name = self._table.name_of(shard_id)
             if name is not None and self._is_wanted(name):
                 shard = self._table.by_id(shard_id)

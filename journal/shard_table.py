@@ -33,6 +33,7 @@ class ShardTable:
         sealed_root: Directory of all Parquet segments.
         tail_pool: Memory of log segments that is not in their files yet.
         memory_pool: Memory of memory segments.
+        restored_lsn: Shards with a lower id are older than the newest restore from a backup; 0 if there was none.
         recovering: Entries are being folded; a shard opened now may still have entries to come.
     """
 
@@ -59,6 +60,7 @@ class ShardTable:
         self.catalogue = Catalogue(store)
         self.tail_pool = tail_pool
         self.memory_pool = memory_pool
+        self.restored_lsn = 0
         self.recovering = True
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
@@ -95,7 +97,33 @@ class ShardTable:
         shard_id = self.catalogue.id_of(name)
         shard = self.by_id(shard_id) if shard_id is not None else None
         if shard is None:
-            raise ShardNotFoundError(f"shard {name!r} does not exist; create it first")
+            raise _not_found(name)
+        return shard
+
+    def peek(self, shard_id: int) -> Shard | None:
+        """The shard with this id, to be looked at now and then dropped; None if there is none.
+
+        One that is not open is read from the views and not kept, so that looking at a million shards does not keep them
+        in memory. Who opens it later gets another object: nothing may be changed in this one.
+        """
+        shard = self._open.get(shard_id)
+        if shard is None and (record := self.catalogue.record(shard_id)) is not None:
+            shard, _ = self._read(shard_id, record)
+            if shard.in_memory_mode:
+                shard.next_offset = max(shard.next_offset, shard.reserved_offset)
+            shard.publish(shard.published_now())
+        return shard
+
+    def peek_by_name(self, name: str) -> Shard:
+        """The same by name.
+
+        Raises:
+            ShardNotFoundError: There is none.
+        """
+        shard_id = self.catalogue.id_of(name)
+        shard = self.peek(shard_id) if shard_id is not None else None
+        if shard is None:
+            raise _not_found(name)
         return shard
 
     def name_of(self, shard_id: int) -> str | None:
@@ -112,15 +140,21 @@ class ShardTable:
         return shard.published_lsn if shard is not None else shard_records.newest_lsn(self._store, shard_id)
 
     def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
-        shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
-        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
+        shard, recorded = self._read(shard_id, record)
         if recorded:
             self._recorded[shard_id] = recorded
+        shard.note_restore(self.restored_lsn)
         self.set_segment_limit(shard)
         self._open[shard_id] = shard
         if not self.recovering:
             self.settle(shard)
         return shard
+
+    def _read(self, shard_id: int, record: CatalogueRecord) -> tuple[Shard, tuple[int, ...]]:
+        """A shard as the views have it, and the base offsets of its recorded segments."""
+        shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
+        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
+        return shard, recorded
 
     def add(self, shard_id: int, record: CatalogueRecord) -> Shard:
         """Open a shard that was just created."""
@@ -187,3 +221,7 @@ class ShardTable:
         """Forget a shard that was deleted."""
         self._open.pop(shard_id, None)
         self._recorded.pop(shard_id, None)
+
+
+def _not_found(name: str) -> ShardNotFoundError:
+    return ShardNotFoundError(f"shard {name!r} does not exist; create it first")

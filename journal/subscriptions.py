@@ -16,21 +16,21 @@ import trio
 from journal.control import Control
 from journal.filter_feed import FilterFeed
 from journal.group_subscriptions import Member, SharedGroup
+from journal.name_scan import NameScan
 from journal.progress_clock import ProgressClock
 from journal.push_standing import PushStanding, read_push
 from journal.reader import Reader
 from journal.shard_news import ShardNews
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from journal.views import Views
-from shards.errors import InvalidRequestError, StorageError
+from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
 from shards.filter_index import FilterIndex
 from shards.names import validate_name
 from shards.position import Start
 from shards.pushes import Notice, Push
 from shards.shard import Shard
 from shards.topic_filters import validate_filter
-
-_ATTACHED_AT_ONCE = 500
 
 
 class Subscription:
@@ -153,7 +153,10 @@ class Subscriptions:
         self._clock = ProgressClock(committed_lsn)
         self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
         self._groups: dict[tuple[str, str], SharedGroup] = {}
-        self._beginning: dict[tuple[str, str], trio.Event] = {}
+        # Groups that gather their shards, or store their last positions.
+        self._unsettled: dict[tuple[str, str], trio.Event] = {}
+        self._left: deque[FilterFeed] = deque()
+        self._left_any = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.count = 0
         views.on_created = self._shard_created
@@ -163,10 +166,15 @@ class Subscriptions:
         """Run group subscriptions, and tell others how far they are, in this nursery from now on."""
         self._nursery = nursery
         nursery.start_soon(self._clock.run)
+        nursery.start_soon(self._drop_all)
 
     def close(self) -> None:
         """End the groups; their positions up to the last committed cursor are safe."""
         self._groups.clear()
+
+    def groups(self) -> list[SharedGroup]:
+        """The groups that have members."""
+        return list(self._groups.values())
 
     def committed(self) -> None:
         """The committed lsn has moved."""
@@ -213,6 +221,7 @@ class Subscriptions:
                 )
         if group is not None:
             validate_name("group name", group)
+            validate_name("name of the group's cursor", f"group/{group}")
             return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes)
         if topic_filter is not None:
             self.count += 1
@@ -226,6 +235,7 @@ class Subscriptions:
                 committed_lsn=self._committed_lsn,
                 on_ready=on_ready,
                 on_closed=self._closed,
+                on_left=self._drop_later,
             )
         assert shard is not None  # one of the two is given
         found = self._table.by_name(shard)
@@ -236,6 +246,20 @@ class Subscriptions:
     def _closed(self) -> None:
         self.count -= 1
 
+    def _drop_later(self, feed: FilterFeed) -> None:
+        self._left.append(feed)
+        self._left_any.set()
+
+    async def _drop_all(self) -> None:
+        """Let feeds that are over go of their shards, of which each may have a million."""
+        while True:
+            while self._left:
+                if self._left[0].drop_some():
+                    self._left.popleft()
+                await trio.lowlevel.checkpoint()
+            self._left_any = trio.Event()
+            await self._left_any.wait()
+
     async def _attach_all(self, group: SharedGroup, shard: str | None, topic_filter: str | None, start: Start) -> None:
         if shard is not None:
             found = self._table.by_name(shard)
@@ -245,14 +269,24 @@ class Subscriptions:
         # From here on new shards are attached as they come; those that are there already follow.
         group.topic_filter = topic_filter
         self._group_filters.add(topic_filter, group)
-        names = self._table.catalogue.matching(topic_filter)
-        for number, name in enumerate(names):
-            shard_id = self._table.catalogue.id_of(name)
-            there = self._table.by_id(shard_id) if shard_id is not None else None
-            if there is not None and not there.damage:
-                group.attach(there, await self._first_offset(group, there, start))
-            if number % _ATTACHED_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
+        catalogue = self._table.catalogue
+        scan, step = NameScan(catalogue, topic_filter), TimeSlice()
+        while (names := await scan.more()) is not None:
+            for name in names:
+                shard_id = catalogue.id_of(name)
+                there = self._table.by_id(shard_id) if shard_id is not None else None
+                if there is not None and not there.damage:
+                    await self._attach(group, there, start)
+                if step.is_over:
+                    await step.rest()
+
+    async def _attach(self, group: SharedGroup, shard: Shard, start: Start) -> None:
+        try:
+            offset = await self._first_offset(group, shard, start)
+        except ShardNotFoundError:
+            # It was deleted while its first offset was looked for: the group never had it.
+            return
+        group.attach(shard, offset)
 
     async def _first_offset(self, group: SharedGroup, shard: Shard, start: Start) -> int:
         cursor = self._control.get_cursor(shard.name, group.cursor_name)
@@ -270,34 +304,47 @@ class Subscriptions:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
         key = (name, shard if shard is not None else f"filter {topic_filter}")
-        while (beginning := self._beginning.get(key)) is not None:
-            # Somebody is gathering the group's shards right now; it is there afterwards, or it was refused.
-            await beginning.wait()
+        while (unsettled := self._unsettled.get(key)) is not None:
+            # While its shards are gathered: it is there afterwards, or it was refused. While it ends: afterwards its
+            # positions are stored, from which it goes on.
+            await unsettled.wait()
         group = self._groups.get(key)
         if group is not None:
             self.count += 1
             return group.join(on_ready, credit_bytes)
+        ended = trio.Event()
         group = self._groups[key] = SharedGroup(
-            name, self._reader, self._control, on_left=self._member_left, on_empty=lambda: self._drop_group(key)
+            name,
+            self._reader,
+            self._control,
+            on_left=self._member_left,
+            on_empty=lambda: self._drop_group(key, ended),
+            on_ended=lambda: self._settled(key, ended),
         )
         self.count += 1
         member = group.join(on_ready, credit_bytes)
         self._nursery.start_soon(group.run)
-        done = self._beginning[key] = trio.Event()
+        gathered = self._unsettled[key] = trio.Event()
         try:
             await self._attach_all(group, shard, topic_filter, start)
         except BaseException:
             member.close()
             raise
         finally:
-            del self._beginning[key]
-            done.set()
+            self._settled(key, gathered)
         return member
+
+    def _settled(self, key: tuple[str, str], event: trio.Event) -> None:
+        if self._unsettled.get(key) is event:
+            del self._unsettled[key]
+        event.set()
 
     def _member_left(self) -> None:
         self.count -= 1
 
-    def _drop_group(self, key: tuple[str, str]) -> None:
+    def _drop_group(self, key: tuple[str, str], ended: trio.Event) -> None:
         group = self._groups.pop(key, None)
+        if not ended.is_set():
+            self._unsettled[key] = ended
         if group is not None and group.topic_filter is not None:
             self._group_filters.discard(group.topic_filter, group)

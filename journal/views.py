@@ -63,6 +63,7 @@ class Views:
         folded_lsn: The store holds the outcome of every decision up to this lsn.
         lsns_reserved: lsns below it are taken for ever.
         leftovers: Deleted shards of which the store may still hold something, and from where on.
+        newest_append_us: The newest time in what was folded while recovering.
         deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
     """
 
@@ -76,6 +77,7 @@ class Views:
         self.word_index = WordIndex(store)
         self.folded_lsn = read_number(store, NodeKey.FOLDED)
         self.lsns_reserved = 0
+        self.newest_append_us = 0
         self.on_created: Callable[[Shard], None] | None = None
         self.on_deleted: Callable[[Shard], None] | None = None
         self.on_trimmed: Callable[[Shard], None] | None = None
@@ -122,12 +124,11 @@ class Views:
             self.fold(decisions)
 
     def _replay_append(self, entry: Entry) -> None:
-        shard = self.table.by_id(entry.shard_id)
-        if shard is None or shard.damage:
-            return
         batch = entry.payload
         base_offset, lsn, append_time_us, count, epoch, producer_id, sequence, newest_us = _REPLAYED.unpack_from(batch)
-        if base_offset < shard.next_offset:
+        self.newest_append_us = max(self.newest_append_us, append_time_us)
+        shard = self.table.by_id(entry.shard_id)
+        if shard is None or shard.damage or base_offset < shard.next_offset:
             return
         segment = shard.segments[-1] if shard.segments else None
         if segment is None or segment.sealed or segment.kind is not SegmentKind.LOG:
@@ -170,6 +171,7 @@ class Views:
     # Folds, one for each decision. They get (views, mutations, lsn, shard id, decision).
 
     def _created(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardCreated) -> None:
+        self.newest_append_us = max(self.newest_append_us, decision.created_us)
         if lsn <= self.folded_lsn:
             return
         record = CatalogueRecord(decision.name, decision.config, decision.created_us)
@@ -207,6 +209,7 @@ class Views:
             self._reconfigured(mutations, shard, config)
 
     def _rolled(self, mutations: Mutations, lsn: int, shard_id: int, decision: Rolled) -> None:
+        self.newest_append_us = max(self.newest_append_us, decision.created_us)
         shard = self.table.by_id(shard_id)
         if shard is None:
             return

@@ -62,6 +62,10 @@ class Catalogue:
         """Up to ``limit`` names behind ``after`` that match a topic filter, sorted."""
         return self._names.match(topic_filter, after=after, limit=limit)
 
+    def scan(self, topic_filter: str, after: str, most: int) -> tuple[list[str], str | None]:
+        """Names that match among the next ``most`` behind ``after``, and the one to go on behind; None at the end."""
+        return self._names.scan(topic_filter, after, most)
+
     def count_looked_at(self, topic_filter: str) -> int:
         """How many names `matching` looks at for a topic filter, whether they match or not."""
         return self._names.count_looked_at(topic_filter)

@@ -5,12 +5,22 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+# Where it exists, the clock that goes on while the machine is suspended.
+_ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock(Protocol):
-    """Tells the time of day."""
+    """Tells the time of day, and how much time passes."""
 
     def now_us(self) -> int:
-        """Return microseconds since the epoch. It may go backwards when the system's clock is set."""
+        """Return microseconds since the epoch. It jumps both ways when the system's clock is set."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Return microseconds since some moment before the start of the process.
+
+        It never goes backwards and is not changed when the system's clock is set: differences are elapsed time.
+        """
         ...
 
 
@@ -20,16 +30,31 @@ class SystemClock:
     def now_us(self) -> int:
         return time.time_ns() // 1_000
 
+    def monotonic_us(self) -> int:
+        return time.clock_gettime_ns(_ELAPSED_CLOCK) // 1_000
+
 
 class ManualClock:
     """A clock that stands still until it is moved; for tests and simulations."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
+        self._monotonic_us = 1_000_000_000
 
     def now_us(self) -> int:
         return self._now_us
 
+    def monotonic_us(self) -> int:
+        return self._monotonic_us
+
     def advance(self, *, seconds: float = 0, microseconds: int = 0) -> None:
-        """Move the clock by a duration, which may be negative."""
+        """Let a duration pass, which must not be negative."""
+        elapsed_us = round(seconds * 1_000_000) + microseconds
+        if elapsed_us < 0:
+            raise ValueError(f"time cannot pass backwards by {-elapsed_us} us; set the clock back with jump()")
+        self._now_us += elapsed_us
+        self._monotonic_us += elapsed_us
+
+    def jump(self, *, seconds: float = 0, microseconds: int = 0) -> None:
+        """Set the time of day forward or, with a negative value, back, while no time passes."""
         self._now_us += round(seconds * 1_000_000) + microseconds

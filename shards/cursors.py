@@ -11,8 +11,10 @@ Family ``cursors``:
 
 from __future__ import annotations
 
+import builtins
 import struct
 from collections.abc import Iterator
+from itertools import islice
 
 from shards.errors import CorruptionError, FormatVersionError
 from shards.model import Cursor
@@ -34,13 +36,18 @@ class Cursors:
         value = self._store.get(Family.CURSORS, _key(shard_id, name))
         return None if value is None else decode_cursor(shard_id, name, value)
 
-    def list(self, shard_id: int) -> list[Cursor]:
-        """Return all cursors of a shard, sorted by name."""
+    def list(self, shard_id: int, after: str = "", limit: int | None = None) -> builtins.list[Cursor]:
+        """Return the cursors of a shard, sorted by the bytes of their names.
+
+        Args:
+            shard_id: The shard.
+            after: Only those that sort behind this name, which need not be there.
+            limit: At most so many.
+        """
         prefix = _SHARD_ID.pack(shard_id)
-        return [
-            decode_cursor(shard_id, key[_SHARD_ID.size :].decode(), value)
-            for key, value in self._store.scan(Family.CURSORS, prefix)
-        ]
+        start = prefix + after.encode() + b"\0" if after else None
+        found = self._store.scan(Family.CURSORS, prefix, start=start)
+        return [decode_cursor(shard_id, key[_SHARD_ID.size :].decode(), value) for key, value in islice(found, limit)]
 
     def all(self) -> Iterator[tuple[int, str, int]]:
         """(shard id, name, offset) of every cursor there is, those of a shard next to each other.

@@ -120,11 +120,12 @@ class FeedQueue(Generic[T]):
             if standing.goal >= 0:
                 self._goals -= 1
 
-    def clear(self) -> None:
-        """The feed is over."""
-        self._standings.clear()
-        self._ready.clear()
+    def clear(self) -> dict[int, T]:
+        """The feed is over; give what it had, of which nothing is known here any more."""
+        standings, self._standings = self._standings, {}
+        self._ready = deque()
         self._goals = 0
+        return standings
 
     @property
     def is_idle(self) -> bool:

@@ -198,7 +198,22 @@ class TopicIndex:
             InvalidNameError: The filter is not valid.
         """
         validate_filter(topic_filter)
-        return list(islice(self._matching(topic_filter, after), limit))
+        looked_at = self._looked_at(topic_filter, after)
+        return list(islice(_only_matching(topic_filter, looked_at), limit))
+
+    def scan(self, topic_filter: str, after: str, most: int) -> tuple[list[str], str | None]:
+        """Match a part of the topics: ``most`` of those behind ``after``, whether they match or not.
+
+        Returns:
+            The topics that match, sorted, and the one to go on behind; None when all have been looked at. Topics may
+            come and go before that.
+
+        Raises:
+            InvalidNameError: The filter is not valid.
+        """
+        validate_filter(topic_filter)
+        looked_at = list(islice(self._looked_at(topic_filter, after), most))
+        return list(_only_matching(topic_filter, looked_at)), looked_at[-1] if len(looked_at) == most else None
 
     def count_looked_at(self, topic_filter: str) -> int:
         """Return how many topics `match` looks at, about: those that begin as the filter does before its wildcards."""
@@ -209,7 +224,8 @@ class TopicIndex:
             return 1
         return self._topics.bisect_left(f"{prefix[:-1]}0") - self._topics.bisect_left(prefix) + 1
 
-    def _matching(self, topic_filter: str, after: str) -> Iterator[str]:
+    def _looked_at(self, topic_filter: str, after: str) -> Iterator[str]:
+        """The topics behind ``after`` that may match, sorted: those with the literal prefix of the filter."""
         prefix = literal_prefix(topic_filter)
         if prefix == topic_filter:
             if prefix > after and prefix in self._topics:
@@ -223,7 +239,12 @@ class TopicIndex:
         if end is not None and after >= end:
             return
         start_is_new = prefix > after
-        within = self._topics.irange(prefix if start_is_new else after, end, (start_is_new, False))
-        yield from (
-            within if prefix and topic_filter == f"{prefix}#" else filter(pattern(topic_filter).fullmatch, within)
-        )
+        yield from self._topics.irange(prefix if start_is_new else after, end, (start_is_new, False))
+
+
+def _only_matching(topic_filter: str, topics: Iterable[str]) -> Iterable[str]:
+    """Those of the topics that match; they have the literal prefix of the filter."""
+    prefix = literal_prefix(topic_filter)
+    if prefix and topic_filter in (prefix, f"{prefix}#"):
+        return topics
+    return filter(pattern(topic_filter).fullmatch, topics)

@@ -17,11 +17,11 @@ How a caller drives it::
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 import attrs
-from sortedcontainers import SortedDict
 
 Member = TypeVar("Member", bound=Hashable)
 
@@ -41,78 +41,104 @@ class OffsetRange:
 
 
 class RangeSet:
-    """Disjoint offset ranges in order; neighbours that touch are one range."""
+    """Disjoint offset ranges in order; neighbours that touch are one range.
 
-    __slots__ = ("_next_by_first",)
+    Two plain lists: a group on a filter has one of these for each shard, and few ranges in each.
+    """
+
+    __slots__ = ("_firsts", "_nexts")
 
     def __init__(self) -> None:
-        self._next_by_first: SortedDict[int, int] = SortedDict()
+        self._firsts: list[int] = []
+        self._nexts: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._next_by_first)
+        return len(self._firsts)
 
     def __iter__(self) -> Iterator[OffsetRange]:
-        return (OffsetRange(first, next_) for first, next_ in self._next_by_first.items())
+        return map(OffsetRange, self._firsts, self._nexts)
 
     def lowest(self) -> OffsetRange | None:
         """The range with the lowest offsets, or None when the set is empty."""
-        return OffsetRange(*self._next_by_first.peekitem(0)) if self._next_by_first else None
+        return OffsetRange(self._firsts[0], self._nexts[0]) if self._firsts else None
+
+    def overlaps(self, first_offset: int, next_offset: int) -> bool:
+        """Whether any offset of the range is in."""
+        at = bisect_right(self._nexts, first_offset)
+        return at < len(self._firsts) and self._firsts[at] < next_offset
 
     def add(self, first_offset: int, next_offset: int) -> None:
         """Put all offsets of the range in; those that are in already stay."""
         if first_offset >= next_offset:
             return
-        ranges = self._next_by_first
-        at = ranges.bisect_right(first_offset) - 1
-        if at >= 0 and ranges.peekitem(at)[1] >= first_offset:
-            first_offset = ranges.peekitem(at)[0]
-        else:
-            at += 1
-        while at < len(ranges) and ranges.peekitem(at)[0] <= next_offset:
-            next_offset = max(next_offset, ranges.popitem(at)[1])
-        ranges[first_offset] = next_offset
+        # All ranges that overlap it or touch it become one with it.
+        at, end = bisect_left(self._nexts, first_offset), bisect_right(self._firsts, next_offset)
+        if at < end:
+            first_offset = min(first_offset, self._firsts[at])
+            next_offset = max(next_offset, self._nexts[end - 1])
+        self._firsts[at:end] = [first_offset]
+        self._nexts[at:end] = [next_offset]
 
     def remove(self, first_offset: int, next_offset: int) -> bool:
         """Take all offsets of the range out; return whether any of them was in."""
         if first_offset >= next_offset:
             return False
-        ranges = self._next_by_first
-        at = ranges.bisect_right(first_offset) - 1
-        if at < 0 or ranges.peekitem(at)[1] <= first_offset:
-            at += 1
-        removed = False
-        while at < len(ranges) and ranges.peekitem(at)[0] < next_offset:
-            first, next_ = ranges.popitem(at)
-            removed = True
-            if first < first_offset:
-                ranges[first] = first_offset
-                at += 1
-            if next_ > next_offset:
-                ranges[next_offset] = next_
-        return removed
+        at, end = bisect_right(self._nexts, first_offset), bisect_left(self._firsts, next_offset)
+        if at >= end:
+            return False
+        kept = [
+            (first, next_)
+            for first, next_ in ((self._firsts[at], first_offset), (next_offset, self._nexts[end - 1]))
+            if first < next_
+        ]
+        self._firsts[at:end] = [first for first, _ in kept]
+        self._nexts[at:end] = [next_ for _, next_ in kept]
+        return True
+
+
+@attrs.define(slots=True)
+class _Assigned:
+    """The ranges of a member: as assigned, in order, and what of them is not acknowledged yet."""
+
+    ranges: list[tuple[int, int]] = attrs.field(factory=list)
+    unacknowledged: RangeSet = attrs.field(factory=RangeSet)
 
 
 @attrs.define(slots=True)
 class _Held:
-    """What one member holds: the ranges as assigned, by first offset, and what of them is not acknowledged yet."""
+    """What one member holds; a group on a filter has one for each shard and member, and most hold nothing."""
 
-    assigned: SortedDict[int, int] = attrs.field(factory=SortedDict)
-    unacknowledged: RangeSet = attrs.field(factory=RangeSet)
     served_at: int = 0
     weight: bytes = b""
+    assigned: _Assigned | None = None
 
-    def forget_acknowledged(self, first_offset: int, next_offset: int) -> None:
-        """Drop the assigned ranges that touch the given one and have nothing unacknowledged left."""
-        at = max(0, self.assigned.bisect_right(first_offset) - 1)
-        while at < len(self.assigned) and self.assigned.peekitem(at)[0] < next_offset:
-            first, next_ = self.assigned.peekitem(at)
-            if self._holds_any(first, next_):
-                at += 1
-            else:
-                self.assigned.popitem(at)
+    @property
+    def count(self) -> int:
+        return 0 if self.assigned is None else len(self.assigned.ranges)
 
-    def _holds_any(self, first_offset: int, next_offset: int) -> bool:
-        return any(held.first_offset < next_offset and first_offset < held.next_offset for held in self.unacknowledged)
+    def assign(self, given: OffsetRange) -> None:
+        if self.assigned is None:
+            self.assigned = _Assigned()
+        insort(self.assigned.ranges, (given.first_offset, given.next_offset))
+        self.assigned.unacknowledged.add(given.first_offset, given.next_offset)
+
+    def remove(self, first_offset: int, next_offset: int) -> bool:
+        """Take offsets out, and the assigned ranges that have nothing unacknowledged left; whether any was held."""
+        assigned = self.assigned
+        if assigned is None or not assigned.unacknowledged.remove(first_offset, next_offset):
+            return False
+        assigned.ranges = [
+            (first, next_)
+            for first, next_ in assigned.ranges
+            if next_ <= first_offset or first >= next_offset or assigned.unacknowledged.overlaps(first, next_)
+        ]
+        if not assigned.ranges:
+            self.assigned = None
+        return True
+
+    def lowest_offset(self) -> int:
+        lowest = None if self.assigned is None else self.assigned.unacknowledged.lowest()
+        return END_OF_SHARD if lowest is None else lowest.first_offset
 
 
 def sticky_key(group: str, shard: str) -> str | None:
@@ -177,12 +203,23 @@ class GroupAssignment(Generic[Member]):
         """All members, in the order in which they joined."""
         return tuple(self._held_by_member)
 
+    def is_held_by(self, member: Member) -> bool:
+        """Whether something is assigned to a member that it has not acknowledged."""
+        held = self._held_by_member.get(member)
+        return held is not None and held.count > 0
+
     def held(self, member: Member) -> list[OffsetRange]:
         """The unacknowledged ranges of a member, in order; touching ones are shown as one."""
-        return list(self._held_by_member[member].unacknowledged)
+        assigned = self._held_by_member[member].assigned
+        return [] if assigned is None else list(assigned.unacknowledged)
 
-    def join(self, member: Member) -> None:
+    def join(self, member: Member, number: int | None = None) -> None:
         """Take a new member in.
+
+        Args:
+            member: It.
+            number: What its weight in a sticky shard is made of; without one, how many have joined. A group that tells
+                its shards of its members when it comes round to them, in any order, gives each member one number.
 
         Raises:
             ValueError: It is a member already.
@@ -192,14 +229,15 @@ class GroupAssignment(Generic[Member]):
         self._joined_count += 1
         weight = b""
         if self._sticky_key is not None:
-            weight = hashlib.blake2b(f"{self._joined_count}/{self._sticky_key}".encode(), digest_size=8).digest()
+            number = self._joined_count if number is None else number
+            weight = hashlib.blake2b(f"{number}/{self._sticky_key}".encode(), digest_size=8).digest()
         self._held_by_member[member] = _Held(served_at=self._clock, weight=weight)
 
     def leave(self, member: Member) -> None:
         """Let a member go; whatever it has not acknowledged is wanted again. Unknown members are ignored."""
         held = self._held_by_member.pop(member, None)
-        if held is not None:
-            for lost in held.unacknowledged:
+        if held is not None and held.assigned is not None:
+            for lost in held.assigned.unacknowledged:
                 self._wanted.add(lost.first_offset, lost.next_offset)
 
     def wanted(self) -> OffsetRange:
@@ -220,14 +258,14 @@ class GroupAssignment(Generic[Member]):
         limit = self._max_ranges_per_member
         if self._sticky_key is not None:
             return self._preferred(limit)
-        free = [(len(held.assigned), held.served_at, at) for at, held in enumerate(self._held_by_member.values())]
+        free = [(held.count, held.served_at, at) for at, held in enumerate(self._held_by_member.values())]
         members = list(self._held_by_member)
         return [members[at] for count, _, at in sorted(free) if count < limit]
 
     def _preferred(self, limit: int) -> list[Member]:
         members = self._held_by_member
         preferred = max(members, key=lambda member: members[member].weight, default=None)
-        if preferred is None or len(members[preferred].assigned) >= limit:
+        if preferred is None or members[preferred].count >= limit:
             return []
         if any(held.assigned for member, held in members.items() if member is not preferred):
             return []
@@ -250,11 +288,10 @@ class GroupAssignment(Generic[Member]):
             raise ValueError(
                 f"cannot assign offsets {given.first_offset} up to {next_offset}: the range has no records"
             )
-        if len(held.assigned) >= self._max_ranges_per_member:
-            raise ValueError(f"{member!r} holds {len(held.assigned)} ranges, the most that a member may hold")
+        if held.count >= self._max_ranges_per_member:
+            raise ValueError(f"{member!r} holds {held.count} ranges, the most that a member may hold")
         self._wanted.remove(given.first_offset, given.next_offset)
-        held.assigned[given.first_offset] = given.next_offset
-        held.unacknowledged.add(given.first_offset, given.next_offset)
+        held.assign(given)
         self._clock += 1
         held.served_at = self._clock
         return given
@@ -269,9 +306,8 @@ class GroupAssignment(Generic[Member]):
             Whether `committed_offset` moved.
         """
         held = self._held_by_member.get(member)
-        if held is None or not held.unacknowledged.remove(first_offset, next_offset):
+        if held is None or not held.remove(first_offset, next_offset):
             return False
-        held.forget_acknowledged(first_offset, next_offset)
         return self._advance()
 
     def skip_to(self, start_offset: int) -> bool:
@@ -282,17 +318,14 @@ class GroupAssignment(Generic[Member]):
         """
         self._wanted.remove(0, start_offset)
         for held in self._held_by_member.values():
-            if held.unacknowledged.remove(0, start_offset):
-                held.forget_acknowledged(0, start_offset)
+            held.remove(0, start_offset)
         return self._advance()
 
     def _advance(self) -> bool:
         """Move the committed offset up to the lowest one that is wanted or held."""
         lowest = self.wanted().first_offset
         for held in self._held_by_member.values():
-            first = held.unacknowledged.lowest()
-            if first is not None and first.first_offset < lowest:
-                lowest = first.first_offset
+            lowest = min(lowest, held.lowest_offset())
         moved = lowest > self._acknowledged_to
         self._acknowledged_to = lowest
         return moved

@@ -86,6 +86,8 @@ class ShardInfo:
         next_offset: Offset the next record will get; all offsets below it are committed.
         last_lsn: lsn of the newest batch, 0 if there is none.
         size_bytes: Bytes of all segments.
+        restored_offset: Where the shard ended when its node was restored from a backup the last time; None if that
+            never happened. From here on other records may have had these offsets before the restore.
     """
 
     name: str
@@ -97,6 +99,7 @@ class ShardInfo:
     last_lsn: int
     size_bytes: int
     segments: tuple[SegmentInfo, ...] = ()
+    restored_offset: int | None = None
 
 
 @attrs.frozen(slots=True)

@@ -25,6 +25,7 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -112,8 +113,12 @@ class RocksStore:
         skip_place = reverse and place == end
         # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
         limit = _FIRST_CHUNK_KEYS
+        # Bounds keep iterators from passing over keys of others that were deleted and are not compacted yet.
+        bounds = ReadOptions()
+        bounds.set_iterate_lower_bound(whole_prefix)
+        bounds.set_iterate_upper_bound(end)
         while True:
-            chunk = self._chunk(whole_prefix, place, limit, reverse=reverse, skip_place=skip_place)
+            chunk = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
             yield from chunk
             if len(chunk) < limit:
                 return
@@ -122,7 +127,7 @@ class RocksStore:
             limit = _CHUNK_KEYS
 
     def _chunk(
-        self, prefix: bytes, place: bytes, limit: int, *, reverse: bool, skip_place: bool
+        self, prefix: bytes, place: bytes, limit: int, bounds: ReadOptions, *, reverse: bool, skip_place: bool
     ) -> list[tuple[bytes, bytes]]:
         """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
 
@@ -131,7 +136,7 @@ class RocksStore:
         chunk: list[tuple[bytes, bytes]] = []
         db = self._open_db()
         try:
-            iterator: RdictIter = db.iter()
+            iterator: RdictIter = db.iter(bounds)
             step = iterator.prev if reverse else iterator.next
             if reverse:
                 iterator.seek_for_prev(place)

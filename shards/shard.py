@@ -54,6 +54,8 @@ class Shard:
         gone: The deletion is committed. Until then a crash may bring the shard back, so it is kept like any other.
         group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
         pending_groups: Commit groups with entries of this shard that are not published yet.
+        restored_lsn: First lsn after the newest restore from a backup that the shard went through; 0 if there was none.
+        restored_offset: Its next offset then.
         listeners: Called with the shard after each publish.
         era: When it published last, see `shards.recent_shards`.
     """
@@ -84,6 +86,8 @@ class Shard:
         "published_segment",
         "recovered_offset",
         "reserved_offset",
+        "restored_lsn",
+        "restored_offset",
         "segment_limit_bytes",
         "segments",
         "shard_id",
@@ -100,6 +104,8 @@ class Shard:
         self.trim_decided = 0
         self.next_offset = 0
         self.reserved_offset = 0
+        self.restored_lsn = 0
+        self.restored_offset = 0
         self.asked_offset = 0
         self.indexed = config.index_keys or config.index_tags
         self.in_memory_mode = config.mode is Mode.MEMORY
@@ -272,6 +278,16 @@ class Shard:
         kept = {segment.base_offset for segment in self.segments}
         return [segment for segment in dropped if segment.base_offset not in kept]
 
+    def note_restore(self, restored_lsn: int) -> None:
+        """Note that the shard was restored from a backup, if it is older than that and it is not noted yet.
+
+        It need not be saved for that: as long as nothing else changes, the next one to open the shard notes the same.
+
+        REQUIRES: nothing was appended since.
+        """
+        if self.restored_lsn < restored_lsn and self.shard_id < restored_lsn:
+            self.restored_lsn, self.restored_offset = restored_lsn, self.next_offset
+
     def check_usable(self) -> None:
         """Refuse whatever is asked of a shard that is stopped or gone.
 
@@ -310,6 +326,7 @@ class Shard:
             last_lsn=self.published_lsn,
             size_bytes=size_bytes,
             segments=tuple(segments),
+            restored_offset=self.restored_offset if self.restored_lsn else None,
         )
 
 

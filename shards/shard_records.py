@@ -3,8 +3,8 @@
 Written after the files that they describe are synced, so a record never promises more than a file holds.
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
-a segment; value = version (u8: 1, or 2 for a Parquet segment), then the struct below, little-endian. The states of its
-producers are in `shards.producer_records`.
+a segment; value = version (u8: 1, or 2 for a Parquet segment and for the head of a shard that was restored from a
+backup), then the struct below, little-endian. The states of its producers are in `shards.producer_records`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _SHARD = struct.Struct(">Q")
 _SEGMENT = struct.Struct(">QQ")
 # version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
 _HEAD_VALUE = struct.Struct("<BQQQQ")
+# the same fields; restored_lsn, restored_offset; then the damage in UTF-8
+_RESTORED_HEAD_VALUE = struct.Struct("<BQQQQQQ")
 # version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
 # newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
@@ -32,6 +34,8 @@ _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 _PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
 _VERSION = 1
 _PARQUET_VERSION = 2
+_RESTORED_VERSION = 2
+_HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE}
 
 
 def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
@@ -49,9 +53,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
         Base offsets recorded now.
     """
     safe = safe_offset(shard)
-    damage = "" if shard.damage == BEING_DELETED else shard.damage
-    head = _HEAD_VALUE.pack(_VERSION, shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
-    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), head + damage.encode())
+    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), _head_value(shard, safe))
     present = []
     for segment in _published_file_segments(shard):
         present.append(segment.base_offset)
@@ -63,6 +65,15 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
     for base_offset in set(recorded).difference(present):
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
     return tuple(present)
+
+
+def _head_value(shard: Shard, safe: int) -> bytes:
+    damage = "" if shard.damage == BEING_DELETED else shard.damage
+    fields = (shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
+    if shard.restored_lsn:
+        restored = (shard.restored_lsn, shard.restored_offset)
+        return _RESTORED_HEAD_VALUE.pack(_RESTORED_VERSION, *fields, *restored) + damage.encode()
+    return _HEAD_VALUE.pack(_VERSION, *fields) + damage.encode()
 
 
 def _log_value(segment: LogSegment) -> bytes:
@@ -136,17 +147,19 @@ def load(
         where = f"record of shard {shard.name!r} in the views"
         is_head = len(key) == _SHARD.size
         version = value[0] if value else 0
-        if version not in ((_VERSION,) if is_head else (_VERSION, _PARQUET_VERSION)):
-            known = f"{_VERSION}" if is_head else f"{_VERSION} and {_PARQUET_VERSION}"
-            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads {known}")
+        if version not in (_HEADS if is_head else (_VERSION, _PARQUET_VERSION)):
+            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 and 2")
         if is_head:
-            if len(value) < _HEAD_VALUE.size:
-                raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {_HEAD_VALUE.size}")
-            _, start, following, reserved, last_lsn = _HEAD_VALUE.unpack_from(value)
+            layout = _HEADS[version]
+            if len(value) < layout.size:
+                raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {layout.size}")
+            _, start, following, reserved, last_lsn, *restored = layout.unpack_from(value)
+            if restored:
+                shard.restored_lsn, shard.restored_offset = restored
             shard.start_offset, shard.next_offset = start, following
             shard.reserved_offset = shard.asked_offset = reserved
             shard.last_lsn = last_lsn
-            shard.damage = value[_HEAD_VALUE.size :].decode()
+            shard.damage = value[layout.size :].decode()
             continue
         expected = (_SEGMENT_VALUE if version == _VERSION else _PARQUET_VALUE).size
         if len(value) != expected:
@@ -213,7 +226,8 @@ def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bo
     """
     for key, value in store.scan(Family.SEGMENTS):
         if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
-            yield _SHARD.unpack(key)[0], None, len(value) > _HEAD_VALUE.size, _HEAD_VALUE.unpack_from(value)[2]
+            layout = _HEADS.get(value[0], _HEAD_VALUE)
+            yield _SHARD.unpack(key)[0], None, len(value) > layout.size, _HEAD_VALUE.unpack_from(value)[2]
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
             _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
             yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(sealed), end
@@ -228,6 +242,22 @@ def range_of(store: OrderedStore, shard_id: int) -> tuple[int, int]:
         return 0, 0
     _, start, following, _, _ = _HEAD_VALUE.unpack_from(value)
     return start, following
+
+
+def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
+    """Go through all records; give the time of the newest append for each segment, 0 for the others.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for key, value in store.scan(Family.SEGMENTS):
+        if len(key) != _SEGMENT.size:
+            yield 0
+        elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            yield _SEGMENT_VALUE.unpack(value)[6]
+        elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
+            yield _PARQUET_VALUE.unpack(value)[4]
+        else:
+            yield 0
 
 
 def newest_lsns(store: OrderedStore) -> Generator[tuple[int, int] | None, None, None]:

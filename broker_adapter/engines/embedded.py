@@ -28,8 +28,10 @@ from broker_adapter.subscription import Subscription
 from journal.atomic_changes import Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
+from journal.name_scan import NameScan
 from journal.protocol.frames import ACK, ACK_DUPLICATE
 from journal.settings import MIB
+from journal.time_slice import TimeSlice
 from shards.errors import OverloadedError, StorageError, StorageFailedError
 from shards.extents import Extent
 from shards.model import (
@@ -48,7 +50,6 @@ from shards.record import Record, StoredRecord
 from shards.shard import Shard
 from shards.topic_filters import is_filter, validate_filter
 
-_LISTED_AT_ONCE: Final = 500
 _SCAN_PAGE_VALUES: Final = 200
 
 BROKER_CONFIG: Final = ServerConfig(
@@ -106,14 +107,14 @@ class EmbeddedAdapter(StorageAdapter):
         validate_filter(topic_filter)
         table = self._engine.table
         infos: list[ShardInfo] = []
-        after = ""
-        while True:
-            names = table.catalogue.matching(topic_filter, after=after, limit=_LISTED_AT_ONCE)
-            infos += [table.by_name(name).info(with_segments=False) for name in names]
-            await trio.lowlevel.checkpoint()
-            if len(names) < _LISTED_AT_ONCE:
-                return infos
-            after = names[-1]
+        scan, step = NameScan(table.catalogue, topic_filter), TimeSlice()
+        while (names := await scan.more()) is not None:
+            for name in names:
+                if table.catalogue.id_of(name) is not None:
+                    infos.append(table.peek_by_name(name).info(with_segments=False))
+                if step.is_over:
+                    await step.rest()
+        return infos
 
     async def describe_shard(self, name: str) -> ShardInfo:
         shard = self._shard(name)

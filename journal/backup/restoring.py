@@ -1,12 +1,14 @@
 """Making a data directory of a backup.
 
 The file FORMAT, without which no server opens the directory, comes last: until then it is nobody's data directory, and
-a file beside it tells which backup it is going to be, so that a restore that was interrupted can go on.
+a file beside it tells which backup it is going to be, so that a restore that was interrupted can go on. Another file
+tells the first server that opens the directory that it was restored, see `journal.restores`.
 """
 
 from __future__ import annotations
 
 import posixpath
+import secrets
 from collections.abc import Callable
 
 import attrs
@@ -16,6 +18,7 @@ from journal.backup.manifest import FileEntry
 from journal.backup.tree import DIRECTORIES
 from journal.data_directory import write_markers
 from journal.json_files import read_json, replace_json
+from journal.restores import RestoreMarker, write_restore_marker
 from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import FileSystem, make_durable_directory
 
@@ -110,6 +113,8 @@ class _Restoring:
             raise CorruptionError(self._manifest.path, 0, "the backup has no file FORMAT")
         write_markers(files, target, self._manifest.header.node_id)
         self._bring(last, f"{target}/FORMAT.new")
+        # Without it, a server would go on with numbers that were given out after the backup.
+        write_restore_marker(files, target, RestoreMarker(secrets.token_hex(8), self._manifest.header.number))
         files.sync_all(target)
         files.rename(f"{target}/FORMAT.new", f"{target}/FORMAT")
         files.sync_directory(target)

@@ -9,6 +9,8 @@ import attrs
 
 from journal.check.report import Report
 from journal.node_record import NodeRecord, read_node_record
+from journal.restores import META_KEY as RESTORES_KEY
+from journal.restores import decode_restores
 from shards import shard_records
 from shards.catalogue import CatalogueRecord, decode_record
 from shards.chunks import ChunkPool
@@ -85,10 +87,17 @@ class ViewPass:
 
     def _check_meta(self) -> None:
         for key, value in self._store.scan(Family.META):
-            if len(value) != _ID.size:
+            if key == RESTORES_KEY:
+                self._check_restores(value)
+            elif len(value) != _ID.size:
                 self._damage(f"{key.decode('ascii', 'replace')} has {len(value)} bytes, expected {_ID.size}")
                 return
         self.found.node = read_node_record(self._store)
+
+    def _check_restores(self, value: bytes) -> None:
+        lsns = [lsn for restore in decode_restores(value) for lsn in (restore.lsn_before, restore.lsn_after)]
+        if lsns != sorted(lsns):
+            self._damage(f"the lsns of the restores do not rise: {lsns}")
 
     def _check_catalogue(self) -> None:
         names: dict[str, int] = {}

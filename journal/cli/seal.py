@@ -98,4 +98,6 @@ def _tell(info: ShardInfo, *, wait: bool, as_json: bool) -> None:
         return
     files = sum(segment.kind is SegmentKind.PARQUET for segment in info.segments)
     what = f"sealed up to offset {info.next_offset}" if wait else f"closed up to offset {info.next_offset}"
-    write_text(f"{info.name}: {what}, {files} Parquet {'file' if files == 1 else 'files'}")
+    # The reply names the newest segments; older ones may be left out.
+    over = "over " if info.segments and info.segments[0].base_offset > info.start_offset else ""
+    write_text(f"{info.name}: {what}, {over}{files} Parquet {'file' if files == 1 else 'files'}")

@@ -119,6 +119,11 @@ def show_command(name: str, /, *, json: JsonOption = False, server: ServerOption
             ("size", format_size(info.size_bytes)),
             ("keeps at most", kept or "everything"),
             ("indexes", indexes or "none"),
+            *(
+                (("restored", f"from a backup: another history from offset {info.restored_offset} on"),)
+                if info.restored_offset is not None
+                else ()
+            ),
         ),
     )
     write_table(

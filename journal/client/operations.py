@@ -21,6 +21,8 @@ from journal.protocol.messages import (
     CursorListRequest,
     CursorReply,
     CursorRequest,
+    DescribedShard,
+    DescribeShardRequest,
     Empty,
     FetchIndexedRequest,
     FindOffsetReply,
@@ -49,6 +51,7 @@ from shards.model import (
     Mode,
     ProducerIdentity,
     Retention,
+    SegmentInfo,
     ShardConfig,
     ShardInfo,
     StateValue,
@@ -116,9 +119,25 @@ class Operations(abc.ABC):
                 return shards
 
     async def describe_shard(self, name: str) -> ShardInfo:
-        """A shard with its segments. Repeatable."""
-        info: ShardInfo = await self._call(Op.DESCRIBE_SHARD, NameRequest(name), repeat=True)
-        return info
+        """A shard with its segments, page by page. Repeatable.
+
+        What changes between two pages (segments that are closed, sealed or trimmed) is shown as it is by then.
+        """
+        segments: list[SegmentInfo] = []
+        shard_id = 0
+        while True:
+            from_offset = segments[-1].next_offset if segments else 0
+            request = DescribeShardRequest(name, from_offset)
+            page: DescribedShard = await self._call(Op.DESCRIBE_SHARD, request, repeat=True)
+            if segments and page.shard_id != shard_id:
+                # It was deleted and created again: what came before is none of it.
+                segments.clear()
+                continue
+            shard_id = page.shard_id
+            segments += page.segments
+            if not page.more or not page.segments:
+                fields = {field.name: getattr(page, field.name) for field in attrs.fields(ShardInfo)}
+                return ShardInfo(**{**fields, "segments": tuple(segments)})
 
     async def delete_shard(self, name: str) -> None:
         """Delete a shard with its records and cursors; durable when it returns."""
@@ -214,9 +233,14 @@ class Operations(abc.ABC):
         return reply.cursor
 
     async def list_cursors(self, shard: str) -> list[Cursor]:
-        """All cursors of a shard. Repeatable."""
-        reply: CursorListReply = await self._call(Op.CURSOR_LIST, CursorListRequest(shard), repeat=True)
-        return reply.cursors
+        """All cursors of a shard, page by page, sorted by the bytes of their names. Repeatable."""
+        cursors: list[Cursor] = []
+        while True:
+            request = CursorListRequest(shard, cursors[-1].name if cursors else "")
+            page: CursorListReply = await self._call(Op.CURSOR_LIST, request, repeat=True)
+            cursors += page.cursors
+            if not page.more or not page.cursors:
+                return cursors
 
     async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
         """Set a cursor; durable when it returns.

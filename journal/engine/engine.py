@@ -27,11 +27,13 @@ from journal.engine.replaying import RecoveryReport, replay
 from journal.journal_file import JournalWriter
 from journal.maintenance import Maintenance
 from journal.node_record import NodeKey, NodeRecord, put_number, read_node_record
+from journal.node_time import NodeTime
 from journal.producer_expiry import ProducerExpiry
 from journal.producer_use import ProducerUse
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, RecoveredGroup, read_journal
+from journal.restores import Restores, read_restore_marker, remove_restore_marker
 from journal.sealer import Sealer
 from journal.sealing import Sealing
 from journal.segment_files import SegmentFiles
@@ -51,9 +53,11 @@ from shards.producer_records import load_producers
 from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
-from shards.shard_records import closed_logs
+from shards.shard_records import closed_logs, newest_append_times
 from shards.store import DirectoryStore, Mutations
 from shards.word_index import Words, words_of
+
+_READ_AT_ONCE = 2000
 
 _log = logging.getLogger("journal.engine")
 
@@ -69,6 +73,8 @@ class Engine:
         news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
+        restores: When it was restored from backups.
+        time: What it uses in place of the system's clock.
         snapshots: Holds the files as they lie at one moment, for backups.
         table: The shards.
         views: What is folded from the journal.
@@ -90,11 +96,10 @@ class Engine:
         self.node_id = directory.node_id
         self._directory = directory
         self._files = files
-        self._clock = clock
+        self.time = NodeTime(clock)
         self._disk = disk
         self._store = store
         self._sealer = sealer
-        self._last_us = 0
         self.table = ShardTable(
             store,
             directory.log,
@@ -107,6 +112,8 @@ class Engine:
         self.views = Views(store, self.table, self._drop)
         self.segment_files = SegmentFiles(files, directory.path)
         self.recovery = RecoveryReport(0, 0, ())
+        self.restores = Restores(store)
+        self.table.restored_lsn = self.restores.newest_lsn
         self._dropped: list[Segment] = []
 
     async def recover(self) -> None:
@@ -119,6 +126,7 @@ class Engine:
             StorageFailedError: What was recovered cannot be made durable again.
         """
         record = read_node_record(self._store)
+        await self._load_time(record)
         expected = record.expected(was_complete=self._directory.was_complete)
         found = Recovered()
 
@@ -134,11 +142,45 @@ class Engine:
         # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
         journal_next = found.next_lsn if found.used else record.checkpoint + 1
         self.writer = writer or await self._begin_journal(found, record, journal_next)
+        self.time.raise_to(self.views.newest_append_us)
+        self.time.warn_if_behind()
+        marker = read_restore_marker(self._files, self._directory.path)
+        is_restored = marker is not None and not self.restores.has(marker.restore_id)
+        if marker is not None and is_restored:
+            self._take_over_restore(marker.restore_id, max(journal_next, record.checkpoint + 1), record)
         self.table.recovering = False
         for shard in self.table.open_shards():
             self.table.settle(shard)
         self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
         self._assemble(journal_next, record)
+        if is_restored:
+            # Before anything is served, so that nothing is given out by a restore that a crash would take back.
+            await self.maintenance.require_checkpoint()
+        if marker is not None:
+            remove_restore_marker(self._files, self._directory.path)
+
+    async def _load_time(self, record: NodeRecord) -> None:
+        self.time.raise_to(record.newest_append_us)
+        if not record.newest_append_us:
+            # A program that recorded none may have written the views.
+            for number, append_time_us in enumerate(newest_append_times(self._store)):
+                self.time.raise_to(append_time_us)
+                if number % _READ_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+
+    def _take_over_restore(self, restore_id: str, next_lsn: int, record: NodeRecord) -> None:
+        """Go on far above what a backup holds. It counts with the next checkpoint."""
+        next_lsn = max(next_lsn, self.views.lsns_reserved, record.lsns_reserved)
+        restore = self.restores.add(restore_id, next_lsn=next_lsn, now_us=self.time.now_us())
+        self.views.lsns_reserved = restore.lsn_after
+        self.table.restored_lsn = restore.lsn_after
+        for shard in self.table.open_shards():
+            shard.note_restore(restore.lsn_after)
+        _log.warning(
+            "restored from a backup: what was acknowledged after lsn %d is not in it; lsns go on from %d",
+            restore.lsn_before,
+            restore.lsn_after,
+        )
 
     async def _begin_journal(
         self, found: Recovered, record: NodeRecord, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None
@@ -208,7 +250,9 @@ class Engine:
             self.committer,
             self.views,
             self.table,
-            now_us=self.now_us,
+            created_us=self.time.append_time_us,
+            expiry_us=self.time.expiry_us,
+            first_epoch=self.restores.first_epoch,
             max_shards=self.config.shards.max_shards,
             default_config=self._with_defaults,
         )
@@ -218,7 +262,7 @@ class Engine:
             control=self.control,
             committer=self.committer,
             use=self.producer_use,
-            now_us=self.now_us,
+            now_us=self.time.expiry_us,
             fail=self._fail,
         )
         self.maintenance = Maintenance(
@@ -232,7 +276,8 @@ class Engine:
             table=self.table,
             views=self.views,
             control=self.control,
-            clock=self._clock,
+            time=self.time,
+            restores=self.restores,
             fail=self._fail,
             segment_files=self.segment_files,
             sealing=self.config.sealing,
@@ -363,15 +408,13 @@ class Engine:
         return self.committer.failure
 
     def now_us(self) -> int:
-        """Server time in microseconds; never goes backwards."""
-        now = self._clock.now_us()
-        self._last_us = max(self._last_us, now)
-        return self._last_us
+        """The node's time of day in microseconds; see `NodeTime.now_us`."""
+        return self.time.now_us()
 
     def begin_chunk(self) -> None:
         """Call before a run of `Appender.append` calls: sets their time and what is refused just now."""
         appender = self.appender
-        appender.append_time_us = self.now_us()
+        appender.append_time_us = self.time.append_time_us()
         self.committer.chunk_taken_at_s = perf_counter()
         failure: StorageError | None = self.committer.failure
         appender.refuse_files = failure or self.maintenance.disk_full

@@ -89,6 +89,7 @@ async def _running(engine: Engine) -> AsyncIterator[None]:
     """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.time.run)
         nursery.start_soon(engine.maintenance.run)
         nursery.start_soon(engine.sealing.run)
         nursery.start_soon(engine.producer_expiry.run)

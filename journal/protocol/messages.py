@@ -109,6 +109,22 @@ class NameRequest:
 
 
 @attrs.frozen(slots=True)
+class DescribeShardRequest:
+    """A shard with up to ``limit`` of its segments, from the one that holds ``from_offset`` on."""
+
+    name: str
+    from_offset: Count = 0
+    limit: U32 = 1000
+
+
+@attrs.frozen(slots=True)
+class DescribedShard(ShardInfo):
+    """A ShardInfo with segments; ``more`` asks for another page, from the offset on with which the last one ends."""
+
+    more: bool = False
+
+
+@attrs.frozen(slots=True)
 class SetModeRequest:
     name: str
     mode: Mode
@@ -228,12 +244,19 @@ class CursorReply:
 
 @attrs.frozen(slots=True)
 class CursorListRequest:
+    """One page of a shard's cursors by name: those that sort behind ``after``."""
+
     shard: str
+    after: str = ""
+    limit: U32 = 1000
 
 
 @attrs.frozen(slots=True)
 class CursorListReply:
+    """Cursors sorted by the bytes of their names; ``more`` asks for another page."""
+
     cursors: list[Cursor]
+    more: bool = False
 
 
 @attrs.frozen(slots=True)
@@ -356,7 +379,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.OPEN_SHARD: Operation(OpenShardRequest, OpenShardReply),
     Op.CLOSE_SHARD: Operation(HandleRequest, Empty),
     Op.LIST_SHARDS: Operation(ListShardsRequest, ListShardsReply),
-    Op.DESCRIBE_SHARD: Operation(NameRequest, ShardInfo),
+    Op.DESCRIBE_SHARD: Operation(DescribeShardRequest, DescribedShard),
     Op.DELETE_SHARD: Operation(NameRequest, Empty),
     Op.SET_MODE: Operation(SetModeRequest, ShardInfo),
     Op.CONFIGURE_SHARD: Operation(ConfigureShardRequest, ShardInfo),

@@ -19,6 +19,7 @@ from prometheus_client.utils import floatToGoString
 from journal.engine import Engine
 from journal.histogram import Histogram
 from journal.observing.census import Census, CensusTaker
+from journal.observing.loop_monitor import LoopMonitor
 from journal.observing.pulse import Pulse
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
@@ -42,6 +43,7 @@ class ServerCollector(Collector):
         statistics: ServerStatistics,
         census: CensusTaker,
         pulse: Pulse,
+        loop_monitor: LoopMonitor,
         why_not_ready: Callable[[], list[str]],
         pushed_bytes: Callable[[], int],
     ) -> None:
@@ -49,6 +51,7 @@ class ServerCollector(Collector):
         self._statistics = statistics
         self._census = census
         self._pulse = pulse
+        self._loop_monitor = loop_monitor
         self._why_not_ready = why_not_ready
         self._pushed_bytes = pushed_bytes
 
@@ -110,7 +113,8 @@ class ServerCollector(Collector):
         yield Gauge(
             "journal_checkpoint_lag_entries",
             "Entries that a recovery would read back.",
-            max(0, engine.committer.journal_lsn - maintenance.checkpoint_lsn),
+            # Between a backup and what its restore goes on with there are no entries.
+            max(0, engine.committer.journal_lsn - max(maintenance.checkpoint_lsn, engine.restores.newest_lsn - 1)),
         )
         yield Gauge(
             "journal_checkpoint_age_seconds",
@@ -137,10 +141,27 @@ class ServerCollector(Collector):
             int(engine.maintenance.disk_full is not None),
         )
         yield Gauge("journal_failed", "1 after a storage failure.", int(engine.failure is not None))
+        yield Gauge(
+            "journal_clock_difference_seconds",
+            "How far the system's clock is ahead of the node's time.",
+            engine.time.difference_us / 1e6,
+        )
+        yield Gauge(
+            "journal_append_time_ahead_seconds",
+            "How far the newest append time is ahead of the node's time.",
+            engine.time.append_time_ahead_us / 1e6,
+        )
         yield Gauge("journal_held_back_seconds", "For how long appends have waited for room.", pulse.held_back_s)
         yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
         yield Counter("journal_loop_stalls", "Times that the loop came over 0.1 s late.", pulse.stalls)
         yield Counter("journal_loop_stalled_seconds", "How late the loop came then, in all.", pulse.stalled_s)
+        monitor = self._loop_monitor
+        yield Gauge(
+            "journal_loop_longest_step_seconds",
+            "Longest iteration of the event loop in the last one to two minutes.",
+            monitor.longest_s,
+        )
+        yield Counter("journal_loop_long_steps", "Iterations that took over 0.05 s.", monitor.long_count)
 
 
 def _counted(census: Census | None, now_us: int) -> Iterator[Metric]:

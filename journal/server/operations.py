@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import attrs
 import trio
 
 from journal.access.principal import Action, require
@@ -87,7 +88,7 @@ class ServerOperations:
             Op.CREDIT: self._credit,
             Op.ACKNOWLEDGE: self._acknowledge,
             **ReadOperations(engine, statistics).handlers,
-            **StateOperations(engine).handlers,
+            **StateOperations(engine, shards).handlers,
         }
 
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
@@ -201,15 +202,16 @@ class ServerOperations:
         connection.close_handle(request.handle)
         connection.reply(build(Op.CLOSE_SHARD, correlation))
 
-    def _list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
+    async def _list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ListShardsRequest = decode_request(Op.LIST_SHARDS, body)
-        page = self._shards.list_shards(connection, request.filter, request.after, request.limit)
+        page = await self._shards.list_shards(connection, request.filter, request.after, request.limit)
         connection.reply(build(Op.LIST_SHARDS, correlation, encode(messages.ListShardsReply(page.shards, page.more))))
 
     def _describe_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
-        request: messages.NameRequest = decode_request(Op.DESCRIBE_SHARD, body)
-        info = self._shards.describe(connection, request.name)
-        connection.reply(build(Op.DESCRIBE_SHARD, correlation, encode(info)))
+        request: messages.DescribeShardRequest = decode_request(Op.DESCRIBE_SHARD, body)
+        page = self._shards.describe_page(connection, request.name, request.from_offset, request.limit)
+        described = messages.DescribedShard(**attrs.asdict(page.info, recurse=False), more=page.more)
+        connection.reply(build(Op.DESCRIBE_SHARD, correlation, encode(described)))
 
     async def _delete_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.NameRequest = decode_request(Op.DELETE_SHARD, body)
@@ -240,7 +242,9 @@ class ServerOperations:
             raise ShuttingDownError(
                 f"the server is stopping before all of shard {request.name!r} is sealed; it goes on at the next start"
             )
-        self._info(connection, Op.SEAL, correlation, info)
+        # All of them might not fit into a frame.
+        newest = attrs.evolve(info, segments=info.segments[-self._shards.largest_segment_page :])
+        self._info(connection, Op.SEAL, correlation, newest)
 
     async def _trim(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.TrimRequest = decode_request(Op.TRIM, body)

@@ -6,7 +6,6 @@ What is served, and to whom, is `journal.server.server`.
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 
 import structlog
@@ -19,11 +18,10 @@ from journal.log import configure_log
 from journal.server.guard import Guard, check_reload, missing_protection, read, unread_changes
 from journal.server.http import Front, serve_http
 from journal.server.http_connections import Encryption
+from journal.server.interpreter import collect_rarely, prepare_interpreter
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
 from journal.settings import ConfigurationError
-
-_SWITCH_INTERVAL_S = 0.001
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -50,8 +48,6 @@ async def run_server(
         OSError: An address cannot be listened on.
     """
     log_limit = configure_log(config.log)
-    # Let the disk thread have the interpreter sooner than after the default 5 ms when a commit comes back.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     guard = Guard(config)
     if warning := missing_protection(config):
         log.warning(warning)
@@ -59,6 +55,7 @@ async def run_server(
     addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
     signals = _Signals(config, read_again or (lambda: config), guard)
     stopping = signals.stopping
+    interpreter = prepare_interpreter()
     try:
         async with trio.open_nursery() as nursery:
             # Signals are taken and health is told from before the start until after the last checkpoint, which a
@@ -76,6 +73,7 @@ async def run_server(
                     log.error("shard stopped", damage=damage)
                 server = signals.server = Server(engine, stopping, guard, statistics)
                 front.app = server.make_app(sockets)
+                nursery.start_soon(collect_rarely, lambda: statistics.connections_total)
                 async with trio.open_nursery() as serving:
                     await serving.start(server.run, {name: sock for name, sock in sockets.items() if name != "http"})
                     tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
@@ -85,6 +83,7 @@ async def run_server(
             log.info("stopped")
             nursery.cancel_scope.cancel()
     finally:
+        interpreter.restore()
         log_limit.tell(also_unfinished=True)
         for sock in sockets.values():
             sock.close()

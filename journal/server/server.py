@@ -16,6 +16,7 @@ from structlog.contextvars import bind_contextvars
 from journal.engine import Engine
 from journal.listening import accept, linger, listens_at, prepare
 from journal.observing.census import CensusTaker
+from journal.observing.loop_monitor import LoopMonitor
 from journal.observing.pulse import Pulse
 from journal.origins import Origins
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
@@ -66,6 +67,7 @@ class Server:
         stopping: Set when the server is told to stop.
         census: Counts what there is, in the background.
         pulse: Watches the event loop.
+        loop_monitor: Measures its iterations while the server runs.
     """
 
     def __init__(
@@ -82,12 +84,13 @@ class Server:
         self.addresses: list[str] = []
         self.census = CensusTaker(engine)
         self.pulse = Pulse(engine.maintenance.has_room)
+        self.loop_monitor = LoopMonitor()
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
         self._stored = StoredQuotas(engine, self.guard.quotas)
         self.admission = Admission(self.guard, self._stored)
         self._shards = ShardOperations(engine)
-        self._operations = ServerOperations(engine, self.statistics, self.describe, self.admission, self._shards)
+        self._operations = ServerOperations(engine, self.statistics, self._status, self.admission, self._shards)
         self._json_operations = JsonOperations(engine, self._shards, self.admission, self.statistics, server_name())
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
@@ -122,6 +125,10 @@ class Server:
             "failure": str(engine.failure or ""),
         }
 
+    def _status(self) -> dict[str, Any]:
+        """What STATUS answers: the statistics, and how the node was restored."""
+        return {**self.describe(), "restores": self.engine.restores.told()}
+
     def _administration(self) -> Administration:
         return Administration(
             on=Administered(self._shards, self._connections, self._describe_node),
@@ -135,7 +142,15 @@ class Server:
 
     def _describe_node(self) -> NodeInfo:
         reasons = self.why_not_ready()
-        return NodeInfo(self.engine.node_id, server_name(), not reasons, reasons, self.addresses, self.describe())
+        return NodeInfo(
+            self.engine.node_id,
+            server_name(),
+            not reasons,
+            reasons,
+            self.addresses,
+            self.describe(),
+            self.engine.restores.told(),
+        )
 
     def why_not_ready(self) -> list[str]:
         """All reasons why it takes no appends just now."""
@@ -144,7 +159,13 @@ class Server:
     def make_app(self, sockets: Mapping[str, socket.socket]) -> App:
         """What it answers over HTTP, if these are its sockets."""
         collector = ServerCollector(
-            self.engine, self.statistics, self.census, self.pulse, self.why_not_ready, self._pushed_bytes
+            self.engine,
+            self.statistics,
+            self.census,
+            self.pulse,
+            self.loop_monitor,
+            self.why_not_ready,
+            self._pushed_bytes,
         )
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
@@ -171,6 +192,7 @@ class Server:
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.pulse.run)
+                self._nursery.start_soon(self._monitor_loop)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
                 task_status.started(self.addresses)
@@ -182,6 +204,13 @@ class Server:
                 while self.statistics.connections:
                     await self._gone.park()
             self._nursery.cancel_scope.cancel()
+
+    async def _monitor_loop(self) -> None:
+        trio.lowlevel.add_instrument(self.loop_monitor)
+        try:
+            await trio.sleep_forever()
+        finally:
+            trio.lowlevel.remove_instrument(self.loop_monitor)
 
     def _admit(self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str) -> bool:
         limit = self.engine.config.limits.max_connections

@@ -13,11 +13,16 @@ import attrs
 from journal.access.principal import Action, Principal, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
+from journal.name_scan import NameScan
+from journal.time_slice import TimeSlice
 from shards.model import Cursor, Mode, Retention, ShardConfig, ShardInfo
-from shards.topic_filters import validate_filter
+from shards.names import MAX_NAME_BYTES
 
 LARGEST_PAGE = 1_000
-"""A page is made in one go; this many shards take some milliseconds, for which everybody else waits."""
+"""Most entries of a page. Pages of shards are made in steps of some milliseconds, others have their turn in between."""
+
+_ENTRY_BYTES = 300
+"""What an entry of a page takes in any form besides its name, at most."""
 
 
 class Asker(Protocol):
@@ -40,6 +45,14 @@ class ShardPage:
     """Shards sorted by name, without their segments; ``more`` says that others sort behind the last."""
 
     shards: list[ShardInfo]
+    more: bool
+
+
+@attrs.frozen(slots=True)
+class SegmentPage:
+    """A shard with some of its segments, oldest first; ``more`` says that newer ones follow."""
+
+    info: ShardInfo
     more: bool
 
 
@@ -85,23 +98,52 @@ class ShardOperations:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def list_shards(self, who: Asker, topic_filter: str, after: str, limit: int) -> ShardPage:
+    async def list_shards(self, who: Asker, topic_filter: str, after: str, limit: int) -> ShardPage:
         """One page of the shards that match a filter and sort behind ``after``.
+
+        Each shard is shown as it is at some moment before this returns. Page after page, a shard that is there all the
+        time is listed exactly once; one that is created or deleted meanwhile may be listed or not. No shard is opened
+        for it.
 
         Raises:
             InvalidNameError: It is no filter.
             NotAuthorizedError: The principal may not read all that it stands for.
         """
-        names, more = self._page(who, topic_filter, after, limit)
-        table = self._engine.table
-        return ShardPage([table.by_name(name).info(with_segments=False) for name in names], more)
-
-    def _page(self, who: Asker, topic_filter: str, after: str, limit: int) -> tuple[list[str], bool]:
-        validate_filter(topic_filter)
-        require(who.principal, topic_filter, Action.READ, Action.ADMINISTER)
+        found: list[ShardInfo] = []
+        room = self._page_bytes
+        pages = self._names(who, topic_filter, after)
         limit = max(1, min(limit, LARGEST_PAGE))
-        names = self._engine.table.catalogue.matching(topic_filter, after=after, limit=limit + 1)
-        return names[:limit], len(names) > limit
+        step = TimeSlice()
+        while (names := await pages.more()) is not None:
+            for name in names:
+                if (shard_id := self._id_of(name)) is None or (shard := self._engine.table.peek(shard_id)) is None:
+                    continue
+                room -= len(name.encode()) + _ENTRY_BYTES
+                if len(found) == limit or (found and room < 0):
+                    return ShardPage(found, more=True)
+                found.append(shard.info(with_segments=False))
+                if step.is_over:
+                    await step.rest()
+        return ShardPage(found, more=False)
+
+    def _names(self, who: Asker, topic_filter: str, after: str) -> NameScan:
+        scan = NameScan(self._engine.table.catalogue, topic_filter, after)
+        require(who.principal, topic_filter, Action.READ, Action.ADMINISTER)
+        return scan
+
+    def _id_of(self, name: str) -> int | None:
+        """None if it was deleted since its name was found."""
+        return self._engine.table.catalogue.id_of(name)
+
+    @property
+    def _page_bytes(self) -> int:
+        """What the entries of a page may take together, so that a frame has room for it."""
+        return self._engine.config.limits.max_frame_bytes // 2
+
+    @property
+    def largest_segment_page(self) -> int:
+        """Most segments of a shard that are told in one frame."""
+        return min(LARGEST_PAGE, self._page_bytes // _ENTRY_BYTES)
 
     def describe(self, who: Asker, name: str) -> ShardInfo:
         """A shard with its segments.
@@ -110,21 +152,70 @@ class ShardOperations:
             ShardNotFoundError: There is none.
         """
         require(who.principal, name, Action.READ, Action.ADMINISTER)
-        return self._engine.table.by_name(name).info(with_segments=True)
+        return self._engine.table.peek_by_name(name).info(with_segments=True)
 
-    def cursors(self, who: Asker, topic_filter: str, after: str, limit: int) -> CursorPage:
+    def describe_page(self, who: Asker, name: str, from_offset: int, limit: int) -> SegmentPage:
+        """A shard with up to ``limit`` of its segments, from the one that holds an offset on.
+
+        Ask for the next page from the offset on with which the last segment ends. Segments that were closed, sealed or
+        trimmed in between show as they are then.
+
+        Raises:
+            ShardNotFoundError: There is none.
+        """
+        info = self.describe(who, name)
+        segments = [each for each in info.segments if each.base_offset >= from_offset or each.next_offset > from_offset]
+        end = max(1, min(limit, self.largest_segment_page))
+        # One that is empty is followed by one that begins at the same offset: asked for from there on, it came again.
+        while end < len(segments) and segments[end - 1].next_offset == segments[end - 1].base_offset:
+            end += 1
+        return SegmentPage(attrs.evolve(info, segments=tuple(segments[:end])), end < len(segments))
+
+    async def cursors(self, who: Asker, topic_filter: str, after: str, limit: int) -> CursorPage:
         """The cursors of up to ``limit`` shards that match a filter and sort behind ``after``.
 
-        Those of a shard that is stopped are left out: how far it goes is not known.
+        Those of a shard that is stopped are left out: how far it goes is not known. As with `list_shards`, shards may
+        come and go from page to page.
         """
-        names, more = self._page(who, topic_filter, after, limit)
-        found = []
-        for name in names:
-            shard = self._engine.table.by_name(name)
-            if not shard.damage:
-                cursors = self._engine.control.list_cursors(name)
-                found += [_lag(name, cursor, shard.start_offset, shard.published_offset) for cursor in cursors]
-        return CursorPage(found, more, names[-1] if names else after)
+        found: list[CursorLag] = []
+        pages = self._names(who, topic_filter, after)
+        limit = max(1, min(limit, LARGEST_PAGE))
+        looked_at, last = 0, after
+        step = TimeSlice()
+        while (names := await pages.more()) is not None:
+            for name in names:
+                if looked_at == limit:
+                    return CursorPage(found, more=True, after=last)
+                looked_at, last = looked_at + 1, name
+                await self._add_cursors(name, found, step)
+        return CursorPage(found, more=False, after=last)
+
+    async def _add_cursors(self, name: str, found: list[CursorLag], step: TimeSlice) -> None:
+        table = self._engine.table
+        behind = ""
+        while (shard_id := self._id_of(name)) is not None:
+            shard = table.peek(shard_id)
+            if shard is None or shard.damage:
+                return
+            cursors = self._engine.views.cursors.list(shard_id, behind, LARGEST_PAGE)
+            found += [_lag(name, cursor, shard.start_offset, shard.published_offset) for cursor in cursors]
+            if step.is_over:
+                await step.rest()
+            if len(cursors) < LARGEST_PAGE:
+                return
+            behind = cursors[-1].name
+
+    def cursor_page(self, who: Asker, name: str, after: str, limit: int) -> tuple[list[Cursor], bool]:
+        """Cursors of one shard that sort behind ``after``, and whether others follow.
+
+        Raises:
+            ShardNotFoundError: There is none.
+            ShardDamagedError: It is stopped.
+        """
+        require(who.principal, name, Action.READ, Action.ADMINISTER)
+        limit = max(1, min(limit, LARGEST_PAGE, self._page_bytes // (MAX_NAME_BYTES + _ENTRY_BYTES)))
+        cursors = self._engine.control.list_cursors(name, after, limit + 1)
+        return cursors[:limit], len(cursors) > limit
 
     async def create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
         """Create a shard; with ``exist_ok`` one that is there is returned as it is.

@@ -16,7 +16,7 @@ from journal.protocol.frames import Op, build
 from journal.protocol.messages import decode_request, encode
 from journal.server.admission import scan_target, state_target
 from journal.server.connection import Connection, RequestHandler
-from journal.server.shard_operations import LARGEST_PAGE
+from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
 from shards.model import StateValue
 
 _BESIDES_BYTES = 64
@@ -30,8 +30,9 @@ class StateOperations:
         handlers: By operation.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, shards: ShardOperations) -> None:
         self._engine = engine
+        self._shards = shards
         self.handlers: dict[int, RequestHandler] = {
             Op.CURSOR_GET: self._get_cursor,
             Op.CURSOR_LIST: self._list_cursors,
@@ -55,9 +56,8 @@ class StateOperations:
 
     def _list_cursors(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorListRequest = decode_request(Op.CURSOR_LIST, body)
-        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
-        cursors = self._engine.control.list_cursors(request.shard)
-        connection.reply(build(Op.CURSOR_LIST, correlation, encode(messages.CursorListReply(cursors))))
+        cursors, more = self._shards.cursor_page(connection, request.shard, request.after, request.limit)
+        connection.reply(build(Op.CURSOR_LIST, correlation, encode(messages.CursorListReply(cursors, more))))
 
     async def _commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)

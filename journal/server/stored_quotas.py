@@ -9,11 +9,12 @@ import trio
 
 from journal.access.quotas import Account, Quotas
 from journal.engine import Engine
+from journal.name_scan import NameScan
+from journal.time_slice import TimeSlice
 from shards.errors import ShardNotFoundError
 
 _INTERVAL_S: Final = 1.0
 _LARGEST_SHARE: Final = 20
-_SHARDS_AT_ONCE: Final = 200
 
 
 class StoredQuotas:
@@ -53,20 +54,20 @@ class StoredQuotas:
         was_full = account.is_full
         shards = stored_bytes = 0
         for at, topic_filter in enumerate(account.filters):
-            after = ""
-            while names := self._engine.table.catalogue.matching(topic_filter, after=after, limit=_SHARDS_AT_ONCE):
-                after = names[-1]
+            scan, step = NameScan(self._engine.table.catalogue, topic_filter), TimeSlice()
+            while (names := await scan.more()) is not None:
                 for name in names:
                     if not account.counts_earlier(name, at):
                         shards += 1
                         stored_bytes += self._size_bytes(name)
-                await trio.lowlevel.checkpoint()
+                    if step.is_over:
+                        await step.rest()
         account.shards, account.stored_bytes, account.was_measured = shards, stored_bytes, True
         return account.is_full != was_full
 
     def _size_bytes(self, name: str) -> int:
         try:
-            return self._engine.table.by_name(name).info(with_segments=False).size_bytes
+            return self._engine.table.peek_by_name(name).info(with_segments=False).size_bytes
         except ShardNotFoundError:
             # It was deleted a moment ago.
             return 0

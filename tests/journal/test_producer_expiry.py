@@ -35,6 +35,9 @@ class StoppedClock:
     def now_us(self) -> int:
         return self.time_us
 
+    def monotonic_us(self) -> int:
+        return self.time_us
+
 
 @attrs.define
 class Node:

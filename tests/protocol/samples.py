@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 
+import attrs
+import msgspec
+
 from journal.protocol import frames, messages
 from journal.protocol.errors import encode_error
 from journal.protocol.frames import Op
@@ -27,6 +30,7 @@ CONFIG = ShardConfig(Mode.MEMORY, Retention(3600, 1 << 30, 1000), 1 << 26, True,
 INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096)
 SEGMENT = SegmentInfo(SegmentKind.LOG, 5, 105, 4096, 1_700_000_000_000_000, False)
 FULL_INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096, (SEGMENT,))
+RESTORED_INFO = attrs.evolve(FULL_INFO, restored_offset=42)
 CURSOR = Cursor("drain", 42, 99)
 VALUE = StateValue(b"session/1", b"\x00\x01", 12, 1_800_000_000_000_000)
 
@@ -52,7 +56,7 @@ REQUESTS: dict[Op, object] = {
     Op.OPEN_SHARD: messages.OpenShardRequest("plant/line-1", ShardConfig()),
     Op.CLOSE_SHARD: messages.HandleRequest(3),
     Op.LIST_SHARDS: messages.ListShardsRequest("plant/#", "plant/a", 10),
-    Op.DESCRIBE_SHARD: messages.NameRequest("plant/line-1"),
+    Op.DESCRIBE_SHARD: messages.DescribeShardRequest("plant/line-1"),
     Op.DELETE_SHARD: messages.NameRequest("plant/line-1"),
     Op.SET_MODE: messages.SetModeRequest("plant/line-1", Mode.FILE),
     Op.CONFIGURE_SHARD: messages.ConfigureShardRequest("plant/line-1", Retention(60), None),
@@ -86,7 +90,7 @@ REPLIES: dict[Op, object] = {
     Op.OPEN_SHARD: messages.OpenShardReply(3, INFO),
     Op.CLOSE_SHARD: messages.Empty(),
     Op.LIST_SHARDS: messages.ListShardsReply([INFO], True),
-    Op.DESCRIBE_SHARD: FULL_INFO,
+    Op.DESCRIBE_SHARD: messages.DescribedShard(*attrs.astuple(FULL_INFO, recurse=False)),
     Op.DELETE_SHARD: messages.Empty(),
     Op.SET_MODE: INFO,
     Op.CONFIGURE_SHARD: INFO,
@@ -110,7 +114,25 @@ REPLIES: dict[Op, object] = {
     Op.PRODUCER_OPEN: ProducerIdentity(11, 2),
 }
 
+DESCRIBE_PAGE = messages.DescribeShardRequest("plant/line-1", 105, 10)
+DESCRIBED_PAGE = messages.DescribedShard(*attrs.astuple(FULL_INFO, recurse=False), more=True)
+CURSOR_PAGE = messages.CursorListRequest("plant/line-1", "drain", 10)
+CURSORS_PAGE = messages.CursorListReply([CURSOR], more=True)
+
 _correlation = struct.unpack("<I", b"CORR")[0]
+
+
+def _without_restores(reply: object) -> object:
+    """A reply as servers have always sent it that know nothing of restores."""
+    plain = msgspec.to_builtins(reply, builtin_types=(bytes,))
+    if isinstance(reply, ShardInfo):
+        del plain["restored_offset"]
+    elif isinstance(reply, messages.OpenShardReply):
+        del plain["info"]["restored_offset"]
+    elif isinstance(reply, messages.ListShardsReply):
+        for info in plain["shards"]:
+            del info["restored_offset"]
+    return plain
 
 
 def golden_frames() -> dict[str, bytes]:
@@ -118,7 +140,8 @@ def golden_frames() -> dict[str, bytes]:
     made: dict[str, bytes] = {}
     for op, message in REQUESTS.items():
         made[f"{op.name.lower()}.request"] = frames.build(op, _correlation, messages.encode(message))
-    for op, message in REPLIES.items():
+    for op, reply in REPLIES.items():
+        message = _without_restores(reply)
         correlation = 0 if op is Op.SHARD_EVENT else _correlation
         made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, messages.encode(message))
     # The request as clients that do not wait have always sent it; `wait` came later.
@@ -126,9 +149,24 @@ def golden_frames() -> dict[str, bytes]:
     made["seal.waiting_request"] = frames.build(
         Op.SEAL, _correlation, messages.encode(messages.SealRequest("plant/line-1", wait=True))
     )
+    # Without pages; those came later.
+    for name, op, message in (
+        ("describe_shard.request", Op.DESCRIBE_SHARD, messages.NameRequest("plant/line-1")),
+        ("describe_shard.reply", Op.DESCRIBE_SHARD, _without_restores(FULL_INFO)),
+        ("describe_shard.page_request", Op.DESCRIBE_SHARD, DESCRIBE_PAGE),
+        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, _without_restores(DESCRIBED_PAGE)),
+        ("cursor_list.request", Op.CURSOR_LIST, {"shard": "plant/line-1"}),
+        ("cursor_list.reply", Op.CURSOR_LIST, {"cursors": [CURSOR]}),
+        ("cursor_list.page_request", Op.CURSOR_LIST, CURSOR_PAGE),
+        ("cursor_list.page_reply", Op.CURSOR_LIST, CURSORS_PAGE),
+    ):
+        made[name] = frames.build(op, _correlation, messages.encode(message))
     # And as clients have always sent it that know no end of a subscription.
     made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
     made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ENDING_SUBSCRIBE))
+    made["describe_shard.restored_reply"] = frames.build(
+        Op.DESCRIBE_SHARD, _correlation, messages.encode(RESTORED_INFO)
+    )
     made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(PROGRESS))
     made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(END))
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)

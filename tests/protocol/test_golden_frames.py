@@ -7,13 +7,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from journal.protocol import Frame, FrameParser, decode_error, decode_reply, decode_request, frames
 from journal.protocol.frames import Op
-from journal.protocol.messages import SealRequest
+from journal.protocol.messages import DescribedShard, SealRequest
 from shards.errors import OffsetOutOfRangeError
-from tests.protocol.samples import BATCH, END, ENDING_SUBSCRIBE, PROGRESS, REPLIES, REQUESTS, golden_frames
+from tests.protocol.samples import (
+    BATCH,
+    CURSOR_PAGE,
+    CURSORS_PAGE,
+    DESCRIBE_PAGE,
+    DESCRIBED_PAGE,
+    END,
+    ENDING_SUBSCRIBE,
+    PROGRESS,
+    REPLIES,
+    REQUESTS,
+    RESTORED_INFO,
+    golden_frames,
+)
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "v1" / "frames"
 FRAMES = golden_frames()
@@ -64,6 +78,19 @@ def test_a_subscription_with_an_end_is_read_from_the_golden_bytes() -> None:
     assert decode_request(Op.SUBSCRIBE, parse(read("subscribe.ending_request")).body) == ENDING_SUBSCRIBE
     for name, event in (("progress", PROGRESS), ("end", END)):
         assert decode_reply(Op.SHARD_EVENT, parse(read(f"shard_event.{name}_reply")).body) == event
+
+
+def test_a_restored_shard_is_read_from_the_golden_bytes() -> None:
+    assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.restored_reply")).body) == DescribedShard(
+        *attrs.astuple(RESTORED_INFO, recurse=False)
+    )
+
+
+def test_pages_are_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.DESCRIBE_SHARD, parse(read("describe_shard.page_request")).body) == DESCRIBE_PAGE
+    assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.page_reply")).body) == DESCRIBED_PAGE
+    assert decode_request(Op.CURSOR_LIST, parse(read("cursor_list.page_request")).body) == CURSOR_PAGE
+    assert decode_reply(Op.CURSOR_LIST, parse(read("cursor_list.page_reply")).body) == CURSORS_PAGE
 
 
 def test_fixed_bodies_are_read_from_the_golden_bytes() -> None:

@@ -193,14 +193,15 @@ async def test_a_group_is_as_far_behind_as_its_positions_say(tmp_path: Path) -> 
         assert len(found["journal_group_lag_records"].samples) == 1, "only groups are named"
 
 
-async def test_a_cache_queue_tells_what_waits_and_for_how_long(tmp_path: Path) -> None:
+async def test_a_cache_queue_tells_what_waits_and_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path) as served:
         await filled(served.engine, "$queue/orders", 5)
         await filled(served.engine, "$queue/orders/dead-letters", 2)
         await filled(served.engine, "$queue/idle", 2)
         await served.engine.control.commit_cursor("$queue/orders", "drained", 3, None)
         await served.engine.control.commit_cursor("$queue/idle", "drained", 2, None)
-        served.engine._last_us += 30_000_000  # half a minute later, by the server's clock
+        half_a_minute_later = served.engine.now_us() + 30_000_000
+        monkeypatch.setattr(served.engine.time, "now_us", lambda: half_a_minute_later)
         await counted(served)
         found = await families(served)
         assert value(found, "journal_cache_queue_records", queue="orders") == 2

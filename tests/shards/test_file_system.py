@@ -96,3 +96,10 @@ def test_clocks() -> None:
     clock = ManualClock(5)
     clock.advance(seconds=1.5, microseconds=2)
     assert clock.now_us() == 1_500_007
+    elapsed_from_us = clock.monotonic_us()
+    clock.jump(seconds=-1)
+    assert (clock.now_us(), clock.monotonic_us()) == (500_007, elapsed_from_us)
+    clock.advance(seconds=2)
+    assert (clock.now_us(), clock.monotonic_us()) == (2_500_007, elapsed_from_us + 2_000_000)
+    with pytest.raises(ValueError, match="backwards"):
+        clock.advance(seconds=-1)

@@ -73,7 +73,7 @@ class Endpoint:
 
 
 async def _list_shards(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> ShardPage:
-    return on.shards.list_shards(who, query.filter, query.after, query.limit)
+    return await on.shards.list_shards(who, query.filter, query.after, query.limit)
 
 
 async def _create_shard(on: Administered, who: Asker, _: forms.NoQuery, body: forms.CreateShardForm) -> ShardInfo:
@@ -110,7 +110,7 @@ async def _trim(on: Administered, who: Asker, query: forms.ShardQuery, body: for
 
 
 async def _list_cursors(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> CursorPage:
-    return on.shards.cursors(who, query.filter, query.after, query.limit)
+    return await on.shards.cursors(who, query.filter, query.after, query.limit)
 
 
 async def _delete_cursor(on: Administered, who: Asker, query: forms.CursorQuery, _: None) -> None:

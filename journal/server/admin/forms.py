@@ -144,6 +144,7 @@ class NodeInfo:
         reasons: Why it does not.
         addresses: What it listens on, as ``name=HOST:PORT``.
         statistics: Plain numbers by name, as `journal status` shows them.
+        restores: When the node was restored from backups, oldest first: ``lsn_before``, ``lsn_after``, ``restored_us``.
     """
 
     node_id: str
@@ -152,6 +153,7 @@ class NodeInfo:
     reasons: list[str]
     addresses: list[str]
     statistics: dict[str, int | float | bool | str]
+    restores: list[dict[str, int]]
 
 
 @attrs.frozen(slots=True)

@@ -91,7 +91,7 @@ class JsonOperations:
     # Shards
 
     async def list(self, connection: JsonConnection, request: messages.List) -> object:
-        return self._shards.list_shards(connection, request.filter, request.after, request.limit)
+        return await self._shards.list_shards(connection, request.filter, request.after, request.limit)
 
     async def describe(self, connection: JsonConnection, request: messages.Describe) -> object:
         return self._shards.describe(connection, request.shard)

@@ -31,7 +31,10 @@ class TrioClock:
     """The time of day as a test's virtual time has it."""
 
     def now_us(self) -> int:
-        return START_US + round(trio.current_time() * 1_000_000)
+        return START_US + self.monotonic_us()
+
+    def monotonic_us(self) -> int:
+        return round(trio.current_time() * 1_000_000)
 
 
 def will(*, delay_s: int | None = None, topic: str = "will", payload: bytes = b"gone", retain: bool = False) -> Will:

@@ -1,0 +1,123 @@
+"""The server's program with a loop monitor on it: tells its longest step to whoever connects to its control address.
+
+``python -m benchmarks.loop_server --data DIR [--set SECTION.KEY=VALUE ...]``. It prints one line, ``ready tcp=ADDRESS
+control=ADDRESS``, once it accepts. A connection to the control address gets one line of JSON (see `LongestStep`) and is
+closed; the next one is told what came after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import socket
+from resource import RUSAGE_THREAD, getrusage
+from time import perf_counter
+from typing import Any
+
+import attrs
+import trio
+
+from command_line.overrides import overrides_of
+from journal.config import load_config
+from journal.server import run_server
+
+
+@attrs.define(slots=True)
+class LongestStep:
+    """The longest run of a task between two of its checkpoints.
+
+    Attributes:
+        wall_s: How long it took; for that time the event loop served nobody else.
+        cpu_s: Processor time of the event loop's thread in that step. Much less than the wall time means that it
+            waited: for a disk, for another thread, or for the processor on a busy machine.
+        waits: How often the thread gave the processor up in that step: for a disk, or for the interpreter's lock.
+        preempted: How often the processor was taken from it.
+        task: Name of the task.
+        collecting_s: The longest time that Python's garbage collector took, within any step.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    waits: int = 0
+    preempted: int = 0
+    task: str = ""
+    collecting_s: float = 0.0
+
+
+class StepMonitor(trio.abc.Instrument):
+    """Watches every step of every task.
+
+    Attributes:
+        longest: The longest one since it was reset.
+    """
+
+    def __init__(self) -> None:
+        self.longest = LongestStep()
+        self._began_s = 0.0
+        self._usage = getrusage(RUSAGE_THREAD)
+        self._collection_began_s = 0.0
+        gc.callbacks.append(self._collecting)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._usage = getrusage(RUSAGE_THREAD)
+        self._began_s = perf_counter()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        wall_s = perf_counter() - self._began_s
+        if wall_s > self.longest.wall_s:
+            before, after, longest = self._usage, getrusage(RUSAGE_THREAD), self.longest
+            longest.wall_s = wall_s
+            longest.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            longest.waits = after.ru_nvcsw - before.ru_nvcsw
+            longest.preempted = after.ru_nivcsw - before.ru_nivcsw
+            longest.task = task.name
+
+    def _collecting(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._collection_began_s = perf_counter()
+        else:
+            self.longest.collecting_s = max(self.longest.collecting_s, perf_counter() - self._collection_began_s)
+
+    def take(self) -> LongestStep:
+        """The longest step so far; begins anew."""
+        found, self.longest = self.longest, LongestStep()
+        return found
+
+
+async def _tell(listener: trio.SocketListener, monitor: StepMonitor) -> None:
+    async with listener:
+        while True:
+            stream = await listener.accept()
+            async with stream:
+                await stream.send_all(json.dumps(attrs.asdict(monitor.take())).encode() + b"\n")
+
+
+async def _serve(data: str, settings: tuple[str, ...]) -> None:
+    overrides: dict[str, object] = {"listen.tcp": "127.0.0.1:0", "listen.websocket": "", "listen.http": ""}
+    overrides |= overrides_of(settings, listed_in="conf/journal.toml")
+    config = load_config(None, overrides)
+    monitor = StepMonitor()
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        control = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_tell, control, monitor)
+            async with trio.open_nursery() as serving:
+                addresses = await serving.start(run_server, config, data)
+                trio.lowlevel.add_instrument(monitor)
+                host, port = bound.getsockname()
+                print("ready", *addresses, f"control={host}:{port}", flush=True)
+            nursery.cancel_scope.cancel()
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loop_server")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    arguments = parser.parse_args()
+    trio.run(_serve, arguments.data, tuple(arguments.settings))
+
+
+if __name__ == "__main__":
+    main()

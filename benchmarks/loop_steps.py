@@ -1,0 +1,317 @@
+"""For how long one operation holds up everybody else: the longest step of the event loop, with 100,000 shards there.
+
+The server runs in a process of its own under a monitor that sees every step of every task (`benchmarks.loop_server`);
+the operations come through its socket, as from any client. The figure of a row is the longest step while its operation
+was carried out. All operations work on one server, one after the other, in the order of `OPERATIONS`: those that need
+shards that nobody has opened yet come first.
+
+To add an operation: write a function that takes a `Scene` and does it with blocking requests (`scene.wire`), and put
+it into `OPERATIONS` with its key and title. What has to be there before, and is not to be measured, goes into a
+function of its own, named as ``prepare``. The row ``loop.KEY`` with its goal follows from that.
+
+``python -m benchmarks.loop_steps --data DIR [--shards N] [KEY ...]`` shows single operations with the name of the task
+whose step was the longest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+
+from benchmarks import load, processes
+from benchmarks.idle_shards import create_shards
+from benchmarks.ours import FILE, batch_of
+from benchmarks.runs import Goal, Measurement, Row
+from benchmarks.stage import REPOSITORY, Stage
+from benchmarks.wire import Wire
+from journal.protocol import frames
+from journal.protocol.frames import Op
+
+LONGEST_MS = 50.0
+"""What no step may take: every other client waits for that long in addition."""
+
+PUBLISHED = 300
+SEGMENTS = 500
+WATCH_S = 0.3
+LARGE_CREDIT_BYTES = 1 << 30
+DONE_TIMEOUT_S = 300.0
+
+Progress = Callable[[int, int], None]
+
+_CONTROL = re.compile(r"control=127\.0\.0\.1:(\d+)")
+_decode = msgspec.msgpack.Decoder().decode
+
+
+@attrs.define(slots=True)
+class Scene:
+    """What an operation may use.
+
+    Attributes:
+        address: Where the server listens.
+        shards: How many idle shards there are, called as `shard_name` says.
+        wire: A connection for the operation alone.
+    """
+
+    address: tuple[str, int]
+    shards: int
+    wire: Wire
+
+
+@attrs.frozen(slots=True)
+class Operation:
+    """Something that a client does.
+
+    Attributes:
+        key: Last part of the row's key.
+        title: What is done.
+        run: Does it; what it did is over when it returns.
+        prepare: Makes what it needs, before anything is measured.
+    """
+
+    key: str
+    title: str
+    run: Callable[[Scene], None]
+    prepare: Callable[[Scene], None] | None = None
+
+
+def shard_name(number: int) -> str:
+    """Name of an idle shard."""
+    return f"idle/{number}"
+
+
+class Subscriber:
+    """A subscription on a connection of its own that takes whatever comes, and acknowledges it in a group.
+
+    Attributes:
+        pushes: Pushes received.
+    """
+
+    def __init__(self, scene: Scene, **request: Any) -> None:
+        self.wire = Wire(scene.address, timeout_s=DONE_TIMEOUT_S)
+        self.pushes = 0
+        body = {"subscription": 1, "credit_bytes": LARGE_CREDIT_BYTES, **request}
+        self._is_in_group = "group" in request
+        self.wire.socket.sendall(frames.build(Op.SUBSCRIBE, 1, msgspec.msgpack.encode(body)))
+        while self._receive() != Op.SUBSCRIBE:
+            pass
+
+    def _receive(self) -> int:
+        op, _, body = self.wire.receive()
+        if op == Op.PUSH:
+            push = frames.read_push(body)
+            self.pushes += 1
+            if self._is_in_group:
+                acknowledged = frames.build_acknowledge(1, push.shard_ref, push.first_offset, push.next_offset)
+                self.wire.socket.sendall(acknowledged)
+        return op
+
+    def take(self, pushes: int) -> None:
+        """Wait until it has so many."""
+        while self.pushes < pushes:
+            self._receive()
+
+    def close(self) -> None:
+        self.wire.close()
+
+
+# The operations
+
+
+def _pages(scene: Scene, topic_filter: str) -> int:
+    """List all shards that match, page by page; their number."""
+    found, after, more = 0, "", True
+    while more:
+        reply = scene.wire.request(Op.LIST_SHARDS, {"filter": topic_filter, "after": after, "limit": 1000})
+        more = reply["more"]
+        found += len(reply["shards"])
+        after = reply["shards"][-1]["name"] if reply["shards"] else after
+    return found
+
+
+def _list(scene: Scene) -> None:
+    if (found := _pages(scene, "#")) < scene.shards:
+        raise load.LoadError(f"{found} shards were listed, expected at least {scene.shards}")
+
+
+def _list_by_level(scene: Scene) -> None:
+    _pages(scene, "+/+/nothing")
+
+
+def _make_segments(scene: Scene) -> None:
+    [handle] = scene.wire.open(["loop/segments"], FILE)
+    batch = batch_of(1)
+    for number in range(SEGMENTS):
+        scene.wire.socket.sendall(frames.build_append(number, handle, batch))
+        scene.wire.receive()
+        scene.wire.request(Op.SEAL, {"name": "loop/segments"})
+
+
+def _describe(scene: Scene) -> None:
+    scene.wire.request(Op.DESCRIBE_SHARD, {"name": "loop/segments"})
+
+
+def _subscribe(scene: Scene) -> None:
+    subscriber = Subscriber(scene, filter="idle/#", start="earliest")
+    subscriber.take(scene.shards)
+    subscriber.close()
+
+
+def _subscribe_by_level(scene: Scene) -> None:
+    subscriber = Subscriber(scene, filter="+/1", start="earliest")
+    subscriber.take(1)
+    subscriber.close()
+
+
+def _join_and_leave(scene: Scene) -> None:
+    """The first member gathers the shards, two more come, all go."""
+    members = [Subscriber(scene, filter="idle/#", start="latest", group="joined") for _ in range(3)]
+    _publish_random(scene, members, 10)
+    for member in members:
+        member.close()
+
+
+def _publish(scene: Scene) -> None:
+    member = Subscriber(scene, filter="idle/#", start="latest", group="published")
+    _publish_random(scene, [member], PUBLISHED)
+    member.close()
+
+
+def _publish_random(scene: Scene, members: Sequence[Subscriber], count: int) -> None:
+    """Append to random shards, one after the other, until every record has reached a member."""
+    chosen = random.Random(7).sample(range(scene.shards), min(count, scene.shards))
+    handles = scene.wire.open([shard_name(number) for number in chosen], None)
+    batch = batch_of(1)
+    for handle in handles:
+        scene.wire.socket.sendall(frames.build_append(handle, handle, batch))
+        scene.wire.receive()
+    if len(members) == 1:
+        members[0].take(len(handles))
+    scene.wire.requests(Op.CLOSE_SHARD, [{"handle": handle} for handle in handles])
+
+
+def _delete(scene: Scene) -> None:
+    scene.wire.requests(
+        Op.DELETE_SHARD, [{"name": shard_name(number)} for number in range(scene.shards - 1000, scene.shards)]
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("list", "LIST_SHARDS of all, 1,000 to a page", _list),
+    Operation("list-level", "LIST_SHARDS of `+/+/nothing`", _list_by_level),
+    Operation("describe", f"DESCRIBE_SHARD of one with {SEGMENTS} segments", _describe, _make_segments),
+    Operation("subscribe-level", "SUBSCRIBE to `+/1` from the earliest record on", _subscribe_by_level),
+    Operation("group-join", "three members join a group on `idle/#`, and leave", _join_and_leave),
+    Operation("group-publish", f"{PUBLISHED} appends to random shards with one member on `idle/#`", _publish),
+    Operation("subscribe", "SUBSCRIBE to `idle/#` from the earliest record on", _subscribe),
+    # It takes shards away: the last of all.
+    Operation("delete", "DELETE_SHARD of 1,000 at once", _delete),
+)
+
+
+def rows(shards: int) -> list[Row]:
+    """A row for each operation."""
+    goal = Goal(LONGEST_MS, at_most=True)
+    told = f"{shards:,} shards"
+    return [Row(f"loop.{each.key}", f"longest step: {each.title}", "ms", told, goal=goal) for each in OPERATIONS]
+
+
+# Measuring
+
+
+def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
+    """The one measurement of this module; ``progress`` is told shards done and shards in all."""
+
+    def run(_: object) -> Mapping[str, float]:
+        with _served(stage.directory / "loop", shards, progress) as server:
+            return {
+                f"loop.{operation.key}": _longest(server, shards, operation)["wall_s"] * 1e3 for operation in OPERATIONS
+            }
+
+    return Measurement(tuple(f"loop.{each.key}" for each in OPERATIONS), run, repeated=False)
+
+
+@contextmanager
+def _served(directory: Path, shards: int, progress: Progress) -> Iterator[processes.Server]:
+    """A server that was restarted after the shards were made: nobody has opened any of them."""
+    server = _start(directory)
+    try:
+        create_shards(server.address, shards, progress)
+    finally:
+        server.stop()
+    server = _start(directory)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _start(directory: Path) -> processes.Server:
+    argv = processes.python_module("benchmarks.loop_server", "--data", str((directory / "data").resolve()))
+    directory.mkdir(parents=True, exist_ok=True)
+    return processes.start_announcing(argv, directory / "log", cwd=REPOSITORY)
+
+
+def _longest(server: processes.Server, shards: int, operation: Operation) -> dict[str, Any]:
+    if operation.prepare is not None:
+        with Wire(server.address) as wire:
+            operation.prepare(Scene(server.address, shards, wire))
+    time.sleep(WATCH_S)
+    _told(server)
+    begun_at = time.perf_counter()
+    with Wire(server.address, timeout_s=DONE_TIMEOUT_S) as wire:
+        operation.run(Scene(server.address, shards, wire))
+        took_s = time.perf_counter() - begun_at
+        # What it left to be done, such as a member's leave, belongs to it.
+        time.sleep(WATCH_S)
+        return {**_told(server), "took_s": took_s}
+
+
+def _told(server: processes.Server) -> dict[str, Any]:
+    """The longest step since the last time this was asked."""
+    found = _CONTROL.search(server.log_path.read_text(errors="replace"))
+    if found is None:
+        raise load.LoadError(f"the server told no control address; see {server.log_path}")
+    with socket.create_connection(("127.0.0.1", int(found[1])), timeout=DONE_TIMEOUT_S) as control:
+        told: dict[str, Any] = json.loads(control.makefile("rb").read())
+        return told
+
+
+def main() -> None:
+    """Show single operations."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loop_steps")
+    parser.add_argument("--data", default=".bench", help="where to put data")
+    parser.add_argument("--shards", type=int, default=100_000)
+    parser.add_argument("keys", nargs="*", help="operations; all if none is named")
+    arguments = parser.parse_args()
+    Path(arguments.data).mkdir(parents=True, exist_ok=True)
+    chosen = [each for each in OPERATIONS if not arguments.keys or each.key in arguments.keys]
+    with (
+        Stage(Path(tempfile.mkdtemp(prefix="loop-", dir=arguments.data))) as stage,
+        _served(stage.directory, arguments.shards, lambda done, total: None) as server,
+    ):
+        for operation in chosen:
+            told = _longest(server, arguments.shards, operation)
+            print(
+                f"loop.{operation.key:16} {told['wall_s'] * 1e3:8.1f} ms (processor {told['cpu_s'] * 1e3:.1f} ms, "
+                f"waited {told['waits']}, "
+                f"preempted {told['preempted']}, collecting {told['collecting_s'] * 1e3:.1f} ms) "
+                f"in {told['took_s']:.1f} s: {told['task']}"
+            )
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
