@@ -399,6 +399,7 @@ class Appender:
             for sink, acks in immediate.items():
                 sink.acknowledge(acks)
         self._committer.chunk_taken_at_s = 0.0
+        self._committer.close_if_long()
         self._committer.kick()
         self._committer.look_for_rest()
 

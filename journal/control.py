@@ -104,6 +104,7 @@ class Control:
                 goes away: a cancelled caller's decision stands.
         """
         self.check_may_change(is_freeing=isinstance(decision, _FREEING))
+        self._committer.close_if_long()
         lsn = self._decide(decision, shard_id, is_creation=is_creation, pending=pending)
         await self._committer.wait(self._committer.group)
         return lsn
