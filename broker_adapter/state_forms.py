@@ -42,7 +42,7 @@ def decode(kind: type[Stored], key: bytes, value: bytes) -> Stored:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
     try:
         record = decoder.decode(memoryview(value)[1:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptionError(f"state {key!r}", 0, f"no {kind.__name__}: {error}") from error
     assert isinstance(record, kind)
     return record

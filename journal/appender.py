@@ -452,7 +452,7 @@ class Appender:
         self._use.take(producer_id, epoch, sink.number)
         producers = shard.producers
         if producers is None:
-            producers = self._load_producers(shard)
+            producers = shard.producers = self._load_producers(shard)
         producer = producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             if producer is None and header.sequence and shard.has_forgotten_producers:

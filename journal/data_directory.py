@@ -156,7 +156,11 @@ def is_complete(files: FileSystem, path: str) -> bool:
     """Whether a data directory has all that belongs to it, markers too; not one of layout 1, or one half made."""
     content = read_json(files, f"{path}/FORMAT")
     # A directory of layout 1 has no markers yet.
-    return isinstance(content, dict) and content["version"] >= 2 and bool(content.get("complete"))
+    return (
+        isinstance(content, dict)
+        and content.get("version") in range(2, 1 + LAYOUT_VERSION)
+        and bool(content.get("complete"))
+    )
 
 
 def write_markers(files: FileSystem, path: str, node_id: str) -> None:

@@ -206,5 +206,8 @@ def decode_decision(kind: int, payload: memoryview) -> Decision:
     decoder = _decoders.get(Kind(kind))
     if decoder is None:
         raise ValueError(f"entry kind {kind} carries no decision")
-    decision: Decision = decoder.decode(payload)
+    try:
+        decision: Decision = decoder.decode(payload)
+    except RecursionError as error:
+        raise ValueError(f"the payload of entry kind {kind} is nested too deeply") from error
     return decision

@@ -40,7 +40,7 @@ def read_json(files: FileSystem, path: str) -> object:
     stored = _read(files, path)
     try:
         return json.loads(stored)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptionError(path, 0, f"expected JSON, found {stored[:40]!r}") from error
 
 
@@ -65,7 +65,7 @@ def read_marker(files: FileSystem, path: str, *, kind: str, version: int, way_ou
     try:
         content = json.loads(stored)
         found, node_id = int(content["version"]), str(content["node_id"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptionError(path, 0, f"expected JSON with version and node_id, found {stored[:40]!r}") from error
     if found > version:
         directory = posixpath.dirname(path)

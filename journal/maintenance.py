@@ -6,7 +6,6 @@ before a checkpoint recycles its files.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,6 +17,8 @@ from journal.commit import Committer
 from journal.config import SealingConfig, ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
+from journal.disk_full import retriable_when_full
+from journal.disk_watch import DiskWatch
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
@@ -26,6 +27,7 @@ from journal.node_time import NodeTime
 from journal.producer_use import ProducerUse
 from journal.restores import Restores
 from journal.retaining import Retaining
+from journal.retries import MOST_QUEUED_BYTES, Retries
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
@@ -74,7 +76,6 @@ class Maintenance:
         checkpoint_lsn: Everything up to this lsn is safe without the journal.
         checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
         checkpoint_s: How long each checkpoint took.
-        free_bytes: What the disk had left when it was last looked at.
         on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
 
@@ -114,7 +115,11 @@ class Maintenance:
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
-        self._flusher = Flusher(files, directory, storage, self._progress.unpark_all)
+        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all)
+        # Any of them may be a file system of its own.
+        watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
+        self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
+        self._retries = Retries(views.store, committer, changed=self._go_on, fail=fail)
         self._large_tails_at = storage.tail_budget_bytes // 8
         self._producer_use = producer_use
         self._segment_files = segment_files
@@ -126,6 +131,7 @@ class Maintenance:
             committer=committer,
             expiry_us=time.expiry_us,
             drop=self.drop,
+            is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,
         )
         self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
@@ -137,10 +143,14 @@ class Maintenance:
         self.checkpoint_lsn = checkpoint_lsn
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
-        self.free_bytes = 0
         self._seen_committed = 0
         self._seen_committed_at = trio.current_time()
         self.on_flushed: Callable[[], None] = lambda: None
+
+    @property
+    def free_bytes(self) -> int:
+        """What the fullest of the disks involved had left when they were last looked at."""
+        return self._disk_watch.free_bytes
 
     # Back-pressure
 
@@ -151,6 +161,7 @@ class Maintenance:
         """
         return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
+            and self._views.store.queued_bytes < MOST_QUEUED_BYTES
             and (
                 self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
                 # The one that is being written cannot be recycled. It may be larger than the budget: settings change.
@@ -166,6 +177,7 @@ class Maintenance:
 
     def wake_if_needed(self) -> None:
         """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
+        self._retries.look()
         if self._tails_due() or self._large_tails_due() or self._checkpoint_due() or not self._writer.spare_count:
             self.wake()
 
@@ -182,13 +194,29 @@ class Maintenance:
     def _checkpoint_due(self) -> bool:
         return self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes
 
+    def _may_free_journal(self) -> bool:
+        """Whether the journal has no space for its next file, and a checkpoint would give one free."""
+        return self._committer.disk_full is not None and self._writer.used_count > 1
+
+    def _go_on(self) -> None:
+        self.look_at_disk()
+        if self._committer.disk_full is not None:
+            self.wake()
+        self._progress.unpark_all()
+
     # The task
 
     async def run(self) -> None:
         """Work until cancelled. An error of the disk or the views stops the engine, and with it this task."""
-        self.look_at_disk()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._retries.run)
+            await self._work()
+            nursery.cancel_scope.cancel()
+
+    async def _work(self) -> None:
         next_retention = trio.current_time() + self._storage.retention_interval_s
         try:
+            self.look_at_disk()
             await self.retaining.open_shards()
             while self._committer.failure is None:
                 with trio.move_on_after(self._storage.flush_interval_ms / 1000):
@@ -197,7 +225,7 @@ class Maintenance:
                 self.look_at_disk()
                 if self._asked:
                     await self._carry_out()
-                elif self._checkpoint_due():
+                elif self._checkpoint_due() or self._may_free_journal():
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
@@ -210,7 +238,7 @@ class Maintenance:
                 await self.remove_leftovers()
                 await self.prepare_spares()
                 await self._mark_when_idle()
-                if trio.current_time() >= next_retention:
+                if trio.current_time() >= next_retention and self._committer.disk_full is None:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
                 self._progress.unpark_all()
@@ -235,12 +263,12 @@ class Maintenance:
         """Have zeroed journal files ready before they are needed, one a turn."""
         if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
             try:
-                await self._off_loop(self._writer.add_spare)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
+                # A spare is removed again if its sync fails: the next one is another file, written anew.
+                with retriable_when_full(f"{self._directory}/journal"):
+                    await self._off_loop(self._writer.add_spare)
+            except DiskFullError as error:
                 # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.
-                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
+                self._refuse_for(error)
                 return
             if self._writer.spare_count < self._spares_wanted():
                 self.wake()
@@ -251,22 +279,21 @@ class Maintenance:
         if committed != self._seen_committed:
             self._seen_committed, self._seen_committed_at = committed, now
         elif not self._writer.is_marked and now - self._seen_committed_at >= self._storage.flush_interval_ms / 1000:
-            await self._on_disk_thread(self._writer.write_mark)
+            try:
+                await self._on_disk_thread(self._writer.write_mark)
+            except DiskFullError as error:
+                self._refuse_for(error)
 
     def look_at_disk(self) -> None:
-        """Refuse appends before the disk is really full, and take them again when there is room."""
-        free = self.free_bytes = self._files.free_bytes(self._directory)
-        reserve = self._storage.disk_reserve_bytes
-        if free >= reserve:
-            self._refuse_for(None)
-            return
-        self._refuse_for(
-            DiskFullError(
-                f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
-                f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
-            )
-        )
-        if free * _SHARE_OF_APPENDS >= reserve:
+        """Refuse appends before a disk is really full, and take them again when there is room."""
+        waits = self._retries.disk_full
+        full = waits or self._disk_watch.look()
+        self._refuse_for(full)
+        if (
+            full is not None
+            and waits is None
+            and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes
+        ):
             # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
             self._control.refuse = None
 
@@ -378,7 +405,12 @@ class Maintenance:
         put_number(mutations, NodeKey.NEWEST_APPEND_US, self._time.newest_append_us)
         self._restores.save(mutations)
         self._views.store.write(mutations)
-        await self._off_loop(self._views.store.flush)
+        try:
+            await self._off_loop(self._views.store.flush)
+        except DiskFullError as error:
+            self._retries.store_is_full(error)
+            self.look_at_disk()
+            return
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
         self.checkpoint_lsn = lsn
@@ -407,6 +439,7 @@ class Maintenance:
         heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
         for shard in shards:
             if not shard.gone:
+                self._table.saved(shard)
                 head = Mutations()
                 present = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
                 heads.append((shard, shard_records.safe_offset(shard), head, present))
@@ -446,6 +479,10 @@ class Maintenance:
         await done.wait()
         results[0].unwrap()
 
+    def close(self) -> None:
+        """Close the log files that are open for writing. Call it last."""
+        self._flusher.close()
+
     # Removing
 
     def drop(self, segments: list[Segment]) -> None:
@@ -466,6 +503,7 @@ class Maintenance:
         """Remove the files of dropped segments, and mark where shards start inside one."""
         try:
             await self._segment_files.settle()
+            await self._flusher.close_forgotten()
         except DiskFullError as error:
             self._refuse_for(error)
 

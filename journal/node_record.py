@@ -11,6 +11,7 @@ import struct
 import attrs
 
 from journal.recovery import Expected
+from shards.errors import CorruptionError
 from shards.store import Family, Mutations, OrderedStore
 
 _NUMBER = struct.Struct(">Q")
@@ -62,14 +63,27 @@ class NodeRecord:
 
 
 def read_node_record(store: OrderedStore) -> NodeRecord:
-    """Read all numbers of a store."""
+    """Read all numbers of a store.
+
+    Raises:
+        CorruptionError: One of them is damaged.
+    """
     return NodeRecord(**{key.name.lower(): read_number(store, key) for key in NodeKey})
 
 
 def read_number(store: OrderedStore, key: NodeKey) -> int:
-    """Read one number, 0 if it was never written."""
+    """Read one number, 0 if it was never written.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     stored = store.get(Family.META, key.value)
-    return int(_NUMBER.unpack(stored)[0]) if stored is not None else 0
+    if stored is None:
+        return 0
+    if len(stored) != _NUMBER.size:
+        what = f"{key.value.decode()} in the views"
+        raise CorruptionError(what, 0, f"the value has {len(stored)} bytes, expected {_NUMBER.size}")
+    return int(_NUMBER.unpack(stored)[0])
 
 
 def put_number(mutations: Mutations, key: NodeKey, number: int) -> None:

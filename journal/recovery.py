@@ -285,15 +285,17 @@ def read_journal(
             )
         file = files.open(path, write=False)
         try:
+            # Before memory is allocated for what the header says.
+            size_bytes = file.size()
+            if size_bytes < header.size_bytes:
+                raise CorruptionError(
+                    path, size_bytes, f"the file ends here, but it was made with {header.size_bytes} bytes"
+                )
             if len(buffer) != header.size_bytes:
                 buffer = bytearray(header.size_bytes)
             data = memoryview(buffer)[: file.readinto(memoryview(buffer), 0)]
         finally:
             file.close()
-        if len(data) < header.size_bytes:
-            raise CorruptionError(
-                path, len(data), f"the file ends here, but it was made with {header.size_bytes} bytes"
-            )
         found.next_lsn = header.first_lsn
         used = UsedFile(path, header, header.first_lsn - 1)
         found.used.append(used)
@@ -341,6 +343,10 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
             raise CorruptionError(path, position, f"group of {end - start} bytes reaches beyond the file's end")
         if header is not None and header.first_lsn != found.next_lsn:
             raise CorruptionError(path, position, f"expected lsn {found.next_lsn}, found {header.first_lsn}")
+        if header is not None and header.next_lsn < header.first_lsn:
+            raise CorruptionError(
+                path, position, f"group of lsns from {header.first_lsn} up to {header.next_lsn}, which is before them"
+            )
         if header is not None and header.continues_in and is_last_file:
             raise CorruptionError(
                 journal_path(posixpath.dirname(path), header.continues_in),

@@ -126,17 +126,17 @@ class Schema(Generic[_T]):
         merged: dict[str, Any] = {}
         for name, value in values.items():
             if name in self.tables:
-                if problems.expect_tables(name, f"{name} = {value!r}", value):
+                if problems.expect_tables(name, f"{name} = {_shown(value)}", value):
                     merged[name] = value
             elif isinstance(value, dict):
                 merged[name] = {
                     key: inner
                     for key, inner in value.items()
                     if (dotted := f"{name}.{key}") not in self.tables
-                    or problems.expect_tables(dotted, f"[{name}] {key} = {inner!r}", inner)
+                    or problems.expect_tables(dotted, f"[{name}] {key} = {_shown(inner)}", inner)
                 }
             elif name in self.sections:
-                problems.add(f"{name} = {value!r} must be a section: [{name}]")
+                problems.add(f"{name} = {_shown(value)} must be a section: [{name}]")
             else:
                 problems.add(unknown(name, self.names))
         for name, value in overrides.items():
@@ -286,7 +286,15 @@ def _assigned(key: str, value: object, attributes: Iterable[attrs.Attribute[Any]
 
     Secrets are the attributes that their class leaves out of its ``repr``.
     """
-    return f"{key} = {value!r}" if all(each.repr for each in attributes) else key
+    return f"{key} = {_shown(value)}" if all(each.repr for each in attributes) else key
+
+
+def _shown(value: object) -> str:
+    """A value as a message shows it."""
+    try:
+        return repr(value)
+    except (ValueError, RecursionError):
+        return "a value that is too large to be shown"
 
 
 def _read(path: str) -> dict[str, object]:
@@ -295,7 +303,8 @@ def _read(path: str) -> dict[str, object]:
             return tomllib.load(file)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}; name an existing settings file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Beside what the standard forbids there are limits of the library: on digits of a number, and on nesting.
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 
 

@@ -36,6 +36,7 @@ from journal.shard_table import ShardTable
 from shards import leftovers, shard_records
 from shards.catalogue import CatalogueRecord
 from shards.cursors import Cursors
+from shards.errors import CorruptionError
 from shards.model import Mode, SegmentKind, ShardConfig
 from shards.parquet_segment import ParquetSegment
 from shards.producer_records import load_producers
@@ -113,7 +114,7 @@ class Views:
         decisions: list[tuple[int, int, Decision]] = []
         for entry in entries:
             if entry.kind != Kind.APPEND:
-                decisions.append((entry.lsn, entry.shard_id, decode_decision(entry.kind, entry.payload)))
+                decisions.append((entry.lsn, entry.shard_id, _decision_of(entry)))
                 continue
             # An append may depend on the decisions before it: the shard it goes to, the segment it continues.
             if decisions:
@@ -325,3 +326,15 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ProducerUsed: Views._producer_used,
     ProducerDeleted: Views._producer_deleted,
 }
+
+
+def _decision_of(entry: Entry) -> Decision:
+    try:
+        return decode_decision(entry.kind, entry.payload)
+    except ValueError as error:
+        kind = Kind(entry.kind).name.lower()
+        problem = (
+            f"the entry with lsn {entry.lsn} has right checksums, but is no {kind}: {error}; if a newer version of the "
+            f"server wrote it, start that"
+        )
+        raise CorruptionError("the journal", entry.position, problem) from error

@@ -16,6 +16,8 @@ from shards.errors import BatchError
 
 MAGIC = b"JRB1"
 HEADER_SIZE = 88
+SMALLEST_BATCH_BYTES = HEADER_SIZE + 8
+"""No batch is smaller: a body has at least 4 bytes before compression, and a gap batch has 8."""
 PREFIX_SIZE = 32
 BODY_CRC_AT = 32
 CHECKED_FROM = 36
@@ -211,6 +213,21 @@ def verify_magic(buffer: Buffer, at: int = 0) -> None:
             raise _cut_off(buffer, at, HEADER_SIZE)
         hint = "" if any(magic) else " (the batch was never stamped)"
         raise _wrong(at, "magic", str(MAGIC), str(magic) + hint)
+
+
+def verify_stamp(buffer: Buffer, at: int = 0) -> None:
+    """Check that a stamped batch begins at ``at``: its magic, and the checksum of its place in the shard.
+
+    Raises:
+        BatchError: None does, or the buffer ends inside the header.
+    """
+    verify_magic(buffer, at)
+    if len(buffer) - at < HEADER_SIZE:
+        raise _cut_off(buffer, at, HEADER_SIZE)
+    _, expected, *_ = PREFIX.unpack_from(buffer, at)
+    found = crc32c(memoryview(buffer)[at + 8 : at + PREFIX_SIZE])
+    if found != expected:
+        raise _wrong(at, "prefix checksum", f"{expected:#010x}", f"{found:#010x}")
 
 
 def _verify_gap(buffer: Buffer, at: int) -> BatchHeader:

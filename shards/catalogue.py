@@ -78,6 +78,10 @@ class Catalogue:
     def records(self) -> Iterator[tuple[int, CatalogueRecord]]:
         """(shard id, record) of every shard, in the order of their creation."""
         for key, value in self._store.scan(Family.CATALOGUE):
+            if len(key) != _ID.size:
+                raise CorruptionError(
+                    f"catalogue record {key!r}", 0, f"the key has {len(key)} bytes, expected {_ID.size}"
+                )
             shard_id = _ID.unpack(key)[0]
             yield shard_id, decode_record(shard_id, value)
 
@@ -110,5 +114,5 @@ def decode_record(shard_id: int, value: bytes) -> CatalogueRecord:
         )
     try:
         return _decoder.decode(value[1:])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptionError(f"catalogue record of shard {shard_id}", 0, str(error)) from error

@@ -47,7 +47,7 @@ class Cursors:
         prefix = _SHARD_ID.pack(shard_id)
         start = prefix + after.encode() + b"\0" if after else None
         found = self._store.scan(Family.CURSORS, prefix, start=start)
-        return [decode_cursor(shard_id, key[_SHARD_ID.size :].decode(), value) for key, value in islice(found, limit)]
+        return [decode_cursor(shard_id, _decode_name(shard_id, key), value) for key, value in islice(found, limit)]
 
     def all(self) -> Iterator[tuple[int, str, int]]:
         """(shard id, name, offset) of every cursor there is, those of a shard next to each other.
@@ -55,7 +55,7 @@ class Cursors:
         There may be millions: the caller pauses between them. Unreadable ones are for `get` to refuse and left out.
         """
         for key, value in self._store.scan(Family.CURSORS):
-            if len(value) == _VALUE.size and value[0] == _FORMAT_VERSION:
+            if len(key) >= _SHARD_ID.size and len(value) == _VALUE.size and value[0] == _FORMAT_VERSION:
                 name = key[_SHARD_ID.size :].decode(errors="replace")
                 yield _SHARD_ID.unpack_from(key)[0], name, _VALUE.unpack(value)[1]
 
@@ -78,6 +78,15 @@ class Cursors:
 
 def _key(shard_id: int, name: str) -> bytes:
     return _SHARD_ID.pack(shard_id) + name.encode()
+
+
+def _decode_name(shard_id: int, key: bytes) -> str:
+    try:
+        return key[_SHARD_ID.size :].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(
+            f"name of a cursor of shard {shard_id}", error.start, f"no UTF-8: {error.reason}"
+        ) from error
 
 
 def decode_cursor(shard_id: int, name: str, value: bytes) -> Cursor:

@@ -13,7 +13,7 @@ import attrs
 
 from shards.batch import HEADER_SIZE, BatchHeader
 from shards.batch_header import MAGIC as _MAGIC
-from shards.batch_header import PREFIX_SIZE
+from shards.batch_header import PREFIX_SIZE, SMALLEST_BATCH_BYTES
 from shards.checksum import crc32c
 from shards.chunks import ChunkList, Readable
 from shards.errors import BatchError
@@ -162,7 +162,8 @@ def find_in_bytes(data: Readable, wanted: Callable[[BatchHeader], bool]) -> tupl
         LostBatchError: No batch begins where the one before it ends.
     """
     at, size = 0, len(data)
-    while size - at >= HEADER_SIZE:
+    # The header of a gap batch is read together with its body.
+    while size - at >= SMALLEST_BATCH_BYTES:
         check_stamp(data, at)
         header = BatchHeader.unpack(data, at)
         if wanted(header):

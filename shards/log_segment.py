@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Callable
 
 import attrs
 from crc32c import crc32c
 
-from shards.batch import HEADER_SIZE, BatchHeader
+from shards.batch import BatchHeader
+from shards.batch_header import SMALLEST_BATCH_BYTES, verify_stamp
 from shards.chunks import ChunkPool, Readable
-from shards.errors import CorruptionError, FormatVersionError
+from shards.errors import BatchError, CorruptionError, FormatVersionError
 from shards.file_system import File, FileSystem
 from shards.model import SegmentKind
 from shards.segment import Segment
@@ -157,11 +159,17 @@ class LogSegment(Segment):
             position = self.start_position
             window, window_at = b"", 0
             while position < self.flushed:
-                if position + HEADER_SIZE > window_at + len(window):
+                if position + SMALLEST_BATCH_BYTES > window_at + len(window):
                     window, window_at = log.pread(_REBUILD_WINDOW_BYTES, position), position
-                    if len(window) < HEADER_SIZE:
+                    if len(window) < SMALLEST_BATCH_BYTES:
                         raise CorruptionError(self.path, position, f"ends here, but {self.flushed} bytes were flushed")
-                header = BatchHeader.unpack(window, position - window_at)
+                at = position - window_at
+                try:
+                    # A damaged header would put entries into the index that lead readers astray.
+                    verify_stamp(window, at)
+                except BatchError as error:
+                    raise CorruptionError(self.path, position, str(error)) from error
+                header = BatchHeader.unpack(window, at)
                 if position >= indexed_end:
                     index.add(header.base_offset, position, header.lsn, newest)
                     indexed_end = position + INTERVAL_BYTES
@@ -219,8 +227,13 @@ class FlushPlan:
         """Whether it writes the file from its beginning, so that nothing that the file may hold is needed."""
         return self.position == 0
 
-    def write(self, files: FileSystem, log: File) -> None:
-        """Write the bytes; not durable before the file is synced.
+    def write(self, log: File, open_index: Callable[[], File]) -> None:
+        """Write the bytes; not durable before both files are synced.
+
+        Args:
+            log: The log file.
+            open_index: Opens the index file, or makes it; called only when there is something for it. The caller
+                closes both files.
 
         Raises:
             OSError: The disk refused; the segment is as it was.
@@ -228,9 +241,4 @@ class FlushPlan:
         if self.buffers:
             log.pwritev(self.buffers, self.position)
         if self.index_bytes:
-            index_file = files.open(self.segment.index_path, create=True)
-            try:
-                position = self.entries * STORED_SIZE - len(self.index_bytes)
-                index_file.pwritev([self.index_bytes], position)
-            finally:
-                index_file.close()
+            open_index().pwritev([self.index_bytes], self.entries * STORED_SIZE - len(self.index_bytes))

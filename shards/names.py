@@ -104,7 +104,7 @@ def shard_name(directory: str) -> str | None:
         return None
     try:
         name = unquote_to_bytes(encoded).decode()
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise InvalidNameError(f"directory {_shown(directory)} is no shard's: {error}") from error
     if directory_name(validate_shard_name(name)) != directory:
         raise InvalidNameError(

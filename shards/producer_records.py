@@ -10,6 +10,7 @@ import heapq
 import struct
 from collections.abc import Callable, Iterator
 
+from shards.errors import CorruptionError
 from shards.producer_state import ProducerState
 from shards.shard import Shard
 from shards.store import Family, Mutations, OrderedStore
@@ -25,7 +26,12 @@ that ever wrote."""
 
 
 def load_producers(store: OrderedStore, shard: Shard) -> dict[int, ProducerState]:
-    """Give a shard the states of all its producers that the store has."""
+    """Give a shard the states of all its producers that the store has.
+
+    Raises:
+        CorruptionError: A record is damaged.
+        FormatVersionError: A newer program wrote it.
+    """
     shard.has_forgotten_producers = store.get(Family.PRODUCERS, _FORGOTTEN.pack(b"f", shard.shard_id)) is not None
     prefix = STATE_PREFIX + shard.shard_id.to_bytes(8, "big")
     shard.producers = {
@@ -38,8 +44,10 @@ def decode_state_key(key: bytes) -> tuple[int, int]:
     """Shard id and producer id of the key of a state.
 
     Raises:
-        struct.error: It has another length.
+        CorruptionError: It has another length.
     """
+    if len(key) != _STATE.size:
+        raise CorruptionError("a producer of a shard", 0, f"the key has {len(key)} bytes, expected {_STATE.size}")
     _, shard_id, producer_id = _STATE.unpack(key)
     return shard_id, producer_id
 

@@ -61,6 +61,7 @@ class Shard:
     """
 
     __slots__ = (
+        "__weakref__",
         "asked_offset",
         "chunk_number",
         "config",
@@ -160,6 +161,21 @@ class Shard:
                 places.add(Place.MEMORY if segment.kind is SegmentKind.MEMORY else Place.FILE)
                 offset = segment.next_offset
         return (min(places), max(places)) if places else (Place.FILE, Place.FILE)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is lost when this object goes and the shard is read from its saved record again.
+
+        That the record is as new as the shard, and that it needs no look from time to time, is for the caller to know.
+        """
+        return not (
+            self.damage
+            or self.listeners
+            or self.pending_groups
+            or self.in_memory_mode
+            or self.trim_decided > self.start_offset
+            or any(segment.kind is SegmentKind.MEMORY or segment.chunks.chunks for segment in self.segments)
+        )
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
         """Seal the active segment and open the next one in the given mode (``path``: for a log file)."""

@@ -159,8 +159,10 @@ def load(
             shard.start_offset, shard.next_offset = start, following
             shard.reserved_offset = shard.asked_offset = reserved
             shard.last_lsn = last_lsn
-            shard.damage = value[layout.size :].decode()
+            shard.damage = _decode_damage(where, layout.size, value)
             continue
+        if len(key) != _SEGMENT.size:
+            raise CorruptionError(where, 0, f"the key has {len(key)} bytes, expected {_SEGMENT.size}")
         expected = (_SEGMENT_VALUE if version == _VERSION else _PARQUET_VALUE).size
         if len(value) != expected:
             raise CorruptionError(where, 0, f"{len(value)} bytes, expected {expected}")
@@ -186,6 +188,13 @@ def load(
     for older in shard.segments[:-1]:
         older.sealed = True
     return tuple(recorded)
+
+
+def _decode_damage(where: str, start: int, value: bytes) -> str:
+    try:
+        return value[start:].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(where, start + error.start, f"no UTF-8: {error.reason}") from error
 
 
 def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:
@@ -228,6 +237,8 @@ def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bo
         if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
             layout = _HEADS.get(value[0], _HEAD_VALUE)
             yield _SHARD.unpack(key)[0], None, len(value) > layout.size, _HEAD_VALUE.unpack_from(value)[2]
+        elif len(key) != _SEGMENT.size:
+            continue
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
             _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
             yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(sealed), end

@@ -95,6 +95,12 @@ class EmbeddedAdapter(StorageAdapter):
         self._calls = OpenCalls()
         self._appends = _Appends(engine)
 
+    async def wait_failed(self) -> StorageFailedError:
+        committer = self._engine.committer
+        await committer.has_failed.wait()
+        assert committer.failure is not None
+        return committer.failure
+
     # Shards
 
     async def create_shard(

@@ -71,6 +71,9 @@ class Seal:
     sealed_sha256: str
 
 
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the library raises for a line that is no JSON, no UTF-8, or nested without end."""
+
 # In one order of keys, whatever the library does by itself: the last line is known by its first key.
 _encoder = msgspec.json.Encoder(order="deterministic")
 _headers = msgspec.json.Decoder(Header)
@@ -138,7 +141,7 @@ class ManifestDecoder:
         first = self._take(next(self._lines, b""))
         try:
             self.header = _headers.decode(first)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             raise CorruptionError(path, 0, f"the first line is no header of a manifest: {error}") from error
         if self.header.version > VERSION:
             raise FormatVersionError(
@@ -159,7 +162,7 @@ class ManifestDecoder:
                 return
             try:
                 entry = _entries.decode(line)
-            except msgspec.DecodeError as error:
+            except _UNREADABLE as error:
                 raise CorruptionError(self._path, self._position, f"no entry of a manifest: {error}") from error
             if not _is_plain(entry):
                 raise CorruptionError(
@@ -173,7 +176,7 @@ class ManifestDecoder:
     def _compare(self, line: bytes, files: int, size_bytes: int) -> None:
         try:
             stored = _seals.decode(line)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             raise CorruptionError(self._path, self._position, f"no last line of a manifest: {error}") from error
         found = Seal(files, size_bytes, self._digest.hexdigest())
         if stored != found:

@@ -127,9 +127,14 @@ def _header_of(files: FileSystem, path: str) -> JournalFileHeader | None:
 
 @attrs.define
 class _Group:
-    """A group as far as it could be read."""
+    """A group as far as it could be read.
+
+    Attributes:
+        unreadable: Entries with right checksums that say nothing this program understands: none of them is torn.
+    """
 
     bad_header: BadEntryHeader | None = None
+    unreadable: list[tuple[int, str]] = attrs.Factory(list)
     damages: list[tuple[int, str]] = attrs.Factory(list)
     entries: int = 0
 
@@ -207,6 +212,8 @@ class _FilePass:
                 self._damage(
                     position, f"a commit group begins with lsn {header.first_lsn}, expected {self.expected_lsn}"
                 )
+            if header is not None and header.next_lsn < header.first_lsn:
+                self._damage(position, f"a commit group of lsns from {header.first_lsn} up to {header.next_lsn}")
             if header is not None and header.continues_in and self._is_last:
                 missing = journal_path(posixpath.dirname(self._path), header.continues_in)
                 self._report.damage(
@@ -246,7 +253,7 @@ class _FilePass:
             position = end
 
     def _tell(self, group: _Group) -> None:
-        for position, problem in group.damages:
+        for position, problem in group.damages + group.unreadable:
             self._damage(position, problem)
         if group.bad_header is not None:
             bad = group.bad_header
@@ -273,9 +280,7 @@ class _FilePass:
                     reach = f"{previous + 1} to {header.next_lsn - 1}" if header is not None else f"over {previous}"
                     group.bad_header = BadEntryHeader(position, f"entry with lsn {entry.lsn}, expected {reach}")
                     break
-                problem = self._problem_of(entry)
-                if problem:
-                    group.damages.append((position, problem))
+                self._check_entry(group, position, entry)
                 previous = entry.lsn
             if group.bad_header is not None:
                 break
@@ -298,13 +303,14 @@ class _FilePass:
     def _damage(self, position: int, problem: str) -> None:
         self._report.damage(self._path, position, problem)
 
-    def _problem_of(self, entry: Entry) -> str:
+    def _check_entry(self, group: _Group, position: int, entry: Entry) -> None:
         if entry.kind not in _KINDS:
-            return f"entry kind {entry.kind} was written by a newer program"
-        problem = check_payload(entry)
-        if not problem and entry.kind != Kind.APPEND:
+            # A start refuses it even in a group that is torn, since its own header is whole.
+            self._damage(position, f"entry kind {entry.kind} was written by a newer program")
+        elif problem := check_payload(entry):
+            group.damages.append((position, problem))
+        elif entry.kind != Kind.APPEND:
             try:
                 self._checked.note(entry.shard_id, decode_decision(entry.kind, entry.payload))
             except ValueError as error:
-                return f"the payload is no {Kind(entry.kind).name.lower()}: {error}"
-        return problem
+                group.unreadable.append((position, f"the payload is no {Kind(entry.kind).name.lower()}: {error}"))

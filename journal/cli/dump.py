@@ -110,7 +110,7 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
             if isinstance(entry, BadEntryHeader):
                 raise CorruptionError(path, entry.position, entry.problem)
             _check_payload(path, entry)
-            _print_entry(entry, wanted)
+            _print_entry(path, entry, wanted)
     if not wanted.as_json:
         write_text(f"byte {position}: nothing more of this life of the file")
 
@@ -194,12 +194,12 @@ def _check_payload(path: str, entry: Entry) -> None:
         raise CorruptionError(path, entry.position + ENTRY_HEADER_SIZE, problem)
 
 
-def _print_entry(entry: Entry, wanted: _Wanted) -> None:
+def _print_entry(path: str, entry: Entry, wanted: _Wanted) -> None:
     from journal.entry import Kind
 
     kind = Kind(entry.kind).name.lower() if entry.kind in set(Kind) else f"kind {entry.kind}"
     payload_bytes = len(entry.payload)
-    decision = _decision_in(entry)
+    decision = _decision_in(path, entry)
     if wanted.as_json:
         fields = {"position": entry.position, "lsn": entry.lsn, "entry": kind, "shard_id": entry.shard_id}
         write_json({**fields, "payload_bytes": payload_bytes, **({"decision": decision} if decision else {})})
@@ -211,13 +211,18 @@ def _print_entry(entry: Entry, wanted: _Wanted) -> None:
         _print_records(f"#{entry.shard_id}", entry.payload, 0)
 
 
-def _decision_in(entry: Entry) -> Decision | None:
+def _decision_in(path: str, entry: Entry) -> Decision | None:
     from journal.decisions import decode_decision
-    from journal.entry import Kind
+    from journal.entry import ENTRY_HEADER_SIZE, Kind
+    from shards.errors import CorruptionError
 
     if entry.kind == Kind.APPEND or entry.kind not in set(Kind):
         return None
-    return decode_decision(entry.kind, entry.payload)
+    try:
+        return decode_decision(entry.kind, entry.payload)
+    except ValueError as error:
+        problem = f"the payload is no {Kind(entry.kind).name.lower()}: {error}"
+        raise CorruptionError(path, entry.position + ENTRY_HEADER_SIZE, problem) from error
 
 
 def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:

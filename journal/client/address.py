@@ -8,6 +8,7 @@ counts from the next connection on.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Final
@@ -31,6 +32,7 @@ _SCHEMES: Final = {
     "wss": "wss",
 }
 _OPTIONS: Final = ("password_file", "token_file", "ca_file", "certificate_file", "key_file")
+_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _MAX_SECRET_BYTES: Final = 32 * 1024
 
 
@@ -80,7 +82,9 @@ class Address:
         Raises:
             InvalidRequestError: It is none of these. The message has no part of what may be a secret.
         """
-        scheme, separator, rest = text.rpartition("://")
+        scheme, separator, rest = text.partition("://")
+        if not separator:
+            scheme, rest = "", text
         kind = _SCHEMES.get(scheme if separator else "journal")
         rest, _, query = rest.partition("?")
         place, slash, path = rest.partition("/")
@@ -94,13 +98,15 @@ class Address:
         if ":" not in place or place.endswith("]"):
             host, port = place, ""
         host = host.strip("[]")
-        if kind is None or not host or not (port.isdigit() or not port) or int(port or 1) > 65535 or (at and not user):
-            shown = f"{scheme}{separator}{place}"
+        # An "@" further on may end a password with a slash or question mark in it.
+        may_show = "@" not in path and "@" not in query and (not separator or _SCHEME.fullmatch(scheme) is not None)
+        if kind is None or not host or not _is_port(port) or (at and not user):
+            shown = f" {f'{scheme}{separator}{place}'!r}" if may_show else ""
             raise InvalidRequestError(
-                f"address {shown!r} is none of host:port, journal://host:port and journal+ws://host:port; journals:// "
+                f"address{shown} is none of host:port, journal://host:port and journal+ws://host:port; journals:// "
                 "and journal+wss:// are the same with TLS"
             )
-        options = cls._options(query, place)
+        options = cls._options(query, place if may_show else "")
         address = cls(
             kind,
             host,
@@ -117,9 +123,8 @@ class Address:
         options = dict(parse_qsl(query, keep_blank_values=True))
         for name in options:
             if name not in _OPTIONS:
-                raise InvalidRequestError(
-                    f"the address of {place!r} has the unknown option {name!r}; known: {', '.join(_OPTIONS)}"
-                )
+                told = f"the address of {place!r} has the unknown option {name!r}" if place else "an option is unknown"
+                raise InvalidRequestError(f"{told}; known: {', '.join(_OPTIONS)}")
         return options
 
     def _check(self) -> None:
@@ -169,6 +174,11 @@ class Address:
                 f"{path!r}, named for {self}, holds no certificates that can be used: {reason}"
             ) from error
         return context
+
+
+def _is_port(text: str) -> bool:
+    """Whether a text is a port or empty; other digits than those of ASCII are none."""
+    return not text or (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535)
 
 
 def _no_passphrase() -> str:

@@ -175,6 +175,10 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
 _OF_SEQUENCES: Final = (errors.SequenceGapError, errors.SequenceLostError)
 
 
+_TEXTS: Final = frozenset(("shard", "what", "path", "problem"))
+"""Those of them that are texts; all others are numbers."""
+
+
 def _with_expected_sequence(
     cls: type[errors.SequenceGapError | errors.SequenceLostError],
 ) -> Callable[[str, dict[str, Any]], StorageError]:
@@ -186,7 +190,15 @@ def _with_expected_sequence(
 
 
 def _out_of(cls: Callable[..., StorageError], names: tuple[str, ...]) -> Callable[[str, dict[str, Any]], StorageError]:
-    return lambda message, details: cls(*[details[name] for name in names])
+    return lambda message, details: cls(*[_detail(details, name) for name in names])
+
+
+def _detail(details: dict[str, Any], name: str) -> int | str:
+    value = details[name]
+    kind = str if name in _TEXTS else int
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is of type {type(value).__name__}, expected {kind.__name__}")
+    return value
 
 
 _REBUILD: Final[dict[type[StorageError], Callable[[str, dict[str, Any]], StorageError]]] = {
@@ -236,7 +248,7 @@ def decode_error(status: int, body: bytes | memoryview) -> StorageError:
     """
     try:
         error = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         return RemoteProtocolError(f"error reply with status {status} has no readable body: {fault}")
     return decode_error_parts(status, error.code, error.message, error.details, retriable=error.retriable)
 
@@ -255,6 +267,8 @@ def decode_error_parts(
         return rebuild(message, details)
     except KeyError as missing:
         return RemoteProtocolError(f"error {code} lacks the detail {missing}: {message}")
+    except TypeError as wrong:
+        return RemoteProtocolError(f"error {code} has a detail of the wrong type: {wrong}: {message}")
 
 
 def is_retriable(error: BaseException) -> bool:

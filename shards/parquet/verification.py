@@ -106,7 +106,10 @@ def _problems_of_rows(reader: SealedReader) -> Iterator[str]:
             if expected != found:
                 yield _of_group(reader, group.index, f"{what}: expected {expected}, found {found}")
         previous_lsn, previous_time = int(lsns[-1]), int(append_times[-1])
-        yield from _problems_of_statistics(reader, group.index, rows)
+        try:
+            yield from _problems_of_statistics(reader, group.index, rows)
+        except (pa.ArrowException, ValueError) as error:
+            yield _of_group(reader, group.index, f"the statistics cannot be read: {error}")
     for what, expected, found in (
         ("end of the row groups", reader.metadata.data_bytes, position),
         ("next offset", reader.next_offset, next_offset),

@@ -50,6 +50,13 @@ def test_an_address_says_where_the_server_is_and_where_secrets_lie(text: str, ex
         ("journals://host?key_file=x", "no certificate_file"),
         ("journal://@host", "none of host:port"),
         (f"https://host?x={SECRET}", "none of host:port"),
+        # Found by fuzzing: these were shown, since what the password ends was taken for the address.
+        (f"journals://anna:{SECRET}@journals://host", "password in it"),
+        (f"anna:{SECRET}@https://host", "none of host:port"),
+        (f"anna:{SECRET}/x@host", "none of host:port"),
+        (f"anna:{SECRET}?x@host", "none of host:port"),
+        (f"journal://anna:80?{SECRET}@host", "an option is unknown"),
+        ("journal://host:\u00b2", "none of host:port"),
     ],
 )
 def test_what_makes_no_sense_or_would_show_a_secret_is_refused_without_repeating_it(text: str, told: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from shards.errors import StorageFailedError
+from journal.cli.dump import dump
+from journal.entry import ENTRY_HEADER_SIZE, Entry, Kind, decode_entries, decode_entry_size, encode_entry
+from journal.journal_file import FIRST_GROUP_POSITION
+from shards.errors import CorruptionError, StorageFailedError
 from shards.model import Mode, ShardConfig
 from tests.journal.engines import (
     DATA,
@@ -198,3 +202,33 @@ async def test_a_batch_in_a_group_that_was_never_synced_is_not_durable_by_being_
             stop_without_checkpoint(engine)
     async with open_simulated(files.crash(everything_lost)) as engine:
         assert await values_of(engine, "s") == [b"one", b"two"]
+
+
+async def test_an_entry_of_a_newer_program_is_named_by_a_start_and_by_a_dump(tmp_path: Path) -> None:
+    """Found by fuzzing: start and dump ended in a traceback at an entry with right checksums of another layout."""
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        await engine.control.put_state(b"key", b"value", None, 0)
+        stop_without_checkpoint(engine)
+    path = f"{DATA}/journal/journal-0000000000000001.jnl"
+    file = files.open(path)
+    content = file.pread(file.size(), 0)
+    # The name of a field, as a newer program might have it, with the checksums that belong to it.
+    view = memoryview(content)
+    (entry,) = (
+        entry
+        for at in range(FIRST_GROUP_POSITION, len(view) - ENTRY_HEADER_SIZE, 8)
+        if isinstance(size := decode_entry_size(view, at, len(view)), int)
+        for entry in decode_entries(view, at, at + size)
+        if isinstance(entry, Entry) and entry.kind == Kind.PUT_STATE
+    )
+    payload = bytes(entry.payload).replace(b"expires_at_us", b"expires_at_ns")
+    changed = encode_entry(Kind.PUT_STATE, entry.lsn, entry.shard_id, payload)
+    file.pwritev([changed], entry.position)
+    with pytest.raises(CorruptionError, match=r"right checksums, but is no put_state: .*expires_at_us"):
+        async with open_simulated(files):
+            pass
+    copy = tmp_path / "journal.jnl"
+    copy.write_bytes(file.pread(file.size(), 0))
+    with pytest.raises(CorruptionError, match=r"the payload is no put_state"):
+        dump(str(copy))

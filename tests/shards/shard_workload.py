@@ -158,7 +158,7 @@ class ShardWorkload:
             if isinstance(segment, LogSegment) and shard.published_segment is not None and segment.flushed < end:
                 plan = segment.plan_flush(end, shard.visible_next_offset(segment))
                 file = self.files.open(segment.path, create=True)
-                plan.write(self.files, file)
+                plan.write(file, lambda path=segment.index_path: self.files.open(path, create=True))  # type: ignore[misc]
                 file.close()
                 segment.flushed_to(plan)
             if segment is shard.published_segment:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.batch import iterate
+from shards.batch_header import SMALLEST_BATCH_BYTES
 from shards.extents import base_offset_at, batch_size, find_in_bytes, locate_in_memory, memory_extent
 from shards.log_segment import LogSegment
 from shards.record import Record
@@ -85,5 +86,5 @@ def test_a_search_in_bytes_that_end_anywhere_says_where_to_go_on(count: int, wan
         assert data[at : at + header.size_bytes] == batches[header.base_offset // 2]
     else:
         # Every batch whose header is there was looked at; the next one begins at the place that is given.
-        assert len(cut) - at < 88
+        assert len(cut) - at < SMALLEST_BATCH_BYTES
         assert at in {sum(map(len, batches[:number])) for number in range(count + 1)}

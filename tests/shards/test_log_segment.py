@@ -57,7 +57,7 @@ def fill(segment: LogSegment, sizes: list[int]) -> bytes:
 def flush(files: SimulatedFileSystem, segment: LogSegment, end: int, next_offset: int) -> None:
     plan = segment.plan_flush(end, next_offset)
     file = files.open(segment.path, create=True)
-    plan.write(files, file)
+    plan.write(file, lambda: files.open(segment.index_path, create=True))
     file.close()
     segment.flushed_to(plan)
 
@@ -129,6 +129,24 @@ def test_a_log_that_ends_before_its_recorded_end_is_told_when_the_index_is_made_
     flush(files, segment, segment.end, segment.next_offset)
     files.open(segment.path).truncate(segment.start_position + INTERVAL_BYTES)
     with pytest.raises(CorruptionError, match="bytes were flushed"):
+        segment.rebuild_index(files)
+
+
+def test_an_index_made_anew_of_a_damaged_log_is_refused() -> None:
+    """Where the header of a batch was damaged, the index got entries that pointed into the middle of batches."""
+    files, segment = new_segment()
+    fill(segment, [INTERVAL_BYTES, INTERVAL_BYTES, 10])
+    flush(files, segment, segment.end, segment.next_offset)
+    second = segment.start_position + INTERVAL_BYTES + 96
+    log = files.open(segment.path)
+    # The size of the first body: the next batch is then looked for where none begins.
+    log.pwritev([(INTERVAL_BYTES - 800).to_bytes(4, "little")], segment.start_position + 36)
+    with pytest.raises(CorruptionError, match="wrong magic"):
+        segment.rebuild_index(files)
+    log.pwritev([(INTERVAL_BYTES + 8).to_bytes(4, "little")], segment.start_position + 36)
+    assert segment.rebuild_index(files).positions[0] == second
+    log.pwritev([b"\xff"], second + 8)
+    with pytest.raises(CorruptionError, match="prefix checksum"):
         segment.rebuild_index(files)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,7 +166,9 @@ def test_the_head_of_a_restored_shard_is_of_a_version_of_its_own(damage: str) ->
     end = workload.shard.next_offset
     workload.shard.note_restore(1 << 46)
     workload.save()
-    assert dict(workload.store.scan(Family.SEGMENTS, SHARD_KEY))[SHARD_KEY][0] == 2
+    published_lsn = workload.shard.published_lsn
+    stored = b"\x02" + struct.pack("<QQQQQQ", 0, end, 0, published_lsn, 1 << 46, end) + damage.encode()
+    assert dict(workload.store.scan(Family.SEGMENTS, SHARD_KEY))[SHARD_KEY] == stored
     loaded = workload.load()
     assert (loaded.restored_lsn, loaded.restored_offset) == (1 << 46, end)
     assert (loaded.next_offset, loaded.damage, loaded.info(with_segments=False).restored_offset) == (end, damage, end)

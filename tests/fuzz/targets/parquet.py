@@ -1,0 +1,108 @@
+"""Parquet segments as a reader and `journal check` see them."""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import cache
+
+from shards.batch import iterate, verify
+from shards.checksum import crc32c
+from shards.errors import CorruptionError, FormatVersionError
+from shards.parquet import verification
+from shards.parquet.reading import SealedReader
+from shards.parquet.schema import MAGIC, SEALS, SEALS_MAGIC, TAIL
+from shards.record import Record
+from tests.fuzz.memory_files import memory_files
+from tests.fuzz.target import Target
+from tests.fuzz.targets import batches
+from tests.shards.parquet.segments import encode_all, seal, stamp_all
+
+_ROW_GROUPS = re.compile(rb"\[(\[[0-9, ]+\],?)+\]")
+_NUMBERS = re.compile(rb"\[([0-9]+),([0-9]+),([0-9]+),([0-9]+),([0-9]+),([0-9]+),([0-9]+),( *[0-9]+)\]")
+_PATH = "/sealed/segment.parquet"
+
+
+def run_parquet(data: bytes) -> None:
+    """A file is read as a Parquet segment or refused by CorruptionError or FormatVersionError, and a check of it tells
+    what is wrong in sentences.
+
+    The batches of a row group that can be read are ones that pass their own checks.
+    """
+    files = memory_files({_PATH: data})
+    try:
+        reader = SealedReader(files, _PATH)
+    except (CorruptionError, FormatVersionError):
+        assert verification.verify(files, _PATH)
+        return
+    for group in reader.row_groups[:8]:
+        try:
+            encoded = reader.batches(group.index)
+        except CorruptionError:
+            continue
+        whole = bytes(encoded.data)
+        assert [at for at, _ in iterate(whole)] == encoded.positions
+        for at in encoded.positions:
+            verify(whole, at)
+    if len(reader.row_groups) <= 8:
+        assert all(verification.verify(files, _PATH))
+
+
+def _repair(data: bytes) -> bytes:
+    """Make the checksums of row groups, page index and footer right. That of a row group is a decimal number in the
+    footer: it is only written where it has room."""
+    fixed = bytearray(data)
+    if len(fixed) < 4 + SEALS.size + TAIL.size:
+        return data
+    fixed[-4:] = MAGIC
+    (footer_size,) = struct.unpack_from("<I", fixed, len(fixed) - TAIL.size)
+    footer_at = len(fixed) - TAIL.size - footer_size
+    seals_at = footer_at - SEALS.size
+    if seals_at < 4:
+        seals_at = fixed.rfind(SEALS_MAGIC)
+        if seals_at < 4 or seals_at + SEALS.size + TAIL.size > len(fixed):
+            return data
+        footer_at = seals_at + SEALS.size
+        struct.pack_into("<I", fixed, len(fixed) - TAIL.size, max(0, len(fixed) - TAIL.size - footer_at))
+    index_at = 4
+    for found in _NUMBERS.finditer(fixed, footer_at):
+        start, end = int(found[6]), int(found[7])
+        width = len(found[8])
+        crc = b"%d" % crc32c(bytes(fixed[start:end])) if end <= seals_at else b""
+        if crc and len(crc) <= width:
+            fixed[found.start(8) : found.end(8)] = crc.rjust(width)
+        if end <= seals_at:
+            index_at = max(index_at, end)
+    footer_crc = crc32c(bytes(fixed[footer_at : len(fixed) - TAIL.size]))
+    SEALS.pack_into(fixed, seals_at, SEALS_MAGIC, footer_crc, crc32c(bytes(fixed[index_at:seals_at])))
+    return bytes(fixed)
+
+
+@cache
+def _seeds() -> tuple[bytes, ...]:
+    made = []
+    for records in (*batches.RECORDS, [Record(b"x" * 20, b"key", "t", 9, (("a", b"b"),), ("t",), 10)] * 40):
+        for salt in range(60):
+            # A row group whose checksum has ten digits leaves room for every other one.
+            content = seal(stamp_all(encode_all([(records, 0), ([Record(b"%d" % salt)], 0)]))).content
+            if all(len(found[8]) == 10 for found in _NUMBERS.finditer(content)):
+                made.append(content)
+                break
+    made.append(seal(stamp_all(encode_all([(batches.RECORDS[3], 0)] * 3)), row_group_bytes=100).content)
+    assert len(made) > 3
+    assert all(_repair(each) == each for each in made)
+    return tuple(made)
+
+
+TARGETS = (
+    Target(
+        "parquet",
+        run_parquet,
+        _seeds,
+        _repair,
+        (b"journal.row_groups", b"journal.", b"[[", b"]]", b"-1", b"99999999999999999999", SEALS_MAGIC, MAGIC),
+        max_input_bytes=16_384,
+        max_growth_bytes=64 << 20,
+        is_slow=True,
+    ),
+)
