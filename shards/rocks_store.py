@@ -130,6 +130,8 @@ class RocksStore:
         if start is not None:
             start = FAMILY_PREFIXES[family] + start
             place = min(place, start) if reverse else max(place, start)
+        if place < whole_prefix or (place >= end and not reverse):
+            return
         skip_place = reverse and place == end
         # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
         limit = _FIRST_CHUNK_KEYS
