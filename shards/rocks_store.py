@@ -27,6 +27,7 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -129,12 +130,18 @@ class RocksStore:
         if start is not None:
             start = FAMILY_PREFIXES[family] + start
             place = min(place, start) if reverse else max(place, start)
+        if place < whole_prefix or (place >= end and not reverse):
+            return
         skip_place = reverse and place == end
         # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
         limit = _FIRST_CHUNK_KEYS
+        # Bounds keep iterators from passing over keys of others that were deleted and are not compacted yet.
+        bounds = ReadOptions()
+        bounds.set_iterate_lower_bound(whole_prefix)
+        bounds.set_iterate_upper_bound(end)
         while True:
             written = self._queue.written
-            stored = chunk = self._chunk(whole_prefix, place, limit, reverse=reverse, skip_place=skip_place)
+            stored = chunk = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
             is_last = len(stored) < limit
             if self._queue:
                 last = (whole_prefix if reverse else end) if is_last else stored[-1][0]
@@ -170,7 +177,7 @@ class RocksStore:
         ]
 
     def _chunk(
-        self, prefix: bytes, place: bytes, limit: int, *, reverse: bool, skip_place: bool
+        self, prefix: bytes, place: bytes, limit: int, bounds: ReadOptions, *, reverse: bool, skip_place: bool
     ) -> list[tuple[bytes, bytes]]:
         """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
 
@@ -179,7 +186,7 @@ class RocksStore:
         chunk: list[tuple[bytes, bytes]] = []
         db = self._open_db()
         try:
-            iterator: RdictIter = db.iter()
+            iterator: RdictIter = db.iter(bounds)
             step = iterator.prev if reverse else iterator.next
             if reverse:
                 iterator.seek_for_prev(place)
