@@ -35,6 +35,7 @@ from journal.recovery import Expected, Verdict
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.snapshots import Snapshots
+from journal.unsynced_files import UnsyncedFiles
 from journal.views import Views
 from shards.model import Mode
 from shards.producer_state import ProducerState
@@ -431,15 +432,16 @@ def _(patch: Patch) -> None:
 
 @_sabotage("records a checkpoint without syncing the log files")
 def _(patch: Patch) -> None:
-    async def nothing(self: Flusher) -> None:
-        self._unsynced.clear()
+    def nothing(self: UnsyncedFiles) -> None:
+        self._close_all()
+        self._paths.clear()
 
-    patch.setattr(Flusher, "sync", nothing)
+    patch.setattr(UnsyncedFiles, "sync", nothing)
 
 
 @_sabotage("syncs log files but not the directories that they are in")
 def _(patch: Patch) -> None:
-    _without_syncs(patch, Flusher, "_sync", "^sync directory")
+    _without_syncs(patch, UnsyncedFiles, "sync", "^sync directory")
 
 
 @_sabotage("records a checkpoint before the log files are synced")

@@ -95,7 +95,7 @@ def inject(one: Round, calls: str, how: str, *, passes: bool) -> None:
         one.result.counts["faults injected"] += _injected(output)
         if passes:
             _see_nothing(one, f"{calls}:{how}", logged)
-        _after_fault(one, f"{calls}:{how}", began_ns)
+        _after_fault(one, f"{calls}:{how}", began_ns, logged)
     else:
         one.result.counts["faults that met no call"] += 1
 
@@ -107,14 +107,17 @@ def _injected(output: Path) -> int:
 def _see_nothing(one: Round, fault: str, logged: int) -> None:
     """The server goes on as if nothing had been, and has logged nothing of it."""
     status = one.server.exit_status
-    with one.server.log.open("rb") as log:
-        log.seek(logged)
-        failed = b"the storage failed" in log.read()
-    if failed or status is not None:
+    if _has_failed(one, logged) or status is not None:
         one.result.broken.append(f"{fault} must not be noticed, but the server failed (status {status})")
 
 
-def _after_fault(one: Round, fault: str, began_ns: float) -> None:
+def _has_failed(one: Round, logged: int) -> bool:
+    with one.server.log.open("rb") as log:
+        log.seek(logged)
+        return b"the storage failed" in log.read()
+
+
+def _after_fault(one: Round, fault: str, began_ns: float, logged: int) -> None:
     """What a supervisor would do."""
     settled_at = time.monotonic() + 0.5
     while time.monotonic() < settled_at and one.server.exit_status is None:
@@ -126,16 +129,16 @@ def _after_fault(one: Round, fault: str, began_ns: float) -> None:
             one.result.broken.append(f"after {fault} the server ended by itself with status {status}")
         one.note_death(began_ns)
         one.start_server()
-    elif one.rng.random() < 0.8:
+    elif _has_failed(one, logged) or one.rng.random() < 0.5:
         one.end_server(one.rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
         one.start_server()
-    # Otherwise it goes on; if it has stopped taking writes, the clients wait for the next of these.
 
 
 def _limit_file_size(one: Round) -> None:
     """Writes beyond a size are cut short, then refused."""
     began_ns = time.monotonic_ns()
     one.may_end = True
+    logged = one.server.log.stat().st_size
     limit = one.rng.choice((4 << 10, 40_000, 500_000))
     _, hard = resource.prlimit(one.server.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(one.server.pid, resource.RLIMIT_FSIZE, (limit, hard))
@@ -143,7 +146,7 @@ def _limit_file_size(one: Round) -> None:
     if one.server.exit_status is None:
         resource.prlimit(one.server.pid, resource.RLIMIT_FSIZE, (hard, hard))
     one.result.counts["file size limits"] += 1
-    _after_fault(one, f"a file size limit of {limit}", began_ns)
+    _after_fault(one, f"a file size limit of {limit}", began_ns, logged)
 
 
 def failing_starts(directory: Path, rng: random.Random, seconds: float) -> Result:
