@@ -24,6 +24,10 @@ from shards.errors import DiskFullError, LimitExceededError, StorageFailedError,
 from shards.shard import Published, Shard
 from shards.word_index import Words
 
+MOST_DECISIONS = 2000
+MOST_TOUCHED = 5000
+"""A group is published in one step of the loop, of some microseconds for each decision and each shard."""
+
 
 class AckSink(Protocol):
     """Where acknowledgements go: a connection, or a caller inside the process.
@@ -229,6 +233,14 @@ class Committer:
                 f"send less at once or raise storage.journal_file_bytes"
             )
         self._close_group()
+
+    def close_if_long(self) -> None:
+        """Begin a new group if the collecting one has so many changes that to publish it would hold up the loop.
+
+        REQUIRES: what has to be in one group with what is there already was put into it.
+        """
+        if len(self.group.decisions) >= MOST_DECISIONS or len(self.group.touched) >= MOST_TOUCHED:
+            self._close_group()
 
     def _close_group(self) -> None:
         group = self.group

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import outcome
 import trio
@@ -24,16 +24,18 @@ from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.node_record import NodeKey, put_number
 from journal.node_time import NodeTime
+from journal.producer_use import ProducerUse
 from journal.restores import Restores
 from journal.retaining import Retaining
 from journal.retries import MOST_QUEUED_BYTES, Retries
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
-from shards import shard_records
+from shards import leftovers, shard_records
 from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
+from shards.producer_records import save_changed
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.store import Mutations
@@ -44,7 +46,10 @@ _SHARE_OF_APPENDS = 2
 """Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
 
 _SAVED_AT_ONCE = 500
+_PRODUCERS_AT_ONCE = 2000
 _UNINDEXED_AT_ONCE = 2000
+_REMOVED_AT_ONCE = 2000
+_STEPS_IN_A_TURN = 50
 
 
 class _Asked:
@@ -93,6 +98,7 @@ class Maintenance:
         segment_files: SegmentFiles,
         sealing: SealingConfig,
         checkpoint_lsn: int,
+        producer_use: ProducerUse,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -115,6 +121,7 @@ class Maintenance:
         self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
         self._retries = Retries(views.store, committer, changed=self._go_on, fail=fail)
         self._large_tails_at = storage.tail_budget_bytes // 8
+        self._producer_use = producer_use
         self._segment_files = segment_files
         self.retaining = Retaining(
             defaults=defaults,
@@ -231,6 +238,7 @@ class Maintenance:
                     await self._flush_soon()
                 await self.remove_files()
                 await self.clean_indexes()
+                await self.remove_leftovers()
                 await self.prepare_spares()
                 await self._mark_when_idle()
                 if trio.current_time() >= next_retention and self._committer.disk_full is None:
@@ -421,23 +429,43 @@ class Maintenance:
                 # A record that forgets a segment is the last that knows of its files: they go first, for good.
                 if not await self._settle_files():
                     return False
-                mutations = Mutations()
-                for shard in some:
-                    if shard.gone:
-                        continue
-                    self._table.saved(shard)
-                    recorded = self._table.recorded(shard.shard_id)
-                    self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
-                    if shard_records.safe_offset(shard) < shard.published_offset:
-                        self.dirty[shard.shard_id] = shard
-                self._views.store.write(mutations)
-                await trio.lowlevel.checkpoint()
+                await self._save(some)
             all_saved = True
         finally:
             if not all_saved:
                 # Cancelled by the stop of the engine, perhaps: its last checkpoint takes them.
                 self.dirty = dirty | self.dirty
         return True
+
+    async def _save(self, shards: Iterable[Shard]) -> None:
+        """Save some shards, all as they are now, and the states of their producers ahead of them."""
+        heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
+        for shard in shards:
+            if not shard.gone:
+                self._table.saved(shard)
+                head = Mutations()
+                present = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
+                heads.append((shard, shard_records.safe_offset(shard), head, present))
+        mutations = Mutations()
+        looked_at = 0
+        for shard, safe_offset, head, present in heads:
+            # Meanwhile others work: what they change is saved as it was before, and the shard once more.
+            for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
+                looked_at += 1
+                if looked_at % _PRODUCERS_AT_ONCE == 0:
+                    self._views.store.write(mutations)
+                    mutations.clear()
+                    await trio.lowlevel.checkpoint()
+                    if shard.gone:
+                        break
+            if shard.gone:
+                continue
+            mutations.update(head)
+            self._table.set_recorded(shard.shard_id, present)
+            if safe_offset < shard.published_offset:
+                self.dirty[shard.shard_id] = shard
+        self._views.store.write(mutations)
+        await trio.lowlevel.checkpoint()
 
     def _spares(self) -> int:
         return math.ceil(self._storage.journal_budget_bytes / self._storage.journal_file_bytes)
@@ -507,6 +535,27 @@ class Maintenance:
                 )
                 self._views.store.write(mutations)
                 await trio.lowlevel.checkpoint()
+
+    async def remove_leftovers(self) -> None:
+        """Remove some of what deleted shards left in the views; the rest comes in the next turns."""
+        waiting = self._views.leftovers
+        for _ in range(_STEPS_IN_A_TURN):
+            if not waiting:
+                return
+            mutations = Mutations()
+            room = _REMOVED_AT_ONCE
+            while waiting and room > 0:
+                shard_id, place = next(iter(waiting.items()))
+                removed, following = leftovers.remove_some(self._views.store, mutations, shard_id, room, place)
+                # A shard costs something even if it left nothing.
+                room -= removed + 20
+                if following is None:
+                    del waiting[shard_id]
+                else:
+                    waiting[shard_id] = following
+            self._views.store.write(mutations)
+            await trio.lowlevel.checkpoint()
+        self.wake()
 
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""

@@ -18,6 +18,7 @@ from shards.chunks import ChunkPool
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
 from shards.parquet_segment import ParquetSegment
+from shards.producer_records import load_producers
 from shards.segment import Segment
 from shards.segment_paths import log_path
 from shards.shard import Shard
@@ -215,6 +216,7 @@ class ShardTable:
             shard.next_offset = shard.reserved_offset
             self.forget_memory(shard)
         shard.asked_offset = shard.reserved_offset
+        shard.recovered_offset = shard.next_offset
         dirty = shard.dirty
         published = shard.published_now()
         shard.publish(published)
@@ -222,10 +224,10 @@ class ShardTable:
 
     def forget_memory(self, shard: Shard) -> None:
         """Records of the shard were lost with the memory: its producers may be ahead of what is known of them."""
-        if shard.producers is None:
-            shard.producers = shard_records.load_producers(self._store, shard.shard_id)
-        for producer in shard.producers.values():
+        producers = load_producers(self._store, shard) if shard.producers is None else shard.producers
+        for producer in producers.values():
             producer.memory_lost = True
+            producer.saved_sequence = -1
         shard.dirty = True
 
     def open_segment(self, shard: Shard, mode: Mode, base_offset: int, created_us: int) -> Segment:

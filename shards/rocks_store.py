@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NoReturn
 
 from rocksdict import (
@@ -27,6 +27,7 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -129,12 +130,18 @@ class RocksStore:
         if start is not None:
             start = FAMILY_PREFIXES[family] + start
             place = min(place, start) if reverse else max(place, start)
+        if place < whole_prefix or (place >= end and not reverse):
+            return
         skip_place = reverse and place == end
         # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
         limit = _FIRST_CHUNK_KEYS
+        # Bounds keep iterators from passing over keys of others that were deleted and are not compacted yet.
+        bounds = ReadOptions()
+        bounds.set_iterate_lower_bound(whole_prefix)
+        bounds.set_iterate_upper_bound(end)
         while True:
             written = self._queue.written
-            stored = chunk = self._chunk(whole_prefix, place, limit, reverse=reverse, skip_place=skip_place)
+            stored = chunk = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
             is_last = len(stored) < limit
             if self._queue:
                 last = (whole_prefix if reverse else end) if is_last else stored[-1][0]
@@ -170,7 +177,7 @@ class RocksStore:
         ]
 
     def _chunk(
-        self, prefix: bytes, place: bytes, limit: int, *, reverse: bool, skip_place: bool
+        self, prefix: bytes, place: bytes, limit: int, bounds: ReadOptions, *, reverse: bool, skip_place: bool
     ) -> list[tuple[bytes, bytes]]:
         """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
 
@@ -179,7 +186,7 @@ class RocksStore:
         chunk: list[tuple[bytes, bytes]] = []
         db = self._open_db()
         try:
-            iterator: RdictIter = db.iter()
+            iterator: RdictIter = db.iter(bounds)
             step = iterator.prev if reverse else iterator.next
             if reverse:
                 iterator.seek_for_prev(place)
@@ -204,21 +211,21 @@ class RocksStore:
             self._make_room(db)
             if self._queue.put_behind(_prefixed(mutations)):
                 return
+        batch = WriteBatch(raw_mode=True)
+        for family, key, value in mutations:
+            if value is None:
+                batch.delete(FAMILY_PREFIXES[family] + key)
+            else:
+                batch.put(FAMILY_PREFIXES[family] + key, value)
         try:
-            self._write_now(db, ((FAMILY_PREFIXES[family] + key, value) for family, key, value in mutations))
+            self._write_now(db, batch)
         except Exception as error:
             if not self._may_wait(error):
                 self._raise(error)
             self._queue.put(_prefixed(mutations))
 
-    def _write_now(self, db: Rdict, batch: Iterable[tuple[bytes, bytes | None]]) -> None:
-        written = WriteBatch(raw_mode=True)
-        for key, value in batch:
-            if value is None:
-                written.delete(key)
-            else:
-                written.put(key, value)
-        db.write(written, self._write_options)
+    def _write_now(self, db: Rdict, batch: WriteBatch) -> None:
+        db.write(batch, self._write_options)
 
     def _may_wait(self, error: Exception) -> bool:
         """Whether RocksDB has taken nothing of a batch, and will take it later."""
@@ -251,7 +258,7 @@ class RocksStore:
         """
         if self._is_full:
             try:
-                self._write_now(db, ())
+                self._write_now(db, WriteBatch(raw_mode=True))
             except Exception as error:
                 if not self._may_wait(error):
                     self._raise(error)
@@ -267,7 +274,7 @@ class RocksStore:
         """
         while self._queue.written < batches:
             try:
-                self._queue.write_next(lambda batch: self._write_now(db, batch))
+                self._queue.write_next(lambda batch: self._write_now(db, _write_batch(batch)))
             except Exception as error:
                 if not self._may_wait(error):
                     self._raise(error)
@@ -354,6 +361,16 @@ class RocksStore:
 
 def _prefixed(mutations: Mutations) -> Batch:
     return [(FAMILY_PREFIXES[family] + key, value) for family, key, value in mutations]
+
+
+def _write_batch(batch: Batch) -> WriteBatch:
+    made = WriteBatch(raw_mode=True)
+    for key, value in batch:
+        if value is None:
+            made.delete(key)
+        else:
+            made.put(key, value)
+    return made
 
 
 def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Options:

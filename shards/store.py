@@ -40,6 +40,16 @@ class Mutations:
         """Remove a key; one that is not there is no error."""
         self._by_family[family][key] = None
 
+    def clear(self) -> None:
+        """Forget all of them."""
+        for pending in self._by_family.values():
+            pending.clear()
+
+    def update(self, later: Mutations) -> None:
+        """Add what others put and delete, as if it came after this."""
+        for family, pending in later._by_family.items():
+            self._by_family[family].update(pending)
+
     def get(self, store: OrderedStore, family: Family, key: bytes) -> bytes | None:
         """Return what `store` would hold under a key had these mutations been written."""
         pending = self._by_family[family]

@@ -373,10 +373,10 @@ class EmbeddedAdapter(StorageAdapter):
         while True:
             self._calls.require_open()
             await trio.lowlevel.checkpoint()
-            page = self._control.scan_state(prefix, after, _SCAN_PAGE_VALUES)
+            page, more = await self._calls.run(self._control.scan_state(prefix, after, _SCAN_PAGE_VALUES))
             for value in page:
                 yield value
-            if len(page) < _SCAN_PAGE_VALUES:
+            if not more:
                 return
             after = page[-1].key
 

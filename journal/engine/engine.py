@@ -29,6 +29,8 @@ from journal.journal_file import JournalWriter
 from journal.maintenance import Maintenance
 from journal.node_record import NodeKey, NodeRecord, put_number, read_node_record
 from journal.node_time import NodeTime
+from journal.producer_expiry import ProducerExpiry
+from journal.producer_use import ProducerUse
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, RecoveredGroup, read_journal
@@ -48,11 +50,11 @@ from shards.errors import DiskFullError, LimitExceededError, OverloadedError, St
 from shards.file_system import FileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
-from shards.producer_state import ProducerState
+from shards.producer_records import load_producers
 from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
-from shards.shard_records import closed_logs, load_producers
+from shards.shard_records import closed_logs
 from shards.store import DirectoryStore, Mutations
 from shards.word_index import Words, words_of
 
@@ -66,6 +68,7 @@ class Engine:
         appender: Takes received appends.
         control: Takes every other change.
         reader: Reads.
+        producer_use: Which producers are in use.
         news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
@@ -202,6 +205,7 @@ class Engine:
             self.table, self._store, self.committer.committed_lsn, RecentShards(lambda: self.committer.next_lsn)
         )
         self.table.on_closing = self.news.closing
+        self.producer_use = ProducerUse(trio.current_time)
         self.appender = Appender(
             self.committer,
             lsns_reserved=reserved,
@@ -209,11 +213,12 @@ class Engine:
             producer_epoch=self.views.producers.epoch,
             check_producer=self.views.producers.check_name_begins,
             epochs=self.views.producers.epochs,
-            load_producers=self._load_producers,
+            load_producers=lambda shard: load_producers(self._store, shard),
             open_segment=self._open_segment,
             words=self._words,
             fold_words=lambda words: self.views.fold((), words),
             publishing=self.news.publishing,
+            use=self.producer_use,
         )
         self.control = Control(
             self.committer,
@@ -224,6 +229,15 @@ class Engine:
             first_epoch=self.restores.first_epoch,
             max_shards=self.config.shards.max_shards,
             default_config=self._with_defaults,
+        )
+        self.producer_expiry = ProducerExpiry(
+            views=self.views,
+            table=self.table,
+            control=self.control,
+            committer=self.committer,
+            use=self.producer_use,
+            now_us=self.time.expiry_us,
+            fail=self._fail,
         )
         self.maintenance = Maintenance(
             files=self._files,
@@ -242,6 +256,7 @@ class Engine:
             segment_files=self.segment_files,
             sealing=self.config.sealing,
             checkpoint_lsn=checkpoint,
+            producer_use=self.producer_use,
         )
         self.atomic = AtomicChanges(
             committer=self.committer,
@@ -302,9 +317,6 @@ class Engine:
             self._dropped.extend(segments)
         else:
             self.maintenance.drop(segments)
-
-    def _load_producers(self, shard: Shard) -> dict[int, ProducerState]:
-        return load_producers(self._store, shard.shard_id)
 
     def _open_segment(self, shard: Shard) -> Segment:
         """The append path needs a segment: the first one, or the one after a full one."""

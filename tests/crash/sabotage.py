@@ -6,6 +6,7 @@ below the patched function are left out, whatever they are, so that it keeps its
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,13 +35,30 @@ from journal.recovery import Expected, Verdict
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.snapshots import Snapshots
+from journal.unsynced_files import UnsyncedFiles
 from journal.views import Views
 from shards.model import Mode
 from shards.producer_state import ProducerState
+from tests.crash.fates import (
+    ANY,
+    DIRECTORIES,
+    GROUP_WRITE,
+    JOURNAL_SYNC,
+    Fail,
+    Fate,
+    Life,
+    Restore,
+    Stop,
+    Vanish,
+    random_fates,
+)
+from tests.crash.sequences import FEWEST, MOST, SequenceFailedError, run_fates
 from tests.simulation.file_system import SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
 
 Patch = pytest.MonkeyPatch
+Aim = Callable[[random.Random], Fate]
+Apply = Callable[[Patch], None]
 
 
 @attrs.frozen
@@ -50,21 +68,84 @@ class Sabotage:
     Attributes:
         name: What it does.
         apply: Puts it in force.
+        aim: Makes a life in which it matters; any life if it is None.
     """
 
     name: str
     apply: Callable[[Patch], None]
+    aim: Aim | None = None
 
 
 SABOTAGES: list[Sabotage] = []
 
 
-def _sabotage(name: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        SABOTAGES.append(Sabotage(name, apply))
+def _sabotage(name: str, aim: Aim | None = None) -> Callable[[Apply], Apply]:
+    def note(apply: Apply) -> Apply:
+        SABOTAGES.append(Sabotage(name, apply, aim))
         return apply
 
     return note
+
+
+def fates_against(sabotage: Sabotage, seed: int) -> list[Fate]:
+    """A sequence for this seed: a generated one, or lives in which the sabotage matters."""
+    rng = random.Random(seed)
+    if sabotage.aim is None:
+        return random_fates(rng, rng.randint(FEWEST, MOST), clocks=False)
+    return [sabotage.aim(rng) for _ in range(5)]
+
+
+def find(sabotage: Sabotage, seeds: Sequence[int]) -> SequenceFailedError | None:
+    """Run sequences under a sabotage until one breaks a promise that the sound engine keeps in the same sequence."""
+    for seed in seeds:
+        fates = fates_against(sabotage, seed)
+        try:
+            with in_force(sabotage):
+                run_fates(fates, seed)
+        except SequenceFailedError as caught:
+            try:
+                run_fates(fates, seed)
+            except SequenceFailedError:
+                # It says nothing about the sabotage.
+                continue
+            return caught
+    return None
+
+
+# Aims
+
+
+def _failed_sync(rng: random.Random) -> Life:
+    number = rng.randint(6, 25)
+    return Life((Fail(JOURNAL_SYNC, number), Stop(JOURNAL_SYNC, number + rng.randint(1, 3))), end="power")
+
+
+def _torn_group(rng: random.Random) -> Life:
+    return Life((Stop(GROUP_WRITE, rng.randint(1, 16)),), end="power", kind=rng.randrange(2, 1000))
+
+
+def _torn_aligned_group(rng: random.Random) -> Life:
+    return Life((Stop(GROUP_WRITE, rng.randint(12, 30)),), end="power", kind=rng.randrange(2, 1000), aligned=True)
+
+
+def _killed_at_the_end(rng: random.Random) -> Life:
+    return Life(kind=rng.randrange(2))
+
+
+def _killed(rng: random.Random) -> Life:
+    return Life((Stop(ANY, rng.randint(50, 350)),))
+
+
+def _without_mount(rng: random.Random) -> Fate:
+    return rng.choice([_killed(rng), Vanish(rng.choice(DIRECTORIES[:3]))])
+
+
+def _without_journal_file(rng: random.Random) -> Fate:
+    return rng.choice([_killed(rng), Vanish("newest journal")])
+
+
+def _restored(rng: random.Random) -> Fate:
+    return rng.choice([Life(backup=True, kind=1), Restore()])
 
 
 @contextmanager
@@ -114,7 +195,7 @@ def _(patch: Patch) -> None:
     _without_syncs(patch, JournalWriter, "_open_next", "^sync directory")
 
 
-@_sabotage("ignores a failed sync of the journal")
+@_sabotage("ignores a failed sync of the journal", _failed_sync)
 def _(patch: Patch) -> None:
     def change(original: Callable[..., Any], self: JournalWriter, *args: Any) -> None:
         position, used = self._position, self._used[-1]
@@ -209,7 +290,7 @@ def _(patch: Patch) -> None:
     _without_syncs(patch, JournalWriter, "begin", "sync")
 
 
-@_sabotage("keeps a torn group")
+@_sabotage("keeps a torn group", _torn_group)
 def _(patch: Patch) -> None:
     from journal import recovery
 
@@ -222,14 +303,9 @@ def _(patch: Patch) -> None:
     patch.setattr(recovery, "judge", lenient)
 
 
-@_sabotage("does not hold the entries of a group against its lsns")
+@_sabotage("does not hold the entries of a group against its lsns", _torn_aligned_group)
 def _(patch: Patch) -> None:
     from journal import recovery
-
-    original = recovery._read_entries
-
-    def read(path: str, data: memoryview, start: int, end: int, least_lsn: int, next_lsn: int) -> Any:
-        return original(path, data, start, end, 0, 1 << 62)
 
     def unchecked(path: str, data: memoryview, start: int, end: int, least_lsn: int, next_lsn: int) -> Any:
         entries: list[Any] = []
@@ -246,13 +322,13 @@ def _(patch: Patch) -> None:
     patch.setattr(recovery, "_read_entries", unchecked)
 
 
-@_sabotage("does not notice that journal files are missing")
+@_sabotage("does not notice that journal files are missing", _without_journal_file)
 def _(patch: Patch) -> None:
     patch.setattr(Expected, "check_files", lambda self, directory, numbers: None)
     patch.setattr(Expected, "check_end", lambda self, directory, next_lsn: None)
 
 
-@_sabotage("does not look at the markers of its directories")
+@_sabotage("does not look at the markers of its directories", _without_mount)
 def _(patch: Patch) -> None:
     patch.setattr("journal.data_directory.check_markers", lambda files, path, node_id: None)
 
@@ -291,7 +367,7 @@ def _(patch: Patch) -> None:
     _drop_in_replay(patch, ProducerOpened)
 
 
-@_sabotage("replays a roll to memory over newer segments")
+@_sabotage("replays a roll to memory over newer segments", _killed_at_the_end)
 def _(patch: Patch) -> None:
     def replay_roll(self: Views, shard: Any, decision: Rolled) -> None:
         newest = shard.segments[-1].base_offset if shard.segments else -1
@@ -332,7 +408,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Appender, "_reserve", reserve)
 
 
-@_sabotage("gives lsns out again, and so versions of state")
+@_sabotage("gives lsns out again, and so versions of state", _killed_at_the_end)
 def _(patch: Patch) -> None:
     def change(original: Callable[..., None], self: Committer, *args: Any, **keywords: Any) -> None:
         keywords["next_lsn"] = keywords["journal_next_lsn"]
@@ -356,15 +432,16 @@ def _(patch: Patch) -> None:
 
 @_sabotage("records a checkpoint without syncing the log files")
 def _(patch: Patch) -> None:
-    async def nothing(self: Flusher) -> None:
-        self._unsynced.clear()
+    def nothing(self: UnsyncedFiles) -> None:
+        self._close_all()
+        self._paths.clear()
 
-    patch.setattr(Flusher, "sync", nothing)
+    patch.setattr(UnsyncedFiles, "sync", nothing)
 
 
 @_sabotage("syncs log files but not the directories that they are in")
 def _(patch: Patch) -> None:
-    _without_syncs(patch, Flusher, "_sync", "^sync directory")
+    _without_syncs(patch, UnsyncedFiles, "sync", "^sync directory")
 
 
 @_sabotage("records a checkpoint before the log files are synced")
@@ -412,15 +489,10 @@ def _(patch: Patch) -> None:
     patch.setattr(SegmentFiles, "_settle", settle)
 
 
-@_sabotage("leaves the last group out of a backup")
+@_sabotage("leaves the last group out of a backup", _restored)
 def _(patch: Patch) -> None:
     def change(original: Callable[..., None], self: Snapshots, written: Any, target: str) -> None:
         end = max(4096, written.end - 300) if written.end < written.size_bytes else written.end
         original(self, attrs.evolve(written, end=end), target)
 
     _around(patch, Snapshots, "_copy_journal_file", change)
-
-
-def named(names: Sequence[str]) -> list[Sabotage]:
-    """Those of these names."""
-    return [sabotage for sabotage in SABOTAGES if sabotage.name in names]

@@ -90,7 +90,22 @@ class SequenceWorkload(Workload):
         self._clock_jumps_s = clock_jumps_s
 
     def _clients(self) -> list[Callable[[], Awaitable[None]]]:
-        return [*super()._clients(), self._produce_durably, self._commit_pairs, self._checkpoint, self._set_clock]
+        return [
+            *super()._clients(),
+            self._produce_durably,
+            self._switch_back_and_forth,
+            self._commit_pairs,
+            self._checkpoint,
+            self._set_clock,
+        ]
+
+    async def finish(self) -> None:
+        """Leave something in memory, with the newest lsns of all, when the others are done."""
+
+        async def append() -> None:
+            await self._append(*await self._ensure("memory/plain", Mode.MEMORY))
+
+        await self._until_failure(append)
 
     def _check_disk_full(self) -> None:
         # There may be room again by now.
@@ -179,6 +194,27 @@ class SequenceWorkload(Workload):
             if step % 4 == 3:
                 await self._resend(shard, known, producer)
 
+    async def _switch_back_and_forth(self) -> None:
+        """Switch to memory and back at once, so that both fall into one checkpoint, and seal what was written."""
+        shard, known = await self._ensure("log/flipped", Mode.FILE)
+        known.ever_in_memory = known.retention_trims = True
+        for _ in range(self._steps):
+            for mode in (Mode.MEMORY, Mode.FILE):
+                await self._engine.control.set_mode(shard.name, mode)
+            for _ in range(self._rng.randrange(1, 7)):
+                await self._append_one(shard, known)
+            if self._rng.randrange(2):
+                await self._seal(shard)
+
+    async def _append_one(self, shard: Shard, known: ShardLedger) -> None:
+        sent = known.send((self._ledger.value(700),), "plain")
+        batch = encode_values(sent.values, timestamp_us=self._clock.now_us())
+
+        def note(_: int, got: Appended) -> None:
+            known.acknowledge(sent, got.base_offset, got.level)
+
+        await append_together(self._engine, shard, [batch], note)
+
     async def _commit_pairs(self) -> None:
         for _ in range(self._steps):
             left, right = self._ledger.value(self._rng.choice((20, 20, 600))), self._ledger.value(20)
@@ -218,8 +254,8 @@ class SequenceWorkload(Workload):
         register.acknowledge(counter, stored[0].version)
 
     async def _checkpoint(self) -> None:
-        for _ in range(2):
-            for _ in range(self._rng.randrange(40)):
+        for _ in range(3):
+            for _ in range(self._rng.randrange(25)):
                 await trio.sleep(0.001)
             await self._make_checkpoint()
 

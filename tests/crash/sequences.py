@@ -156,6 +156,7 @@ class Machine:
                 clock_jumps_s=life.clock_jumps_s,
             )
             await (workload.commit_aligned() if life.aligned else workload.run())
+            await workload.finish()
             if engine.failure is None:
                 await look_at_all(self.ledger, engine)
                 if life.backup:

@@ -375,7 +375,7 @@ async def check(ledger: Ledger, engine: Engine) -> None:
         ledger.check_cursors(known, engine.control.list_cursors(name))
     for name in engine.table.catalogue.matching("#"):
         require(name in ledger.shards, "a shard that nobody created, or that was deleted", name)
-    ledger.check_state(engine.control.scan_state(b"", None, 1000))
+    ledger.check_state((await engine.control.scan_state(b"", None, 1000))[0])
     await _check_producers(ledger, engine)
 
 

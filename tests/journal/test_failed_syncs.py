@@ -19,6 +19,7 @@ from shards.errors import StorageFailedError
 from shards.model import ShardConfig
 from tests.journal.engines import append, open_simulated, values_of
 from tests.patience import PATIENCE_S
+from tests.simulation.faults import Fault, Trigger
 from tests.simulation.file_system import (
     SimulatedDirectory,
     SimulatedFile,
@@ -43,21 +44,12 @@ NAMES = [errno.errorcode[number] for number in NUMBERS]
 
 
 class FailingFiles(SimulatedFileSystem):
-    """Lets the next operation fail whose name begins so, and names the path."""
+    """Lets operations fail one at a time."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.beginning = self.path = ""
-        self.number = 0
-
-    def fail_next(self, beginning: str, number: int, path: str = "") -> None:
-        self.beginning, self.number, self.path = beginning, number, path
-
-    def _begin(self, what: str) -> tuple[int, bool] | None:
-        if self.beginning and what.startswith(self.beginning) and self.path in what:
-            self.fail_at(len(self.operations) + 1, self.number)
-            self.beginning = ""
-        return super()._begin(what)
+    def fail_next(self, pattern: str, number: int) -> None:
+        """Let the next operation fail whose name has this in it; see `Trigger`."""
+        self.failed = False
+        self.inject(Fault(Trigger(1, pattern), number, keep_entries=False))
 
 
 async def appended(engine: Engine, shard: str, *values: bytes) -> None:
@@ -80,9 +72,9 @@ async def test_a_log_file_whose_sync_finds_no_space_is_not_synced_again_as_if_no
         await append(engine, "s", values[0])
         assert await engine.maintenance.flush()
         await appended(engine, "s", *values[1:])
-        files.fail_next("fdatasync /data/log/", number)
+        files.fail_next("^fdatasync /data/log/", number)
         await checkpoint_in_background(engine)
-        assert files.beginning == "", "the tail is large enough to be synced at once"
+        assert files.failed, "the tail is large enough to be synced at once"
         assert engine.failure is not None
         with pytest.raises(StorageFailedError, match=os.strerror(number)):
             await append(engine, "s", b"not taken")
@@ -111,7 +103,7 @@ async def test_a_checkpoint_whose_sync_fails_is_not_made_later(number: int, shar
         for each in range(shards):
             await engine.control.create_shard(f"s{each}", ShardConfig())
             await append(engine, f"s{each}", b"v")
-        files.fail_next("sync all" if shards > 32 else "fdatasync /data/log/", number)
+        files.fail_next("^sync all" if shards > 32 else "^fdatasync /data/log/", number)
         await checkpoint_in_background(engine)
         assert engine.failure is not None
     after = files.crash(everything_lost)
@@ -136,7 +128,7 @@ async def test_a_write_that_finds_no_space_is_repeated_when_there_is_some(number
             assert await engine.maintenance.flush()
             await append(engine, "s", b"one more")
             values.append(b"one more")
-        files.fail_next(what, number, path)
+        files.fail_next(f"^{what} .*{path}", number)
         assert not await engine.maintenance.flush()
         assert engine.failure is None
         assert engine.maintenance.disk_full is not None
@@ -180,12 +172,15 @@ class ForgetfulFiles(SimulatedFileSystem):
         super().__init__()
         self.opened: set[ForgetfulFile] = set()
         self.directories: set[ForgetfulDirectory] = set()
+        self.written: dict[str, ForgetfulFile] = {}
         self.most_open = 0
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimulatedFile:
         plain = super().open(path, create=create, write=write)
         file = ForgetfulFile(self, plain._content, path, write)
         file.name = path
+        if path.endswith(".log"):
+            self.written[path] = file
         self.opened = {each for each in self.opened if not each._closed} | {file}
         self.most_open = max(self.most_open, sum("/log/" in each.name for each in self.opened))
         return file
@@ -197,11 +192,8 @@ class ForgetfulFiles(SimulatedFileSystem):
 
     def lose_pages(self, beginning: str) -> None:
         """Fail to write back the dirty pages of the files below a directory."""
-        lost = []
-        for change in self._entry_changes:
-            lost += [node for _, name, node in change.entries if name.endswith(".log")]
-        for content in lost:
-            content.unsynced.clear()  # type: ignore[union-attr]
+        for file in self.written.values():
+            file._content.unsynced.clear()
         for file in self.opened:
             file.error = file.error or (not file._closed and file.name.startswith(beginning))
         for directory in self.directories:

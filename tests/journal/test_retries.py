@@ -15,6 +15,7 @@ from shards.errors import DiskFullError, StorageFailedError
 from shards.model import ShardConfig
 from tests.journal.engines import DATA, append, config, open_simulated, values_of
 from tests.patience import PATIENCE_S
+from tests.simulation.faults import Fault, Trigger
 from tests.simulation.file_system import SimulatedFileSystem, everything_lost
 from tests.simulation.store import SimulatedStore
 
@@ -24,12 +25,18 @@ LARGE = bytes(20_000)
 class FullJournalDisk(SimulatedFileSystem):
     """The journal's disk has no space for another file while it is full."""
 
-    full = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._trigger_of_full = Trigger(1 << 60, "^create /data/journal/free-", lasts=1 << 60)
+        self.inject(Fault(self._trigger_of_full, errno.ENOSPC))
 
-    def _begin(self, what: str) -> tuple[int, bool] | None:
-        if self.full and what.startswith("create /data/journal/free-"):
-            self.fail_at(len(self.operations) + 1, errno.ENOSPC)
-        return super()._begin(what)
+    @property
+    def full(self) -> bool:
+        return self._trigger_of_full.nth == 0
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        self._trigger_of_full.nth = 0 if full else 1 << 60
 
 
 async def until_a_group_waits(engine: Engine, files: FullJournalDisk, nursery: trio.Nursery) -> list[bytes]:

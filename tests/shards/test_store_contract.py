@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rocksdict import Rdict
+from rocksdict import Rdict, WriteBatch
 
 from shards.errors import StorageFailedError
 from shards.memory_store import MemoryStore
@@ -27,7 +27,7 @@ class StallingStore(RocksStore):
 
     refusals = 3
 
-    def _write_now(self, db: Rdict, batch: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def _write_now(self, db: Rdict, batch: WriteBatch) -> None:
         self.refusals += 1
         if self.refusals % 4:
             raise Exception("Result incomplete: Write stall")
