@@ -184,6 +184,10 @@ def _join_and_leave(scene: Scene) -> None:
     """The first member gathers the shards, two more come, all go."""
     members = [Subscriber(scene, filter="idle/#", start="latest", group="joined") for _ in range(3)]
     _publish_random(scene, members, 10)
+    last = max(shard_name(number) for number in range(scene.shards))
+    while not scene.wire.request(Op.CURSOR_LIST, {"shard": last})["cursors"]:
+        # Its position in the last shard is stored when it has gone through all of them.
+        time.sleep(0.05)
     for member in members:
         member.close()
 

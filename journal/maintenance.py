@@ -172,7 +172,10 @@ class Maintenance:
     async def wait_for_room(self) -> None:
         """Return when `has_room`, or when the engine has failed and the answer will say so."""
         while not self.has_room() and self._committer.failure is None:
-            self.wake()
+            self._retries.look()
+            if self._views.store.queued_bytes < MOST_QUEUED_BYTES:
+                # The work that is woken makes no room where it is the store that is behind.
+                self.wake()
             await self._progress.park()
 
     def wake_if_needed(self) -> None:

@@ -175,7 +175,6 @@ class ShardTable:
         shard, recorded = self._read(shard_id, record)
         if recorded:
             self._recorded[shard_id] = recorded
-        shard.note_restore(self.restored_lsn)
         self.set_segment_limit(shard)
         self._open[shard_id] = shard
         if not self.recovering:
@@ -186,6 +185,7 @@ class ShardTable:
         """A shard as the views have it, and the base offsets of its recorded segments."""
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
+        shard.note_restore(self.restored_lsn)
         return shard, recorded
 
     def add(self, shard_id: int, record: CatalogueRecord) -> Shard:

@@ -215,7 +215,9 @@ async def test_readers_of_a_shard_see_from_which_offset_its_history_may_differ()
             assert await offset_of(engine, "younger") is None
             await append(engine, "file", b"more")
     async with opened(files, RESTORED) as engine:
-        # Opened for the first time two restarts later.
+        # A listing only looks at it; then it is opened for the first time, two restarts later.
+        for name, expected in (("quiet", 1), ("memory", 1), ("empty", 0), ("younger", None)):
+            assert engine.table.peek_by_name(name).info(with_segments=False).restored_offset == expected
         assert await offset_of(engine, "quiet") == 1
         await append(engine, "quiet", b"other")
         await append(engine, "empty", b"other")

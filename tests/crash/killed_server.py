@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -90,6 +91,8 @@ class KilledServer:
                 env={**os.environ, **(environment or {})},
             )
         assert self._process.stdout is not None
+        said_something, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        assert said_something, f"nothing within {PATIENCE_S} s; {self.log.read_text()[-4000:]}"
         line = self._process.stdout.readline()
         match = re.search(r"tcp=127\.0\.0\.1:(\d+)", line)
         assert match, f"{line!r}; {self.log.read_text()[-4000:]}"

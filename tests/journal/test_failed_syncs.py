@@ -43,18 +43,18 @@ NAMES = [errno.errorcode[number] for number in NUMBERS]
 
 
 class FailingFiles(SimulatedFileSystem):
-    """Lets the next operation fail whose name begins so."""
+    """Lets the next operation fail whose name begins so, and names the path."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.beginning = ""
+        self.beginning = self.path = ""
         self.number = 0
 
-    def fail_next(self, beginning: str, number: int) -> None:
-        self.beginning, self.number = beginning, number
+    def fail_next(self, beginning: str, number: int, path: str = "") -> None:
+        self.beginning, self.number, self.path = beginning, number, path
 
     def _begin(self, what: str) -> tuple[int, bool] | None:
-        if self.beginning and what.startswith(self.beginning):
+        if self.beginning and what.startswith(self.beginning) and self.path in what:
             self.fail_at(len(self.operations) + 1, self.number)
             self.beginning = ""
         return super()._begin(what)
@@ -136,7 +136,7 @@ async def test_a_write_that_finds_no_space_is_repeated_when_there_is_some(number
             assert await engine.maintenance.flush()
             await append(engine, "s", b"one more")
             values.append(b"one more")
-        files.fail_next("write" if what == "write" else f"create {path}", number)
+        files.fail_next(what, number, path)
         assert not await engine.maintenance.flush()
         assert engine.failure is None
         assert engine.maintenance.disk_full is not None

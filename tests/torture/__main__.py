@@ -9,6 +9,7 @@ round with a directory of its own, which is removed when all promises were kept 
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import secrets
 import shutil
@@ -130,6 +131,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--phases", default=",".join(PHASES), help=f"some of {','.join(PHASES)}")
     parser.add_argument("--round-seconds", type=float, default=ROUND_S, help=f"length of a round ({ROUND_S})")
     options = parser.parse_args(arguments)
+    # What engines log in this process is part of what is done to them, not of the report.
+    logging.getLogger().addHandler(logging.NullHandler())
     names = options.phases.split(",")
     if unknown := sorted(set(names) - PHASES.keys()):
         parser.error(f"there is no phase {', '.join(unknown)}; there are {', '.join(PHASES)}")

@@ -64,6 +64,7 @@ def _fill(directory: Path, mount: Path, rng: random.Random, seconds: float) -> R
     reserve = rng.choice(("0", '"4 MiB"'))
     configuration = CONFIGURATION.replace("disk_reserve_bytes = 0", f"disk_reserve_bytes = {reserve}")
     one = Round(directory, KilledServer(directory, data=mount / "data", configuration=configuration), rng)
+    one.may_end = True
     ballast = mount / "ballast"
     with one.working():
         ends_at = time.monotonic() + seconds

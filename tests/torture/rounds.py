@@ -51,6 +51,11 @@ class Round:
         directory: Empty; everything of the round lies in it, and stays for whoever looks into a failure.
         server: Not started yet.
         rng: Decides everything that is decided here.
+
+    Attributes:
+        may_end: The server may end by itself, since its storage is made to fail.
+        environment: Variables of the server's process besides those of this one.
+        result: What was done and found.
     """
 
     def __init__(self, directory: Path, server: KilledServer, rng: random.Random) -> None:
@@ -58,6 +63,7 @@ class Round:
         self.server = server
         self.rng = rng
         self.result = Result()
+        self.may_end = False
         self.environment: Mapping[str, str] = {}
         self._histories: list[Path] = []
         self._workers: list[subprocess.Popen[str]] = []
@@ -73,6 +79,8 @@ class Round:
         """End it, and write down when it died."""
         assert self._recorder is not None
         began_ns = time.monotonic_ns()
+        if self.server.exit_status is not None and not self.may_end:
+            self.result.broken.append(f"the server ended by itself with status {self.server.exit_status}")
         status = self.server.end(how)
         self._recorder.note(Death, began_ns, how=how.name)
         self.result.counts[how.name] += 1
