@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test crash fuzz lint format screenshots demo bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test crash torture fuzz lint format screenshots demo bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ setup: $(VENV_STAMP) ## make .venv from requirements/dev.lock (nothing happens w
 clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT client; where that fails they are skipped
 	@$(BIN)/python -m tests.mqtt.clients.install
 
-peers: ## install mosquitto, PostgreSQL, Redis, promtool and Chromium, which tests use; where that fails those are skipped
+peers: ## install mosquitto, PostgreSQL, Redis, Chromium, strace and the like, which tests use; where that fails those are skipped
 	@scripts/install-peers
 
 test: $(VENV_STAMP) clients ## run the tests (TESTS="path or options" narrows them)
@@ -37,6 +37,10 @@ test: $(VENV_STAMP) clients ## run the tests (TESTS="path or options" narrows th
 
 crash: $(VENV_STAMP) ## run the long crash and fault tests as well (minutes)
 	@$(BIN)/python -m pytest -m long $(TESTS)
+
+torture: $(VENV_STAMP) ## break a real server and a simulated machine in every way for MINUTES=10, by SEED=, in some PHASES=
+	@$(BIN)/python -m tests.torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(PHASES),--phases $(PHASES)) $(if $(TURN),--turn $(TURN))
 
 fuzz: $(VENV_STAMP) ## fuzz all that decodes, by coverage (MINUTES=10 for all targets, SEED=, TARGET=); ends with 1 if it found something
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(TARGET:%=--target %)

@@ -12,7 +12,7 @@ import gc
 import json
 import socket
 from resource import RUSAGE_THREAD, getrusage
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import attrs
@@ -28,15 +28,17 @@ class LongestStep:
     """The longest run of a task between two of its checkpoints.
 
     Attributes:
-        wall_s: How long it took; for that time the event loop served nobody else.
-        cpu_s: Processor time of the event loop's thread in that step. Much less than the wall time means that it
-            waited: for a disk, for another thread, or for the processor on a busy machine.
+        held_s: For how long the step kept the event loop from everybody else: the time that it took; of a step in which
+            another process had the processor, its own processor time.
+        wall_s: The time that it took.
+        cpu_s: Processor time of the event loop's thread in that step.
         waits: How often the thread gave the processor up in that step: for a disk, or for the interpreter's lock.
         preempted: How often the processor was taken from it.
         task: Name of the task.
         collecting_s: The longest time that Python's garbage collector took, within any step.
     """
 
+    held_s: float = 0.0
     wall_s: float = 0.0
     cpu_s: float = 0.0
     waits: int = 0
@@ -55,22 +57,28 @@ class StepMonitor(trio.abc.Instrument):
     def __init__(self) -> None:
         self.longest = LongestStep()
         self._began_s = 0.0
+        self._cpu_s = 0.0
         self._usage = getrusage(RUSAGE_THREAD)
         self._collection_began_s = 0.0
         gc.callbacks.append(self._collecting)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._usage = getrusage(RUSAGE_THREAD)
+        self._cpu_s = thread_time()
         self._began_s = perf_counter()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         wall_s = perf_counter() - self._began_s
-        if wall_s > self.longest.wall_s:
-            before, after, longest = self._usage, getrusage(RUSAGE_THREAD), self.longest
-            longest.wall_s = wall_s
-            longest.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        longest = self.longest
+        if wall_s <= longest.held_s:
+            return
+        cpu_s = thread_time() - self._cpu_s
+        before, after = self._usage, getrusage(RUSAGE_THREAD)
+        preempted = after.ru_nivcsw - before.ru_nivcsw
+        held_s = cpu_s if preempted else wall_s
+        if held_s > longest.held_s:
+            longest.held_s, longest.wall_s, longest.cpu_s, longest.preempted = held_s, wall_s, cpu_s, preempted
             longest.waits = after.ru_nvcsw - before.ru_nvcsw
-            longest.preempted = after.ru_nivcsw - before.ru_nivcsw
             longest.task = task.name
 
     def _collecting(self, phase: str, info: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from benchmarks import load, processes
+from benchmarks import load, loop_views, processes
 from benchmarks.idle_shards import create_shards
 from benchmarks.ours import FILE, batch_of
 from benchmarks.runs import Goal, Measurement, Row
@@ -39,12 +39,17 @@ from benchmarks.stage import REPOSITORY, Stage
 from benchmarks.wire import Wire
 from journal.protocol import frames
 from journal.protocol.frames import Op
+from shards.batch import encode, with_sequence
+from shards.model import ShardConfig
+from shards.record import Record
 
 LONGEST_MS = 50.0
 """What no step may take: every other client waits for that long in addition."""
 
 PUBLISHED = 300
 SEGMENTS = 500
+CHANGES = 10_000
+INDEXED_KEYS = 300_000
 WATCH_S = 0.3
 LARGE_CREDIT_BYTES = 1 << 30
 DONE_TIMEOUT_S = 300.0
@@ -179,6 +184,10 @@ def _join_and_leave(scene: Scene) -> None:
     """The first member gathers the shards, two more come, all go."""
     members = [Subscriber(scene, filter="idle/#", start="latest", group="joined") for _ in range(3)]
     _publish_random(scene, members, 10)
+    last = max(shard_name(number) for number in range(scene.shards))
+    while not scene.wire.request(Op.CURSOR_LIST, {"shard": last})["cursors"]:
+        # Its position in the last shard is stored when it has gone through all of them.
+        time.sleep(0.05)
     for member in members:
         member.close()
 
@@ -208,6 +217,56 @@ def _delete(scene: Scene) -> None:
     )
 
 
+def _put_state(scene: Scene) -> None:
+    for start in range(0, CHANGES, 1000):
+        bodies = [{"key": b"put/%d" % number, "value": bytes(60)} for number in range(start, start + 1000)]
+        scene.wire.requests(Op.STATE_PUT, bodies)
+
+
+def _scan_state(scene: Scene) -> None:
+    """Half of the values have expired; whether they are removed already does not matter."""
+    found, after, more = 0, None, True
+    while more:
+        reply = scene.wire.request(Op.STATE_SCAN, {"prefix": b"loop/", "after": after, "limit": 1000})
+        more = reply["more"]
+        found += len(reply["values"])
+        after = reply["values"][-1]["key"] if reply["values"] else after
+    if found < scene.shards * loop_views.FOR_EACH_SHARD // 2:
+        raise load.LoadError(f"{found} values were found, expected half of all")
+
+
+def _open_producers(scene: Scene) -> None:
+    for start in range(0, CHANGES, 1000):
+        bodies = [{"name": f"opened-{number}"} for number in range(start, start + 1000)]
+        scene.wire.requests(Op.PRODUCER_OPEN, bodies)
+
+
+def _checkpoint(scene: Scene) -> None:
+    """A snapshot begins with a checkpoint; every shard that one of its producers has sent to is to be saved."""
+    count = min(loop_views.SHARDS_WITH_PRODUCERS, scene.shards)
+    all_producers = loop_views.FOR_EACH_SHARD * scene.shards
+    for place, handle in enumerate(scene.wire.open([shard_name(number) for number in range(count)], None)):
+        producer_id = loop_views.FIRST_PRODUCER_ID + place * loop_views.PRODUCERS_OF_A_SHARD % all_producers
+        batch = with_sequence(batch_of(1), producer_id=producer_id, producer_epoch=1, sequence=0)
+        scene.wire.socket.sendall(frames.build_append(handle, handle, batch))
+        scene.wire.receive()
+    scene.wire.request(Op.SNAPSHOT, {})
+
+
+def _make_indexed(scene: Scene) -> None:
+    [handle] = scene.wire.open(["loop/indexed"], ShardConfig(index_keys=True))
+    for start in range(0, INDEXED_KEYS, 1000):
+        records = [Record(b"v", key=b"%d" % number) for number in range(start, start + 1000)]
+        scene.wire.socket.sendall(frames.build_append(start, handle, encode(records, now_us=1)))
+        scene.wire.receive()
+
+
+def _delete_indexed(scene: Scene) -> None:
+    scene.wire.request(Op.DELETE_SHARD, {"name": "loop/indexed"})
+    # What it left goes in the background.
+    time.sleep(INDEXED_KEYS / 50_000)
+
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation("list", "LIST_SHARDS of all, 1,000 to a page", _list),
     Operation("list-level", "LIST_SHARDS of `+/+/nothing`", _list_by_level),
@@ -216,6 +275,13 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("group-join", "three members join a group on `idle/#`, and leave", _join_and_leave),
     Operation("group-publish", f"{PUBLISHED} appends to random shards with one member on `idle/#`", _publish),
     Operation("subscribe", "SUBSCRIBE to `idle/#` from the earliest record on", _subscribe),
+    Operation("state-put", f"{CHANGES:,} STATE_PUTs, 1,000 at once", _put_state),
+    Operation("state-scan", "STATE_SCAN of ten keys a shard, half of them expired", _scan_state),
+    Operation("producer-open", f"{CHANGES:,} PRODUCER_OPENs, 1,000 at once, beside ten a shard", _open_producers),
+    Operation("checkpoint", "a checkpoint of 100 shards with 1,000 producers each", _checkpoint),
+    Operation(
+        "delete-indexed", f"DELETE_SHARD of one with {INDEXED_KEYS:,} indexed keys", _delete_indexed, _make_indexed
+    ),
     # It takes shards away: the last of all.
     Operation("delete", "DELETE_SHARD of 1,000 at once", _delete),
 )
@@ -237,7 +303,7 @@ def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
     def run(_: object) -> Mapping[str, float]:
         with _served(stage.directory / "loop", shards, progress) as server:
             return {
-                f"loop.{operation.key}": _longest(server, shards, operation)["wall_s"] * 1e3 for operation in OPERATIONS
+                f"loop.{operation.key}": _longest(server, shards, operation)["held_s"] * 1e3 for operation in OPERATIONS
             }
 
     return Measurement(tuple(f"loop.{each.key}" for each in OPERATIONS), run, repeated=False)
@@ -251,6 +317,7 @@ def _served(directory: Path, shards: int, progress: Progress) -> Iterator[proces
         create_shards(server.address, shards, progress)
     finally:
         server.stop()
+    loop_views.fill(directory / "data", [shard_name(number) for number in range(shards)])
     server = _start(directory)
     try:
         yield server
@@ -304,10 +371,10 @@ def main() -> None:
     ):
         for operation in chosen:
             told = _longest(server, arguments.shards, operation)
+            ms = {name: f"{told[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "collecting")}
             print(
-                f"loop.{operation.key:16} {told['wall_s'] * 1e3:8.1f} ms (processor {told['cpu_s'] * 1e3:.1f} ms, "
-                f"waited {told['waits']}, "
-                f"preempted {told['preempted']}, collecting {told['collecting_s'] * 1e3:.1f} ms) "
+                f"loop.{operation.key:16} {ms['held']:>10} (took {ms['wall']}, processor {ms['cpu']}, "
+                f"waited {told['waits']}, preempted {told['preempted']}; collecting {ms['collecting']}) "
                 f"in {told['took_s']:.1f} s: {told['task']}"
             )
             sys.stdout.flush()

@@ -13,10 +13,13 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+import trio
+
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.feed import Feed
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
+from shards.errors import StorageFailedError
 from shards.model import (
     AckLevel,
     Appended,
@@ -416,6 +419,13 @@ class StorageAdapter(abc.ABC):
 
         Must not return until the new epoch would survive a crash.
         """
+
+    async def wait_failed(self) -> StorageFailedError:
+        """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
+
+        That concerns stores in this process. One elsewhere is opened anew by whoever runs it: this waits for ever then.
+        """
+        await trio.sleep_forever()
 
     @abc.abstractmethod
     async def aclose(self) -> None:

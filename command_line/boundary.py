@@ -1,6 +1,8 @@
 """Where errors end: every failure of a command becomes one line on stderr and an exit status, never a traceback.
 
-Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of our output went away.
+Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of our output went away. A program that
+serves has two more, for its supervisor: 74 its storage failed and it wants to be started again, 78 its settings are
+wrong and starting it again will not help (EX_IOERR and EX_CONFIG of sysexits.h).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
+STORAGE_FAILED: Final = 74
+WRONG_SETTINGS: Final = 78
 
 Explain: TypeAlias = Callable[[BaseException], str | None]
 """What an error of the program's own kinds means, in one line; None for an error that it does not know."""
@@ -27,7 +31,15 @@ class UsageError(Exception):
 
 
 class CommandError(Exception):
-    """A command cannot go on, for a reason outside the store; the message names it and the way out."""
+    """A command cannot go on, for a reason outside the store; the message names it and the way out.
+
+    Attributes:
+        status: The exit status.
+    """
+
+    def __init__(self, message: str, status: int = FAILED) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class OutputClosedError(Exception):
@@ -90,6 +102,8 @@ def _report(error: BaseException, program: str, explain: Explain) -> int:
         leaves, key=lambda each: not (isinstance(each, StorageError | UsageError | CommandError) or explain(each))
     )
     sys.stderr.write(f"{program}: {describe(leaf, explain)}\n")
+    if isinstance(leaf, CommandError):
+        return leaf.status
     return USAGE if isinstance(leaf, UsageError) else FAILED
 
 

@@ -97,6 +97,7 @@ class QuotaTable:
     bytes_per_s: Size = field(default=0, metadata=bytes_within(0, TIB))
     stored_bytes: Size = field(default=0, metadata=bytes_within(0, 1_024 * TIB))
     shards: int = field(default=0, metadata=within("shards", 0, 100_000_000))
+    producers: int = field(default=0, metadata=within("producers", 0, 100_000_000))
 
 
 def access_problems(

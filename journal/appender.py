@@ -15,6 +15,7 @@ from crc32c import crc32c
 from journal.commit import AckSink, Committer
 from journal.decisions import LsnsReserved, OffsetsReserved
 from journal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
+from journal.producer_use import ProducerUse
 from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD, Op
 from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, stamp, verify_body
 from shards.batch_header import MAX_CODEC
@@ -25,12 +26,14 @@ from shards.errors import (
     LimitExceededError,
     OffsetConflictError,
     SequenceGapError,
+    SequenceLostError,
     StaleEpochError,
     StorageError,
     afresh,
 )
 from shards.model import AckLevel
 from shards.producer_state import ProducerState
+from shards.resends import Answer, answer_to
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.word_index import Words
@@ -83,6 +86,7 @@ class Appender:
         words: Callable[[Shard, memoryview], Words],
         fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
         publishing: Callable[[Shard], None],
+        use: ProducerUse,
     ) -> None:
         self._committer = committer
         self._largest_group_bytes = committer.largest_group_bytes
@@ -102,8 +106,8 @@ class Appender:
         self._published_now: list[Shard] = []
         self._immediate: dict[AckSink, bytearray] = {}
         self._chunk_number = 0
-        self._owners: dict[int, int] = {}
-        self._owned_epochs: dict[int, int] = {}
+        self._use = use
+        self._owners = use.owners
         self.append_time_us = 0
         self.lsns_reserved = lsns_reserved
         self._lsns_asked = lsns_reserved
@@ -196,7 +200,7 @@ class Appender:
                         or owners.get(producer_id) != number
                     ):
                         break
-                    producer.accept(sequence, base_offset, count)
+                    producer.accept(sequence, base_offset, count, shard.published_offset)
                 shard_id = shard.shard_id
                 _STAMPED.pack_into(
                     view,
@@ -269,8 +273,9 @@ class Appender:
         if header.producer_id:
             # What is stored already is acknowledged again, whatever else the batch asks for.
             producer = self._producer(shard, header, sink)
-            if header.sequence != producer.next_sequence and not producer.follows(header.sequence):
-                self._repeat_or_gap(shard, producer, header, correlation, sink)
+            if header.sequence != producer.next_sequence and self._is_answered(
+                shard, producer, header, correlation, sink
+            ):
                 return
         in_memory = shard.in_memory_mode
         refused = self.refuse_memory if in_memory else self.refuse_files
@@ -294,7 +299,7 @@ class Appender:
             self._append_to_file(shard, view, at, end, batch, header, correlation, sink)
         base_offset = shard.next_offset - header.record_count
         if producer is not None:
-            producer.accept(header.sequence, base_offset, header.record_count)
+            producer.accept(header.sequence, base_offset, header.record_count, shard.published_offset)
         if words:
             (self._committer.group.words if waits else self._immediate_words).append((shard, base_offset, words))
 
@@ -394,6 +399,7 @@ class Appender:
             for sink, acks in immediate.items():
                 sink.acknowledge(acks)
         self._committer.chunk_taken_at_s = 0.0
+        self._committer.close_if_long()
         self._committer.kick()
         self._committer.look_for_rest()
 
@@ -443,41 +449,52 @@ class Appender:
                 f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another has "
                 f"opened the producer since; open it again to take it back"
             )
-        if self._owned_epochs.get(producer_id) != epoch:
-            # Whoever used an older epoch, over whatever connection, is fenced by the epoch alone.
-            self._owned_epochs[producer_id] = epoch
-            self._owners[producer_id] = sink.number
-        elif self._owners[producer_id] > sink.number:
-            # Bytes of an older connection that still lay in a buffer: their sequence may belong to another batch now.
-            raise StaleEpochError(
-                f"producer {producer_id} has been used over a newer connection; this one may no longer send for it"
-            )
-        self._owners[producer_id] = sink.number
+        self._use.take(producer_id, epoch, sink.number)
         producers = shard.producers
         if producers is None:
             producers = shard.producers = self._load_producers(shard)
         producer = producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
+            if producer is None and header.sequence and shard.has_forgotten_producers:
+                raise SequenceLostError(
+                    f"producer {producer_id} sent sequence {header.sequence} to shard {shard.name!r}, which has "
+                    f"forgotten producers that sent nothing for long: the batch may be stored already. Read the shard, "
+                    f"and append as new, from sequence 0, what it lacks",
+                    0,
+                )
             producer = producers[producer_id] = ProducerState(epoch, header.sequence)
         return producer
 
-    def _repeat_or_gap(
+    def _is_answered(
         self, shard: Shard, producer: ProducerState, header: BatchHeader, correlation: int, sink: AckSink
-    ) -> None:
+    ) -> bool:
+        """Answer a batch that is not the expected one; False if it is to be stored all the same."""
         producer_id, sequence = header.producer_id, header.sequence
-        if not producer.is_repeat(sequence):
+        answer, offset = answer_to(producer, sequence, shard.places_of)
+        if answer is Answer.STORE:
+            if producer.is_repeat(sequence):
+                producer.store_again_from(sequence)
+            return False
+        if answer is Answer.GAP:
             raise SequenceGapError(
                 f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which expects "
                 f"{producer.next_sequence}: a batch before it was refused or is missing; send again from there",
                 producer.next_sequence,
             )
-        offset = producer.offset_of(sequence)
-        level = AckLevel.MEMORY if shard.lies_in_memory(offset) else AckLevel.DURABLE
+        if answer is Answer.LOST:
+            raise SequenceLostError(
+                f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which has later ones up to "
+                f"{producer.next_sequence} and not this: it was in memory when the server stopped, or is too old to be "
+                f"known. Append its records as new ones if they are still wanted",
+                producer.next_sequence,
+            )
+        level = _DURABLE if answer is Answer.DURABLE_DUPLICATE else _MEMORY
         # Its first sending may still be on its way to the disk: then this acknowledgement waits too. So it does when
         # it is no longer known which sending that was.
         is_published = offset < shard.published_offset if offset >= 0 else not shard.pending_groups
         acks = self._immediate if is_published else self._committer.group.acks
         _acks_for(acks, sink).extend(_ACK_PACK(correlation, level, ACK_DUPLICATE, 0, offset))
+        return True
 
     def _reserve(self, shard: Shard, next_offset: int) -> None:
         """Take offsets and lsns ahead of use, so that a crash never gives out again what a reader may have seen."""

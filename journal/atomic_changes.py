@@ -139,6 +139,7 @@ class AtomicChanges:
                 f"a commit of {size_bytes} bytes does not fit into one write of the journal, which takes "
                 f"{largest_bytes}; commit less at once or raise storage.journal_file_bytes"
             )
+        self._committer.close_if_long()
         self._committer.make_room(size_bytes)
         return batches
 

@@ -20,9 +20,13 @@ from journal.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES
 from journal.journal_file import JournalWriter
 from journal.protocol.frames import ACK
 from shards.chunks import Readable
-from shards.errors import LimitExceededError, StorageFailedError, afresh
+from shards.errors import DiskFullError, LimitExceededError, StorageFailedError, afresh
 from shards.shard import Published, Shard
 from shards.word_index import Words
+
+MOST_DECISIONS = 2000
+MOST_TOUCHED = 5000
+"""A group is published in one step of the loop, of some microseconds for each decision and each shard."""
 
 
 class AckSink(Protocol):
@@ -139,6 +143,9 @@ class Committer:
         next_lsn: lsn that the next batch or entry gets.
         group: The group that is being collected.
         failure: Set for ever once a write failed.
+        has_failed: Set at that moment.
+        disk_full: Why the group in flight could not be written yet; it stays in flight until `retry` writes it.
+        on_disk_full: Called when that has changed.
         groups_committed: Groups made durable since the start.
         committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
         on_committed: Called when it has moved.
@@ -172,6 +179,12 @@ class Committer:
         self.group = Group(0)
         self.groups_committed = 0
         self.failure: StorageFailedError | None = None
+        self.has_failed = trio.Event()
+        self.disk_full: DiskFullError | None = None
+        self.on_disk_full: Callable[[], None] = lambda: None
+        self._is_writing = False
+        self._is_held = False
+        self._is_closing = False
         self.largest_group_bytes = writer.largest_group_bytes
         self.on_committed: Callable[[], None] = lambda: None
         self._waiting: list[Group] = []
@@ -221,6 +234,14 @@ class Committer:
             )
         self._close_group()
 
+    def close_if_long(self) -> None:
+        """Begin a new group if the collecting one has so many changes that to publish it would hold up the loop.
+
+        REQUIRES: what has to be in one group with what is there already was put into it.
+        """
+        if len(self.group.decisions) >= MOST_DECISIONS or len(self.group.touched) >= MOST_TOUCHED:
+            self._close_group()
+
     def _close_group(self) -> None:
         group = self.group
         group.next_lsn = self.next_lsn
@@ -231,7 +252,7 @@ class Committer:
 
     def kick(self) -> None:
         """Start writing if nothing is being written; costs nothing otherwise."""
-        if self._in_flight is not None or self.failure is not None:
+        if self._in_flight is not None or self.failure is not None or (self._is_held and not self._is_closing):
             return
         while True:
             if not self._waiting:
@@ -248,17 +269,45 @@ class Committer:
         # Groups in the journal follow on one another, whatever lsns memory-mode batches took in between.
         group.first_lsn = self._journal_next_lsn
         self._journal_next_lsn = group.next_lsn
+        self._write(group)
+
+    def _write(self, group: Group) -> None:
+        self._is_writing = True
         self._disk.submit(
             lambda: self._writer.write_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn),
             self._written,
         )
+
+    def retry(self) -> None:
+        """Write the group in flight again if it found no space before."""
+        if self.disk_full is not None and self._in_flight is not None and not self._is_writing:
+            self._write(self._in_flight)
+
+    def hold(self) -> None:
+        """Write no more groups until `release`: what they change cannot be taken in as fast."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Write groups again."""
+        if self._is_held:
+            self._is_held = False
+            self.kick()
 
     def _written(self, result: outcome.Outcome[None]) -> None:
         group = self._in_flight
         if group is None:
             # The engine was stopped meanwhile; the group is recovered or cut off at the next start.
             return
+        self._is_writing = False
+        if isinstance(result, outcome.Error) and isinstance(result.error, DiskFullError) and not self._is_closing:
+            # Nothing of it counts yet, so nothing is lost. Acknowledgements and later groups wait for it.
+            self.disk_full = result.error
+            self.on_disk_full()
+            return
         self._in_flight = None
+        if self.disk_full is not None:
+            self.disk_full = None
+            self.on_disk_full()
         if isinstance(result, outcome.Error):
             self._fail(group, result.error)
         elif self._settle(group):
@@ -319,6 +368,7 @@ class Committer:
         )
         failure.__cause__ = error
         self.failure = failure
+        self.has_failed.set()
         groups = [group, *self._waiting, self.group]
         self._failed(failure)
         for lost in groups:
@@ -350,8 +400,18 @@ class Committer:
             await self.wait(newest)
 
     async def drain(self) -> None:
-        """Wait until everything decided so far is durable and published, or until it never will be."""
-        while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
-            group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
-            self.kick()
-            await group.done().wait()
+        """Wait until everything decided so far is durable and published, or until it never will be.
+
+        Nothing is retried any more: a group that finds no space now, or found none before, never will be.
+        """
+        self._is_closing = True
+        try:
+            self.release()
+            if self.disk_full is not None and not self._is_writing:
+                self.fail(self.disk_full)
+            while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
+                group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
+                self.kick()
+                await group.done().wait()
+        finally:
+            self._is_closing = False

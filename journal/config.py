@@ -7,6 +7,7 @@ the settings do is the business of those who read them.
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated
@@ -47,6 +48,13 @@ OriginList = Annotated[
 ]
 
 
+class OnFailure(enum.StrEnum):
+    """What a server does when its storage has failed."""
+
+    EXIT = "exit"
+    READ_ONLY = "read_only"
+
+
 @attrs.frozen
 class ListenConfig:
     """Where the server listens."""
@@ -75,6 +83,7 @@ class StorageConfig:
     page_cache_bytes: Size = field(default=2 * GIB, metadata=bytes_within(0, 16 * TIB))
     flush_interval_ms: int = field(default=1_000, metadata=within("milliseconds", 1, 60_000))
     retention_interval_s: int = field(default=10, metadata=within("seconds", 1, 86_400))
+    on_failure: OnFailure = OnFailure.EXIT
     receive_buffer_bytes: Size = field(default=1 * MIB, metadata=bytes_within(4 * KIB, 16 * MIB))
     receive_buffers: int = field(default=64, metadata=within("buffers", 1, 100_000))
 

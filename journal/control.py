@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+import trio
+
 from journal.commit import Committer, Group
 from journal.decisions import (
     CursorCommitted,
     CursorDeleted,
     Decision,
-    ProducerOpened,
+    ProducerDeleted,
+    ProducerUsed,
     Rolled,
     Sealed,
     ShardConfigured,
@@ -39,10 +42,15 @@ from shards.names import validate_name, validate_shard_name
 from shards.shard import BEING_DELETED, Shard
 
 # What frees space, or needs next to none, is done on a full disk as well.
-_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted)
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted, ProducerDeleted)
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
+LARGEST_SCAN_BYTES = 8 << 20
+"""A page of a scan ends with about so many bytes unless the caller wants fewer."""
+
+_SCANNED_AT_ONCE = 1000
+_SCANNED_AT_ONCE_BYTES = 4 << 20
 
 
 class Control:
@@ -96,6 +104,7 @@ class Control:
                 goes away: a cancelled caller's decision stands.
         """
         self.check_may_change(is_freeing=isinstance(decision, _FREEING))
+        self._committer.close_if_long()
         lsn = self._decide(decision, shard_id, is_creation=is_creation, pending=pending)
         await self._committer.wait(self._committer.group)
         return lsn
@@ -365,9 +374,37 @@ class Control:
         """A committed value that has not expired."""
         return self._views.state.get(key, self._expiry_us())
 
-    def scan_state(self, prefix: bytes, after: bytes | None, limit: int) -> list[StateValue]:
-        """Up to ``limit`` committed values whose keys have a prefix, by key, behind ``after``."""
-        return self._views.state.scan(prefix, self._expiry_us(), after=after, limit=limit)
+    async def scan_state(
+        self, prefix: bytes, after: bytes | None, limit: int, size_bytes: int = LARGEST_SCAN_BYTES
+    ) -> tuple[list[StateValue], bool]:
+        """A page of committed values whose keys have a prefix, by key, behind ``after``.
+
+        Args:
+            prefix: Of the keys.
+            after: Key of the last value of the page before.
+            limit: Most values.
+            size_bytes: With about so many bytes of keys and values the page ends.
+
+        Returns:
+            Values, and whether others may follow.
+        """
+        found: list[StateValue] = []
+        now_us = self._expiry_us()
+        while True:
+            some, following = self._views.state.scan_some(
+                prefix,
+                now_us,
+                after=after,
+                limit=min(limit - len(found), _SCANNED_AT_ONCE),
+                looked_at=_SCANNED_AT_ONCE,
+                size_bytes=min(size_bytes, _SCANNED_AT_ONCE_BYTES),
+            )
+            found += some
+            size_bytes -= sum(len(value.key) + len(value.value) for value in some)
+            if following is None or len(found) >= limit or (size_bytes <= 0 and found):
+                return found, following is not None
+            after = following
+            await trio.lowlevel.checkpoint()
 
     def expire_state_nowait(self, limit: int) -> int:
         """Decide the removal of values that have expired, in the group that is being collected; gives their number."""
@@ -420,8 +457,33 @@ class Control:
             self._pending_epochs[name] = identity
             return lambda: self._forget_epoch(name, identity)
 
-        await self._commit(ProducerOpened(name, identity.producer_id, identity.epoch), 0, pending=pending)
+        opened = ProducerUsed(name, identity.producer_id, identity.epoch, self._expiry_us())
+        await self._commit(opened, 0, pending=pending)
         return identity
+
+    def new_producers(self, name: str, beginning: str) -> tuple[int, int] | None:
+        """How many producers there are under a beginning and in all, or None if there is one of the name already.
+
+        Those whose opening is on its way to the disk are counted as well.
+        """
+        if name in self._pending_epochs or self._views.producers.get(name) is not None:
+            return None
+        producers = self._views.producers
+        pending = [each for each, identity in self._pending_epochs.items() if identity.epoch == 1]
+        alike = sum(1 for each in pending if each.startswith(beginning))
+        return producers.count(beginning) + alike, producers.count("") + len(pending)
+
+    def note_producer_nowait(self, name: str, identity: ProducerIdentity) -> None:
+        """Note that a producer is in use, in the group that is being collected."""
+        if name not in self._pending_epochs:
+            noted = ProducerUsed(name, identity.producer_id, identity.epoch, self._expiry_us())
+            self._committer.decide(noted, 0)
+
+    def delete_producer_nowait(self, name: str, producer_id: int, deleted: Callable[[], None]) -> None:
+        """Delete a producer that is not in use, in the group that is being collected; call back when that is done."""
+        if name not in self._pending_epochs:
+            self._committer.decide(ProducerDeleted(name, producer_id), 0)
+            self._committer.group.held.append(deleted)
 
     def _forget_epoch(self, name: str, identity: ProducerIdentity) -> None:
         if self._pending_epochs.get(name) is identity:

@@ -127,11 +127,29 @@ class StateDeleted:
 
 @attrs.frozen(slots=True)
 class ProducerOpened:
-    """The producer of this name has this id and epoch; older epochs are fenced."""
+    """The producer of this name has this id and epoch; older epochs are fenced. Read, and no longer written."""
 
     name: str
     producer_id: int
     epoch: int
+
+
+@attrs.frozen(slots=True)
+class ProducerUsed:
+    """The producer of this name has this id and epoch, and was in use at this time; older epochs are fenced."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    used_us: int
+
+
+@attrs.frozen(slots=True)
+class ProducerDeleted:
+    """There is no producer of this name any more; its id is never given out again."""
+
+    name: str
+    producer_id: int
 
 
 Decision: TypeAlias = (
@@ -148,6 +166,8 @@ Decision: TypeAlias = (
     | StatePut
     | StateDeleted
     | ProducerOpened
+    | ProducerUsed
+    | ProducerDeleted
 )
 
 KINDS: dict[type[Decision], Kind] = {
@@ -164,6 +184,8 @@ KINDS: dict[type[Decision], Kind] = {
     StatePut: Kind.PUT_STATE,
     StateDeleted: Kind.DELETE_STATE,
     ProducerOpened: Kind.OPEN_PRODUCER,
+    ProducerUsed: Kind.USE_PRODUCER,
+    ProducerDeleted: Kind.DELETE_PRODUCER,
 }
 
 _encoder = msgspec.msgpack.Encoder()

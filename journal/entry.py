@@ -55,6 +55,8 @@ class Kind(enum.IntEnum):
     DELETE_STATE = 12
     OPEN_PRODUCER = 13
     SEAL = 14
+    USE_PRODUCER = 15
+    DELETE_PRODUCER = 16
 
 
 class Entry(NamedTuple):

@@ -3,11 +3,13 @@
 What is flushed is not durable by itself; the journal keeps it safe until a checkpoint has synced the files. Where much
 is written to one file it is synced at once all the same: that spreads the work, and lets the page cache be given back
 while it is warm.
+
+A disk that is full while bytes are being written costs nothing: they are in memory still and are written again. A sync
+that fails is final, whatever the reason: bytes of earlier writes, which are in memory no more, may be lost with it.
 """
 
 from __future__ import annotations
 
-import errno
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
@@ -16,8 +18,9 @@ from operator import attrgetter
 import trio
 
 from journal.config import StorageConfig
+from journal.disk_full import retriable_when_full
 from journal.page_window import PageWindow, WrittenRange
-from shards.errors import DiskFullError
+from journal.unsynced_files import UnsyncedFiles
 from shards.file_system import FileSystem
 from shards.log_segment import FlushPlan, LogSegment
 from shards.shard import Shard
@@ -26,21 +29,27 @@ LARGE_TAIL_BYTES = 1 << 20
 """A tail this large is flushed early and its file synced at once."""
 
 _SHARDS_AT_ONCE = 256
-_SYNCED_ONE_BY_ONE = 32
 
 
 class Flusher:
-    """Flushes and syncs the log files of one engine; one task uses it. ``written`` is called as tails get shorter."""
+    """Flushes and syncs the log files of one engine; one task uses it.
+
+    Args:
+        files: The file system.
+        directory: The directory of the log files.
+        storage: How much of them stays in the page cache.
+        written: Called as tails get shorter.
+    """
 
     def __init__(
         self, files: FileSystem, directory: str, storage: StorageConfig, written: Callable[[], object]
     ) -> None:
         self._files = files
         self._directory = directory
+        self._unsynced = UnsyncedFiles(files, directory)
         self._cached = PageWindow(storage.page_cache_bytes)
         self._written = written
         self._limiter = trio.CapacityLimiter(1)
-        self._unsynced: set[str] = set()
         self._made_directories: set[str] = set()
 
     async def flush(self, shards: Iterable[Shard], *, least_bytes: int = 0) -> None:
@@ -51,25 +60,16 @@ class Flusher:
             least_bytes: Pass over segments that have less to write.
 
         Raises:
-            DiskFullError: The disk is full. The batches stay in memory and in the journal.
-            OSError: The disk failed.
+            DiskFullError: The disk is full. The batches stay in memory and in the journal, and may be written again.
+            OSError: The disk failed, or a sync did for whatever reason. It is final.
         """
         for some in slices(shards, _SHARDS_AT_ONCE):
             plans = _plans(some, least_bytes)
             if not plans:
                 await trio.lowlevel.checkpoint()
                 continue
-            try:
-                await self._off_loop(lambda plans=plans: self._write(plans))  # type: ignore[misc]
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                message = f"{self._directory}: {error.strerror}; free some space. Reads go on"
-                raise DiskFullError(message) from error
+            await self._off_loop(lambda plans=plans: self._write(plans))  # type: ignore[misc]
             for plan in plans:
-                self._unsynced.add(plan.segment.path)
-                if plan.index_bytes:
-                    self._unsynced.add(plan.segment.index_path)
                 plan.segment.flushed_to(plan)
             self._written()
 
@@ -77,16 +77,22 @@ class Flusher:
         """Return when everything flushed so far is durable.
 
         Raises:
-            OSError: The disk failed.
+            OSError: The disk failed, or was full. It is final.
         """
-        paths = sorted(self._unsynced)
-        if paths:
-            await self._off_loop(lambda: self._sync(paths))
-        self._unsynced.difference_update(paths)
+        await self._off_loop(self._unsynced.sync)
 
     def forget(self, segment: LogSegment) -> None:
         """Its files are going away: they need no sync."""
-        self._unsynced.difference_update((segment.path, segment.index_path))
+        self._unsynced.forget(segment.path, segment.index_path)
+
+    async def close_forgotten(self) -> None:
+        """Close the files that went away: their space is free only then."""
+        if self._unsynced.has_forgotten:
+            await self._off_loop(self._unsynced.limit)
+
+    def close(self) -> None:
+        """Close all files, synced or not."""
+        self._unsynced.close()
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work, limiter=self._limiter)
@@ -94,24 +100,23 @@ class Flusher:
     def _write(self, plans: list[FlushPlan]) -> None:
         for plan in plans:
             path = plan.segment.path
-            directory = posixpath.dirname(path)
-            if directory not in self._made_directories:
-                self._files.mkdir(directory)
-                self._made_directories.add(directory)
-            if plan.is_first and self._files.exists(path):
-                # Left by a process before this one. Whether its name and its bytes would survive a power loss is not
-                # known: a sync that failed there is not told here again.
-                self._files.remove(path)
-            log = self._files.open(path, create=True)
-            try:
-                size_bytes = sum(map(len, plan.buffers))
-                plan.write(self._files, log)
-                if size_bytes >= LARGE_TAIL_BYTES:
-                    log.fdatasync()
-                self._cached.add(WrittenRange(path, plan.position, size_bytes))
-            finally:
-                log.close()
+            size_bytes = sum(map(len, plan.buffers))
+            with retriable_when_full(self._directory):
+                self._make_directory(posixpath.dirname(path))
+                # What a process before this one left in a file is not relied on. Whether its name and its bytes would
+                # survive a power loss is not known: a sync that failed there is not told here again.
+                log = self._unsynced.create(path) if plan.is_first else self._unsynced.open(path)
+                plan.write(log, lambda plan=plan: self._unsynced.open(plan.segment.index_path))  # type: ignore[misc]
+            if size_bytes >= LARGE_TAIL_BYTES:
+                self._unsynced.sync_content(path)
+            self._cached.add(WrittenRange(path, plan.position, size_bytes))
+        self._unsynced.limit()
         self._drop_pages()
+
+    def _make_directory(self, directory: str) -> None:
+        if directory not in self._made_directories:
+            self._files.mkdir(directory)
+            self._made_directories.add(directory)
 
     def _drop_pages(self) -> None:
         for path, ranges in groupby(self._cached.overdue(), key=attrgetter("path")):
@@ -122,22 +127,6 @@ class Flusher:
                         log.drop_pages(position, size_bytes)
                 finally:
                     log.close()
-
-    def _sync(self, paths: list[str]) -> None:
-        if len(paths) > _SYNCED_ONE_BY_ONE:
-            # One call for all files of the file system costs less than thousands of small ones.
-            self._files.sync_all(self._directory)
-            return
-        for path in paths:
-            if self._files.exists(path):
-                log = self._files.open(path)
-                try:
-                    log.fdatasync()
-                finally:
-                    log.close()
-        for directory in sorted({posixpath.dirname(path) for path in paths}):
-            self._files.sync_directory(directory)
-            self._files.sync_directory(posixpath.dirname(directory))
 
 
 def _plans(shards: list[Shard], least_bytes: int) -> list[FlushPlan]:

@@ -188,6 +188,11 @@ class SharedGroup:
         """Return the number of shards."""
         return len(self._shares)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last member has left."""
+        return not self._members
+
     def statistics(self) -> dict[str, int]:
         """How many shards it has, how many of them wait for a visit, and how many positions are not stored."""
         waiting = {*self._ready, *self._full, *(share for shares in self._again for share in shares)}

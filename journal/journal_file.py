@@ -18,12 +18,13 @@ import itertools
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from time import perf_counter
 
 import attrs
 from crc32c import crc32c
 
+from journal.disk_full import retriable_when_full
 from journal.entry import GROUP_HEADER_SIZE, encode_group_header
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from shards.chunks import Readable
@@ -279,6 +280,7 @@ class JournalWriter:
         Must not return until they will survive power loss.
 
         Raises:
+            DiskFullError: There is no space for another file. Nothing of the group counts; write it again later.
             OSError: The disk failed; nothing of the group may be acknowledged, now or later.
         """
         with self._final_failure():
@@ -288,6 +290,7 @@ class JournalWriter:
         """Prove durably that the last group was whole, so that damage to it is never taken for a torn write.
 
         Raises:
+            DiskFullError: There is no space for another file; try again later.
             OSError: The disk failed, now or before; nothing more may be written.
         """
         with self._final_failure():
@@ -316,7 +319,9 @@ class JournalWriter:
         assert self._current is not None, "begin opened it"
         used = self._used[-1]
         header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
-        self._current.pwritev([header, *entries], self._position)
+        with retriable_when_full(self._directory):
+            # On a file system that writes in place there is space. All of it is written again before it is synced.
+            self._current.pwritev([header, *entries], self._position)
         began_s = perf_counter()
         self._current.fdatasync()
         self.sync_s.observe(perf_counter() - began_s)
@@ -348,7 +353,9 @@ class JournalWriter:
         size_bytes = len(entries)
         # The configuration may have been changed to smaller files than the group was written under.
         needed_bytes = FIRST_GROUP_POSITION + size_bytes + 2 * GROUP_HEADER_SIZE
-        source, file_bytes = self._zeroed(needed_bytes)
+        # Nothing has been written of what this file is for: without space for it that may be tried again.
+        with retriable_when_full(self._directory) if self._current is not None else nullcontext():
+            source, file_bytes = self._zeroed(needed_bytes)
         header = JournalFileHeader(self._next_number, self._new_salt(), file_bytes, first_lsn)
         first_group = (
             [encode_group_header(header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn), entries]

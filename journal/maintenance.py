@@ -6,10 +6,9 @@ before a checkpoint recycles its files.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import outcome
 import trio
@@ -18,20 +17,25 @@ from journal.commit import Committer
 from journal.config import SealingConfig, ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
+from journal.disk_full import retriable_when_full
+from journal.disk_watch import DiskWatch
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.node_record import NodeKey, put_number
 from journal.node_time import NodeTime
+from journal.producer_use import ProducerUse
 from journal.restores import Restores
 from journal.retaining import Retaining
+from journal.retries import MOST_QUEUED_BYTES, Retries
 from journal.segment_files import SegmentFiles
 from journal.shard_table import ShardTable
 from journal.views import Views
-from shards import shard_records
+from shards import leftovers, shard_records
 from shards.errors import DiskFullError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
+from shards.producer_records import save_changed
 from shards.segment import Segment
 from shards.shard import Shard
 from shards.store import Mutations
@@ -42,7 +46,10 @@ _SHARE_OF_APPENDS = 2
 """Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
 
 _SAVED_AT_ONCE = 500
+_PRODUCERS_AT_ONCE = 2000
 _UNINDEXED_AT_ONCE = 2000
+_REMOVED_AT_ONCE = 2000
+_STEPS_IN_A_TURN = 50
 
 
 class _Asked:
@@ -69,7 +76,6 @@ class Maintenance:
         checkpoint_lsn: Everything up to this lsn is safe without the journal.
         checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
         checkpoint_s: How long each checkpoint took.
-        free_bytes: What the disk had left when it was last looked at.
         on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
 
@@ -92,6 +98,7 @@ class Maintenance:
         segment_files: SegmentFiles,
         sealing: SealingConfig,
         checkpoint_lsn: int,
+        producer_use: ProducerUse,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -108,8 +115,13 @@ class Maintenance:
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
-        self._flusher = Flusher(files, directory, storage, self._progress.unpark_all)
+        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all)
+        # Any of them may be a file system of its own.
+        watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
+        self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
+        self._retries = Retries(views.store, committer, changed=self._go_on, fail=fail)
         self._large_tails_at = storage.tail_budget_bytes // 8
+        self._producer_use = producer_use
         self._segment_files = segment_files
         self.retaining = Retaining(
             defaults=defaults,
@@ -119,6 +131,7 @@ class Maintenance:
             committer=committer,
             expiry_us=time.expiry_us,
             drop=self.drop,
+            is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,
         )
         self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
@@ -130,10 +143,14 @@ class Maintenance:
         self.checkpoint_lsn = checkpoint_lsn
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
-        self.free_bytes = 0
         self._seen_committed = 0
         self._seen_committed_at = trio.current_time()
         self.on_flushed: Callable[[], None] = lambda: None
+
+    @property
+    def free_bytes(self) -> int:
+        """What the fullest of the disks involved had left when they were last looked at."""
+        return self._disk_watch.free_bytes
 
     # Back-pressure
 
@@ -144,6 +161,7 @@ class Maintenance:
         """
         return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
+            and self._views.store.queued_bytes < MOST_QUEUED_BYTES
             and (
                 self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
                 # The one that is being written cannot be recycled. It may be larger than the budget: settings change.
@@ -154,11 +172,15 @@ class Maintenance:
     async def wait_for_room(self) -> None:
         """Return when `has_room`, or when the engine has failed and the answer will say so."""
         while not self.has_room() and self._committer.failure is None:
-            self.wake()
+            self._retries.look()
+            if self._views.store.queued_bytes < MOST_QUEUED_BYTES:
+                # The work that is woken makes no room where it is the store that is behind.
+                self.wake()
             await self._progress.park()
 
     def wake_if_needed(self) -> None:
         """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
+        self._retries.look()
         if self._tails_due() or self._large_tails_due() or self._checkpoint_due() or not self._writer.spare_count:
             self.wake()
 
@@ -175,13 +197,29 @@ class Maintenance:
     def _checkpoint_due(self) -> bool:
         return self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes
 
+    def _may_free_journal(self) -> bool:
+        """Whether the journal has no space for its next file, and a checkpoint would give one free."""
+        return self._committer.disk_full is not None and self._writer.used_count > 1
+
+    def _go_on(self) -> None:
+        self.look_at_disk()
+        if self._committer.disk_full is not None:
+            self.wake()
+        self._progress.unpark_all()
+
     # The task
 
     async def run(self) -> None:
         """Work until cancelled. An error of the disk or the views stops the engine, and with it this task."""
-        self.look_at_disk()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._retries.run)
+            await self._work()
+            nursery.cancel_scope.cancel()
+
+    async def _work(self) -> None:
         next_retention = trio.current_time() + self._storage.retention_interval_s
         try:
+            self.look_at_disk()
             await self.retaining.open_shards()
             while self._committer.failure is None:
                 with trio.move_on_after(self._storage.flush_interval_ms / 1000):
@@ -190,7 +228,7 @@ class Maintenance:
                 self.look_at_disk()
                 if self._asked:
                     await self._carry_out()
-                elif self._checkpoint_due():
+                elif self._checkpoint_due() or self._may_free_journal():
                     await self.checkpoint()
                 elif self._tails_due():
                     await self.flush()
@@ -200,9 +238,10 @@ class Maintenance:
                     await self._flush_soon()
                 await self.remove_files()
                 await self.clean_indexes()
+                await self.remove_leftovers()
                 await self.prepare_spares()
                 await self._mark_when_idle()
-                if trio.current_time() >= next_retention:
+                if trio.current_time() >= next_retention and self._committer.disk_full is None:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.apply_retention()
                 self._progress.unpark_all()
@@ -227,12 +266,12 @@ class Maintenance:
         """Have zeroed journal files ready before they are needed, one a turn."""
         if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
             try:
-                await self._off_loop(self._writer.add_spare)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
+                # A spare is removed again if its sync fails: the next one is another file, written anew.
+                with retriable_when_full(f"{self._directory}/journal"):
+                    await self._off_loop(self._writer.add_spare)
+            except DiskFullError as error:
                 # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.
-                self._refuse_for(DiskFullError(f"{self._directory}: {error.strerror}; free some space. Reads go on"))
+                self._refuse_for(error)
                 return
             if self._writer.spare_count < self._spares_wanted():
                 self.wake()
@@ -243,22 +282,21 @@ class Maintenance:
         if committed != self._seen_committed:
             self._seen_committed, self._seen_committed_at = committed, now
         elif not self._writer.is_marked and now - self._seen_committed_at >= self._storage.flush_interval_ms / 1000:
-            await self._on_disk_thread(self._writer.write_mark)
+            try:
+                await self._on_disk_thread(self._writer.write_mark)
+            except DiskFullError as error:
+                self._refuse_for(error)
 
     def look_at_disk(self) -> None:
-        """Refuse appends before the disk is really full, and take them again when there is room."""
-        free = self.free_bytes = self._files.free_bytes(self._directory)
-        reserve = self._storage.disk_reserve_bytes
-        if free >= reserve:
-            self._refuse_for(None)
-            return
-        self._refuse_for(
-            DiskFullError(
-                f"the disk of {self._directory} has {free} bytes left, under the reserve of {reserve} "
-                f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
-            )
-        )
-        if free * _SHARE_OF_APPENDS >= reserve:
+        """Refuse appends before a disk is really full, and take them again when there is room."""
+        waits = self._retries.disk_full
+        full = waits or self._disk_watch.look()
+        self._refuse_for(full)
+        if (
+            full is not None
+            and waits is None
+            and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes
+        ):
             # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
             self._control.refuse = None
 
@@ -370,7 +408,12 @@ class Maintenance:
         put_number(mutations, NodeKey.NEWEST_APPEND_US, self._time.newest_append_us)
         self._restores.save(mutations)
         self._views.store.write(mutations)
-        await self._off_loop(self._views.store.flush)
+        try:
+            await self._off_loop(self._views.store.flush)
+        except DiskFullError as error:
+            self._retries.store_is_full(error)
+            self.look_at_disk()
+            return
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
         self.checkpoint_lsn = lsn
@@ -386,22 +429,43 @@ class Maintenance:
                 # A record that forgets a segment is the last that knows of its files: they go first, for good.
                 if not await self._settle_files():
                     return False
-                mutations = Mutations()
-                for shard in some:
-                    if shard.gone:
-                        continue
-                    recorded = self._table.recorded(shard.shard_id)
-                    self._table.set_recorded(shard.shard_id, shard_records.save(mutations, shard, recorded=recorded))
-                    if shard_records.safe_offset(shard) < shard.published_offset:
-                        self.dirty[shard.shard_id] = shard
-                self._views.store.write(mutations)
-                await trio.lowlevel.checkpoint()
+                await self._save(some)
             all_saved = True
         finally:
             if not all_saved:
                 # Cancelled by the stop of the engine, perhaps: its last checkpoint takes them.
                 self.dirty = dirty | self.dirty
         return True
+
+    async def _save(self, shards: Iterable[Shard]) -> None:
+        """Save some shards, all as they are now, and the states of their producers ahead of them."""
+        heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
+        for shard in shards:
+            if not shard.gone:
+                self._table.saved(shard)
+                head = Mutations()
+                present = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
+                heads.append((shard, shard_records.safe_offset(shard), head, present))
+        mutations = Mutations()
+        looked_at = 0
+        for shard, safe_offset, head, present in heads:
+            # Meanwhile others work: what they change is saved as it was before, and the shard once more.
+            for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
+                looked_at += 1
+                if looked_at % _PRODUCERS_AT_ONCE == 0:
+                    self._views.store.write(mutations)
+                    mutations.clear()
+                    await trio.lowlevel.checkpoint()
+                    if shard.gone:
+                        break
+            if shard.gone:
+                continue
+            mutations.update(head)
+            self._table.set_recorded(shard.shard_id, present)
+            if safe_offset < shard.published_offset:
+                self.dirty[shard.shard_id] = shard
+        self._views.store.write(mutations)
+        await trio.lowlevel.checkpoint()
 
     def _spares(self) -> int:
         return math.ceil(self._storage.journal_budget_bytes / self._storage.journal_file_bytes)
@@ -417,6 +481,10 @@ class Maintenance:
         self._disk.submit(work, finished)
         await done.wait()
         results[0].unwrap()
+
+    def close(self) -> None:
+        """Close the log files that are open for writing. Call it last."""
+        self._flusher.close()
 
     # Removing
 
@@ -438,6 +506,7 @@ class Maintenance:
         """Remove the files of dropped segments, and mark where shards start inside one."""
         try:
             await self._segment_files.settle()
+            await self._flusher.close_forgotten()
         except DiskFullError as error:
             self._refuse_for(error)
 
@@ -466,6 +535,27 @@ class Maintenance:
                 )
                 self._views.store.write(mutations)
                 await trio.lowlevel.checkpoint()
+
+    async def remove_leftovers(self) -> None:
+        """Remove some of what deleted shards left in the views; the rest comes in the next turns."""
+        waiting = self._views.leftovers
+        for _ in range(_STEPS_IN_A_TURN):
+            if not waiting:
+                return
+            mutations = Mutations()
+            room = _REMOVED_AT_ONCE
+            while waiting and room > 0:
+                shard_id, place = next(iter(waiting.items()))
+                removed, following = leftovers.remove_some(self._views.store, mutations, shard_id, room, place)
+                # A shard costs something even if it left nothing.
+                room -= removed + 20
+                if following is None:
+                    del waiting[shard_id]
+                else:
+                    waiting[shard_id] = following
+            self._views.store.write(mutations)
+            await trio.lowlevel.checkpoint()
+        self.wake()
 
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""

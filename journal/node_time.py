@@ -12,9 +12,12 @@ from typing import Final
 import trio
 
 from shards.clock import Clock
+from shards.shard_records import newest_append_times
 from shards.steady_clock import BACKWARD_HOLD_US, FORWARD_HOLD_US, SECOND_US, Jump, SteadyClock
+from shards.store import OrderedStore
 
 _SAMPLE_INTERVAL_S: Final = 1.0
+_READ_AT_ONCE: Final = 2000
 _WORTH_A_WARNING_US: Final = SECOND_US
 
 _log = logging.getLogger("journal.node_time")
@@ -55,6 +58,21 @@ class NodeTime:
         return max(0, self.newest_append_us - self.now_us())
 
     # The high-water mark
+
+    async def load(self, store: OrderedStore, recorded_us: int) -> None:
+        """Take over the recorded high-water mark.
+
+        Args:
+            store: Holds the records of the segments, which are asked where there is no mark: a program that recorded
+                none may have written them.
+            recorded_us: The mark, 0 if there is none.
+        """
+        self.raise_to(recorded_us)
+        if not recorded_us:
+            for number, append_time_us in enumerate(newest_append_times(store)):
+                self.raise_to(append_time_us)
+                if number % _READ_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
 
     def raise_to(self, append_time_us: int) -> None:
         """Take note of an append time that is found in what is stored."""

@@ -18,6 +18,7 @@ import attrs
 import outcome
 import trio
 
+from journal.refused_reads import refusals_named
 from journal.shared_cache import SharedCache
 from shards.batch import BatchHeader, Codec, recompress
 from shards.errors import CorruptionError, StorageError
@@ -221,7 +222,8 @@ class _OpenWhileRead:
 def _naming(segment: ParquetSegment, first_offset: int, next_offset: int) -> Iterator[None]:
     """Say of a damaged file which records of which shard are concerned."""
     try:
-        yield
+        with refusals_named(segment.path):
+            yield
     except CorruptionError as error:
         concerned = f"offsets {first_offset} to {next_offset - 1} of shard {segment.name!r} cannot be read"
         raise CorruptionError(error.path, error.position, f"{error.problem}; {concerned}") from error

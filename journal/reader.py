@@ -16,6 +16,7 @@ from itertools import islice, takewhile
 import trio
 
 from journal.parquet_reader import ParquetReader
+from journal.refused_reads import refusals_named
 from journal.shard_table import ShardTable
 from journal.views import Views
 from shards.batch import BatchHeader, gap_batch
@@ -37,6 +38,7 @@ from shards.parquet_segment import ParquetSegment
 from shards.position import Start
 from shards.segment import Segment
 from shards.shard import Shard
+from shards.sparse_index import SparseIndex
 from shards.word_index import By
 
 _SEARCH_WINDOW_BYTES = 128 * 1024
@@ -159,19 +161,22 @@ class Reader:
 
     async def _pread(self, segment: LogSegment, position: int, size: int) -> bytes:
         def read() -> bytes:
-            file = self._files.open(segment.path, write=False)
-            try:
-                return file.pread(size, position)
-            except OSError as error:
-                raise CorruptionError(segment.path, position, f"cannot be read: {error.strerror}") from error
-            finally:
-                file.close()
+            with refusals_named(segment.path, position):
+                file = self._files.open(segment.path, write=False)
+                try:
+                    return file.pread(size, position)
+                finally:
+                    file.close()
 
         return await trio.to_thread.run_sync(read, limiter=self._limiter)
 
     async def _load_index(self, segment: LogSegment) -> None:
+        def read() -> SparseIndex:
+            with refusals_named(segment.index_path):
+                return segment.read_index(self._files)
+
         if segment.needs_index:
-            index = await trio.to_thread.run_sync(segment.read_index, self._files, limiter=self._limiter)
+            index = await trio.to_thread.run_sync(read, limiter=self._limiter)
             if segment.needs_index:
                 segment.adopt_index(index)
 

@@ -71,7 +71,7 @@ class Restore:
     restored_us: int
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(order="sorted")
 _decoder = msgspec.msgpack.Decoder(list[Restore])
 
 

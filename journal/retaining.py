@@ -14,6 +14,7 @@ from journal.config import SealingConfig, ShardsConfig
 from journal.control import Control
 from journal.flusher import slices
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from shards.log_segment import LogSegment
 from shards.model import Retention, SegmentKind
 from shards.retention import due
@@ -35,6 +36,7 @@ class Retaining:
         committer: Makes it durable.
         expiry_us: The time that ages are reckoned from.
         drop: Takes over segments of which only the memory has to go.
+        is_waiting: Whether a shard has changed and waits to be flushed or saved.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Retaining:
         committer: Committer,
         expiry_us: Callable[[], int],
         drop: Callable[[list[Segment]], None],
+        is_waiting: Callable[[Shard], bool],
     ) -> None:
         self._defaults = defaults
         self._sealing = sealing
@@ -55,14 +58,16 @@ class Retaining:
         self._committer = committer
         self._expiry_us = expiry_us
         self._drop = drop
+        self._is_waiting = is_waiting
 
     async def open_shards(self) -> None:
         """Open the shards that keep things for a time only: they must be looked at even if nobody uses them."""
-        for number, (shard_id, record) in enumerate(self._table.catalogue.records()):
+        step = TimeSlice()
+        for shard_id, record in self._table.catalogue.records():
             if record.config.retention != Retention():
                 self._table.by_id(shard_id)
-            if number % _LOOKED_AT_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
+            if step.is_over:
+                await step.rest()
 
     def retain(self, shard: Shard) -> None:
         """Decide the trim that the shard's retention asks for, and keep its memory segments within their bound."""
@@ -97,6 +102,29 @@ class Retaining:
                 shard.segments.remove(segment)
                 self._drop([segment])
 
+    async def close_idle(self) -> None:
+        """Close shards that were opened and are not used: the oldest beyond what may stay open.
+
+        Those that are looked at from time to time stay open: with a retention of their own, or with an active log
+        segment that will be closed when it is old enough.
+        """
+        step = TimeSlice()
+        if not self._table.may_close():
+            return
+        for shard in self._table.open_shards():
+            if not self._table.may_close():
+                return
+            active = shard.active()
+            if (
+                shard.is_at_rest
+                and shard.config.retention == Retention()
+                and not self._is_waiting(shard)
+                and (active is None or not self._is_for_sealing_one_day(active))
+            ):
+                self._table.close(shard)
+            if step.is_over:
+                await step.rest()
+
     async def apply(self) -> None:
         """Trim what retention no longer keeps, close what is to be sealed, and remove state that has expired."""
         now = self._expiry_us()
@@ -112,6 +140,7 @@ class Retaining:
                 self.retain(shard)
             self._committer.kick()
             await trio.lowlevel.checkpoint()
+        await self.close_idle()
         while self._control.expire_state_nowait(_EXPIRED_AT_ONCE) == _EXPIRED_AT_ONCE:
             await self._committer.wait(self._committer.group)
         self._committer.kick()
@@ -127,6 +156,10 @@ class Retaining:
 
     def _is_for_sealing(self, active: Segment, now_us: int) -> bool:
         """Whether the active segment is old and large enough to be closed, so that it becomes a Parquet file."""
+        return self._is_for_sealing_one_day(active) and now_us - active.created_us > self._sealing.max_age_s * 1_000_000
+
+    def _is_for_sealing_one_day(self, active: Segment) -> bool:
+        """Whether it will be, when it is old enough."""
         sealing = self._sealing
         return (
             sealing.enabled
@@ -134,5 +167,4 @@ class Retaining:
             and isinstance(active, LogSegment)
             and active.next_offset > active.base_offset
             and active.size_bytes >= sealing.min_bytes
-            and now_us - active.created_us > sealing.max_age_s * 1_000_000
         )

@@ -10,7 +10,6 @@ Work on the files goes one piece after the other, so that a removal never meets 
 
 from __future__ import annotations
 
-import errno
 import json
 import posixpath
 import secrets
@@ -19,9 +18,9 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from journal.disk_full import is_full, retriable_when_full
 from journal.json_files import write_json
-from shards.errors import DiskFullError
-from shards.file_system import FileSystem, make_durable_directory
+from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
 from shards.parquet_segment import ParquetSegment
 from shards.segment import Segment
@@ -33,7 +32,7 @@ _SYNCED_ONE_BY_ONE = 32
 
 
 class UnsyncedDirectoryError(OSError):
-    """A directory could not be synced: whether its entries will survive cannot be known any more, by no retry."""
+    """A directory could not be synced: no retry can tell any more whether its entries will survive."""
 
 
 class SegmentFiles:
@@ -46,7 +45,7 @@ class SegmentFiles:
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
-        self._directory = directory
+        self._log = f"{directory}/log"
         self._sealed = f"{directory}/sealed"
         self._sealing = f"{directory}/sealing"
         self._limiter = trio.CapacityLimiter(1)
@@ -109,28 +108,25 @@ class SegmentFiles:
         self._unsynced -= unsynced
 
     def _settle(self) -> None:
-        try:
-            for shard in list(self._to_mark.values()):
-                self._to_mark.pop(shard.shard_id)
-                try:
+        for shard in list(self._to_mark.values()):
+            self._to_mark.pop(shard.shard_id)
+            try:
+                # A sync in it may be repeated: all of the mark is written again before that.
+                with retriable_when_full(self._sealed):
                     self._write_mark(shard)
-                except BaseException:
-                    self._to_mark[shard.shard_id] = shard
-                    raise
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            except BaseException:
+                self._to_mark[shard.shard_id] = shard
                 raise
-            message = f"{self._directory}: {error.strerror}; free some space. Reads go on"
-            raise DiskFullError(message) from error
         emptied: dict[str, set[int]] = {}
         while self._to_remove:
             # Taken off when it is done: the loop adds at the other end meanwhile.
             segment = self._to_remove[0]
-            if isinstance(segment, LogSegment):
+            with retriable_when_full(posixpath.dirname(segment.path)):
+                # There are file systems that need space to remove a file.
                 self._remove(segment.path)
-                self._remove(segment.index_path)
-            else:
-                self._remove(segment.path)
+                if isinstance(segment, LogSegment):
+                    self._remove(segment.index_path)
+            if not isinstance(segment, LogSegment):
                 emptied.setdefault(posixpath.dirname(segment.path), set()).add(segment.shard_id)
             self._to_remove.popleft()
         for directory, shard_ids in emptied.items():
@@ -159,7 +155,9 @@ class SegmentFiles:
     def _sync(self, directories: Iterable[str]) -> None:
         there = [directory for directory in sorted(directories) if self._files.exists(directory)]
         if len(there) > _SYNCED_ONE_BY_ONE:
-            self._files.sync_all(self._directory)
+            # They may lie in file systems of their own.
+            self._files.sync_all(self._log)
+            self._files.sync_all(self._sealed)
             return
         for directory in there:
             self._files.sync_directory(directory)
@@ -213,14 +211,31 @@ class SegmentFiles:
         self._files.sync_directory(self._sealing)
         directory = posixpath.dirname(segment.path)
         try:
-            make_durable_directory(self._files, directory)
+            self._make_directory(directory)
             if start_offset > segment.base_offset:
                 self._put_mark(directory, segment.shard_id, start_offset)
             self._files.rename(path, segment.path)
+            self._sync_directory(directory)
+        except UnsyncedDirectoryError:
+            raise
+        except OSError as error:
+            # What found no space may be tried again. A sync that failed may not, also if it was for lack of space.
+            if is_full(error):
+                raise
+            raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
+
+    def _make_directory(self, path: str) -> None:
+        """Make a directory and its missing parents durably. A full disk can be told from a failed sync."""
+        parent = posixpath.dirname(path)
+        if not self._files.exists(path):
+            self._make_directory(parent)
+            self._files.mkdir(path)
+        self._sync_directory(parent)
+
+    def _sync_directory(self, directory: str) -> None:
+        try:
             self._files.sync_directory(directory)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
             raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
 
     async def discard(self, path: str) -> None:
@@ -241,6 +256,7 @@ class SegmentFiles:
         """Take a file away that was placed and will not count; `discard` its note afterwards.
 
         Raises:
+            UnsyncedDirectoryError: Whether the removal lasts is not known; the note must stay.
             OSError: The disk refused; a start does it, as long as the note is there.
         """
 
@@ -248,7 +264,7 @@ class SegmentFiles:
             directory = posixpath.dirname(segment.path)
             if self._files.exists(segment.path):
                 self._files.remove(segment.path)
-                self._files.sync_directory(directory)
+                self._sync_directory(directory)
             self._tidy(directory, {segment.shard_id})
 
         await self._off_loop(remove)
@@ -301,7 +317,7 @@ class SegmentFiles:
         """
         ids_of: dict[str, set[str]] = {}
         for shard_id, name in deleted:
-            ids_of.setdefault(f"{self._directory}/log/{shard_id % FAN_OUT:02x}", set()).add(f"{shard_id:016x}")
+            ids_of.setdefault(f"{self._log}/{shard_id % FAN_OUT:02x}", set()).add(f"{shard_id:016x}")
             ids_of.setdefault(sealed_directory(self._sealed, name), set()).add(f"{shard_id:016x}")
         for directory, ids in ids_of.items():
             if not self._files.exists(directory):

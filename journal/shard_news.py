@@ -82,6 +82,10 @@ class ShardNews:
         """A shard is gone."""
         self.recent.discard(shard)
 
+    def closing(self, shard: Shard) -> None:
+        """A shard is about to be closed: nobody uses it."""
+        self.recent.close(shard)
+
     # Searching
 
     def search(self, topic_filter: str, above_lsn: int | None) -> Search:
@@ -89,10 +93,12 @@ class ShardNews:
         catalogue = self._table.catalogue
         if above_lsn is None:
             return _SearchByName(self._table, topic_filter, None)
-        recent = self.recent.newer_than(above_lsn)
-        if catalogue.count_looked_at(topic_filter) <= max(_FEW_NAMES, len(recent)):
+        recent, closed = self.recent.newer_than(above_lsn), self.recent.closed_newer_than(above_lsn)
+        if catalogue.count_looked_at(topic_filter) <= max(_FEW_NAMES, len(recent) + len(closed)):
             return _SearchByName(self._table, topic_filter, above_lsn)
-        return _SearchByLsn(self, self._table, topic_filter, above_lsn, recent, stored=above_lsn < self._started_lsn)
+        return _SearchByLsn(
+            self, self._table, topic_filter, above_lsn, recent, closed, stored=above_lsn < self._started_lsn
+        )
 
     async def stored_newer_than(self, lsn: int) -> array[int]:
         """Numbers of the shards whose stored record has a higher lsn, and of some that have published since."""
@@ -182,6 +188,7 @@ class _SearchByLsn:
         topic_filter: str,
         above_lsn: int,
         recent: list[Shard],
+        closed: list[int],
         *,
         stored: bool,
     ) -> None:
@@ -191,7 +198,9 @@ class _SearchByLsn:
         self._above_lsn = above_lsn
         self._recent = recent
         self._at = 0
-        self._stored: array[int] | None = None if stored else array("Q")
+        self._closed = closed
+        self._has_stored = stored
+        self._stored: array[int] | None = None
 
     async def more(self) -> list[Shard] | None:
         await trio.lowlevel.checkpoint()
@@ -199,14 +208,18 @@ class _SearchByLsn:
             some = self._recent[self._at : self._at + _LOOKED_AT_ONCE]
             self._at += len(some)
             return [shard for shard in some if shard.published_lsn > self._above_lsn and self._fits(shard)]
-        if self._stored is None:
+        if self._closed:
+            return self._open_some(self._closed)
+        if self._stored is None and self._has_stored:
             self._stored = await self._news.stored_newer_than(self._above_lsn)
-        if not self._stored:
-            return None
+        return self._open_some(self._stored) if self._stored else None
+
+    def _open_some(self, shard_ids: list[int] | array[int]) -> list[Shard]:
+        """Take numbers from the end until a step has taken long enough; the shards of these that match."""
         found: list[Shard] = []
         step = TimeSlice()
-        while self._stored and not step.is_over:
-            shard_id = self._stored.pop()
+        while shard_ids and not step.is_over:
+            shard_id = shard_ids.pop()
             name = self._table.name_of(shard_id)
             if name is not None and self._is_wanted(name):
                 shard = self._table.by_id(shard_id)

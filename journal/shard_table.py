@@ -6,6 +6,9 @@ as with a million.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
 import attrs
 
 from journal.decisions import Sealed
@@ -15,6 +18,7 @@ from shards.chunks import ChunkPool
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
 from shards.parquet_segment import ParquetSegment
+from shards.producer_records import load_producers
 from shards.segment import Segment
 from shards.segment_paths import log_path
 from shards.shard import Shard
@@ -22,6 +26,7 @@ from shards.store import OrderedStore
 
 _CONFIGS_SHARED = 10_000
 _ONLY_THE_FIRST = (0,)
+_MOST_OPEN = 10_000
 
 
 class ShardTable:
@@ -34,6 +39,8 @@ class ShardTable:
         memory_pool: Memory of memory segments.
         restored_lsn: Shards with a lower id are older than the newest restore from a backup; 0 if there was none.
         recovering: Entries are being folded; a shard opened now may still have entries to come.
+        most_open: How many shards stay open that nobody uses.
+        on_closing: Called with a shard that is about to be closed.
     """
 
     def __init__(
@@ -55,12 +62,16 @@ class ShardTable:
         # Tuples: a set for each of a million shards would cost more than the shards.
         self._recorded: dict[int, tuple[int, ...]] = {}
         self._open: dict[int, Shard] = {}
+        # Closed here, but somebody refers to the object still: there must never be two for one shard.
+        self._closed: WeakValueDictionary[int, Shard] = WeakValueDictionary()
         self._configs: dict[ShardConfig, ShardConfig] = {}
         self.catalogue = Catalogue(store)
         self.tail_pool = tail_pool
         self.memory_pool = memory_pool
         self.restored_lsn = 0
         self.recovering = True
+        self.most_open = _MOST_OPEN
+        self.on_closing: Callable[[Shard], None] = lambda shard: None
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
         """Where a log segment of this table lies."""
@@ -76,11 +87,14 @@ class ShardTable:
 
     def opened(self, shard_id: int) -> Shard | None:
         """The shard with this id if it is open now."""
-        return self._open.get(shard_id)
+        shard = self._open.get(shard_id)
+        if shard is None and (shard := self._closed.pop(shard_id, None)) is not None:
+            self._open[shard_id] = shard
+        return shard
 
     def by_id(self, shard_id: int) -> Shard | None:
         """The shard with this id, opened if need be; None if there is none."""
-        shard = self._open.get(shard_id)
+        shard = self._open.get(shard_id) or self.opened(shard_id)
         if shard is None:
             record = self.catalogue.record(shard_id)
             if record is not None:
@@ -105,7 +119,7 @@ class ShardTable:
         One that is not open is read from the views and not kept, so that looking at a million shards does not keep them
         in memory. Who opens it later gets another object: nothing may be changed in this one.
         """
-        shard = self._open.get(shard_id)
+        shard = self.opened(shard_id)
         if shard is None and (record := self.catalogue.record(shard_id)) is not None:
             shard, _ = self._read(shard_id, record)
             if shard.in_memory_mode:
@@ -127,7 +141,7 @@ class ShardTable:
 
     def name_of(self, shard_id: int) -> str | None:
         """The name of a shard, which is not opened for that; None if there is none."""
-        shard = self._open.get(shard_id)
+        shard = self.opened(shard_id)
         if shard is not None:
             return shard.name
         record = self.catalogue.record(shard_id)
@@ -135,14 +149,32 @@ class ShardTable:
 
     def newest_lsn(self, shard_id: int) -> int:
         """The lsn of the newest batch that a shard has published, which is not opened for that; 0 if there is none."""
-        shard = self._open.get(shard_id)
+        shard = self.opened(shard_id)
         return shard.published_lsn if shard is not None else shard_records.newest_lsn(self._store, shard_id)
+
+    def may_close(self) -> int:
+        """How many shards are open beyond those that stay open anyway."""
+        return max(0, len(self._open) - self.most_open)
+
+    def close(self, shard: Shard) -> None:
+        """Forget an open shard until somebody asks for it again; it is read from the views then.
+
+        REQUIRES: it is at rest, its saved record is as new as it is, and it has no retention.
+        """
+        if self._open.pop(shard.shard_id, None) is not None:
+            self.on_closing(shard)
+            self._closed[shard.shard_id] = shard
+
+    def saved(self, shard: Shard) -> None:
+        """A shard has changed and its record was saved. If it had been closed, whoever refers to it has changed it."""
+        if shard.shard_id not in self._open and not shard.gone:
+            self._closed.pop(shard.shard_id, None)
+            self._open[shard.shard_id] = shard
 
     def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
         shard, recorded = self._read(shard_id, record)
         if recorded:
             self._recorded[shard_id] = recorded
-        shard.note_restore(self.restored_lsn)
         self.set_segment_limit(shard)
         self._open[shard_id] = shard
         if not self.recovering:
@@ -153,6 +185,7 @@ class ShardTable:
         """A shard as the views have it, and the base offsets of its recorded segments."""
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
+        shard.note_restore(self.restored_lsn)
         return shard, recorded
 
     def add(self, shard_id: int, record: CatalogueRecord) -> Shard:
@@ -183,6 +216,7 @@ class ShardTable:
             shard.next_offset = shard.reserved_offset
             self.forget_memory(shard)
         shard.asked_offset = shard.reserved_offset
+        shard.recovered_offset = shard.next_offset
         dirty = shard.dirty
         published = shard.published_now()
         shard.publish(published)
@@ -190,10 +224,10 @@ class ShardTable:
 
     def forget_memory(self, shard: Shard) -> None:
         """Records of the shard were lost with the memory: its producers may be ahead of what is known of them."""
-        if shard.producers is None:
-            shard.producers = shard_records.load_producers(self._store, shard.shard_id)
-        for producer in shard.producers.values():
+        producers = load_producers(self._store, shard) if shard.producers is None else shard.producers
+        for producer in producers.values():
             producer.memory_lost = True
+            producer.saved_sequence = -1
         shard.dirty = True
 
     def open_segment(self, shard: Shard, mode: Mode, base_offset: int, created_us: int) -> Segment:
@@ -218,6 +252,7 @@ class ShardTable:
     def remove(self, shard_id: int) -> None:
         """Forget a shard that was deleted."""
         self._open.pop(shard_id, None)
+        self._closed.pop(shard_id, None)
         self._recorded.pop(shard_id, None)
 
 

@@ -279,6 +279,8 @@ class Subscriptions:
                     await self._attach(group, there, start)
                 if step.is_over:
                     await step.rest()
+                if group.is_over:
+                    return
 
     async def _attach(self, group: SharedGroup, shard: Shard, start: Start) -> None:
         try:

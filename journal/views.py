@@ -17,7 +17,9 @@ from journal.decisions import (
     Decision,
     LsnsReserved,
     OffsetsReserved,
+    ProducerDeleted,
     ProducerOpened,
+    ProducerUsed,
     Rolled,
     Sealed,
     ShardConfigured,
@@ -31,12 +33,13 @@ from journal.decisions import (
 from journal.entry import Entry, Kind
 from journal.node_record import NodeKey, put_number, read_number
 from journal.shard_table import ShardTable
-from shards import shard_records
+from shards import leftovers, shard_records
 from shards.catalogue import CatalogueRecord
 from shards.cursors import Cursors
 from shards.errors import CorruptionError
 from shards.model import Mode, SegmentKind, ShardConfig
 from shards.parquet_segment import ParquetSegment
+from shards.producer_records import load_producers
 from shards.producer_state import ProducerState
 from shards.producers import Producers
 from shards.segment import Segment
@@ -60,6 +63,7 @@ class Views:
     Attributes:
         folded_lsn: The store holds the outcome of every decision up to this lsn.
         lsns_reserved: lsns below it are taken for ever.
+        leftovers: Deleted shards of which the store may still hold something, and from where on.
         newest_append_us: The newest time in what was folded while recovering.
         deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
     """
@@ -79,6 +83,7 @@ class Views:
         self.on_deleted: Callable[[Shard], None] | None = None
         self.on_trimmed: Callable[[Shard], None] | None = None
         self.on_start_in_sealed: Callable[[Shard], None] | None = None
+        self.leftovers = dict.fromkeys(leftovers.noted(store), leftovers.BEGINNING)
         self.deleted_again: list[tuple[int, str]] = []
 
     def fold(
@@ -93,7 +98,8 @@ class Views:
             if isinstance(decision, ShardCreated) and (shard := self.table.by_id(shard_id)) is not None:
                 created.append(shard)
         for shard, base_offset, found in words:
-            self.word_index.fold(mutations, shard.shard_id, base_offset, found)
+            if not shard.gone:
+                self.word_index.fold(mutations, shard.shard_id, base_offset, found)
         if lsn > self.folded_lsn:
             self.folded_lsn = lsn
             put_number(mutations, NodeKey.FOLDED, lsn)
@@ -147,11 +153,15 @@ class Views:
     def _replay_producer(
         self, shard: Shard, producer_id: int, epoch: int, sequence: int, base_offset: int, count: int
     ) -> None:
-        if shard.producers is None:
-            shard.producers = shard_records.load_producers(self.store, shard.shard_id)
-        state = shard.producers.get(producer_id)
+        producers = load_producers(self.store, shard) if shard.producers is None else shard.producers
+        state = producers.get(producer_id)
         if state is None or state.epoch != epoch:
-            state = shard.producers[producer_id] = ProducerState(epoch, sequence)
+            state = producers[producer_id] = ProducerState(epoch, sequence)
+        elif state.last_offset >= base_offset:
+            # It was recorded, and the head of its shard was not yet.
+            cut = state.before(base_offset)
+            state = producers[producer_id] = cut
+            state.saved_sequence = -1
         state.accept(sequence, base_offset, count)
 
     def stop(self, shard: Shard, damage: str) -> None:
@@ -176,8 +186,9 @@ class Views:
                 self.deleted_again.append((shard_id, decision.name))
             return
         self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
-        self.cursors.delete_all(mutations, shard_id)
         shard_records.delete(self.store, mutations, shard_id)
+        leftovers.note(mutations, shard_id)
+        self.leftovers[shard_id] = leftovers.BEGINNING
         self.table.remove(shard_id)
         shard.damage = "it was deleted"
         shard.deleted = shard.gone = True
@@ -286,7 +297,16 @@ class Views:
 
     def _producer_opened(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerOpened) -> None:
         if lsn > self.folded_lsn:
-            self.producers.fold_open(mutations, decision.name, decision.producer_id, decision.epoch)
+            self.producers.fold_use(mutations, decision.name, decision.producer_id, decision.epoch, 0)
+
+    def _producer_used(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerUsed) -> None:
+        if lsn > self.folded_lsn:
+            used_us = decision.used_us
+            self.producers.fold_use(mutations, decision.name, decision.producer_id, decision.epoch, used_us)
+
+    def _producer_deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerDeleted) -> None:
+        if lsn > self.folded_lsn:
+            self.producers.fold_delete(mutations, decision.name, decision.producer_id)
 
 
 _FOLDS: dict[type[Decision], Callable[..., None]] = {
@@ -303,6 +323,8 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     StatePut: Views._state_put,
     StateDeleted: Views._state_deleted,
     ProducerOpened: Views._producer_opened,
+    ProducerUsed: Views._producer_used,
+    ProducerDeleted: Views._producer_deleted,
 }
 
 

@@ -171,6 +171,23 @@ class SequenceGapError(StorageError):
         self.expected_sequence = expected_sequence
 
 
+class SequenceLostError(StorageError):
+    """A producer's batch cannot be stored under its sequence any more, and is not acknowledged.
+
+    It was lost with the memory while later batches of its producer are kept, or the server has forgotten the producer
+    and cannot tell whether the batch is stored. Appending its records as new ones puts them behind the later ones.
+
+    Attributes:
+        expected_sequence: The sequence that the store would accept next, where it says so.
+    """
+
+    code = "sequence_lost"
+
+    def __init__(self, message: str, expected_sequence: int | None = None) -> None:
+        super().__init__(message)
+        self.expected_sequence = expected_sequence
+
+
 class IndexMissingError(StorageError):
     """A read by key or tag needs an index that the shard was not created with."""
 

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Sequence
 from typing import Protocol, Self
 
@@ -80,6 +81,34 @@ class File(Protocol):
         ...
 
 
+class OpenDirectory(Protocol):
+    """A directory that is held open so that no failure to write a file below it goes unnoticed.
+
+    The kernel writes dirty pages back in the background. When that fails, the error is told to descriptors that were
+    open at that moment; one that is opened later may find a clean file and no error.
+
+    Attributes:
+        reports_errors: Whether `sync_all` tells of every failure since the directory was opened, also of files that
+            are closed by now. Linux does since 5.8; where this is False each file has to be synced by a descriptor
+            that was open when it was written.
+    """
+
+    @property
+    def reports_errors(self) -> bool: ...
+
+    def sync_all(self) -> None:
+        """Return only when all that was written on the directory's file system is durable.
+
+        Raises:
+            OSError: Something written there since the directory was opened, or since the last call, was lost.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close it; closing again does nothing."""
+        ...
+
+
 class Lock(Protocol):
     """A directory held against other processes."""
 
@@ -145,7 +174,15 @@ class FileSystem(Protocol):
         ...
 
     def sync_all(self, path: str) -> None:
-        """Return only when all that was written on the file system of `path` is durable: one call for many files."""
+        """Return only when all that was written on the file system of `path` is durable: one call for many files.
+
+        Pages that the kernel failed to write before this call are not reported; `open_directory` gives what reports
+        them.
+        """
+        ...
+
+    def open_directory(self, path: str) -> OpenDirectory:
+        """Hold a directory open, from before its files are written until they are synced."""
         ...
 
     def free_bytes(self, path: str) -> int:
@@ -237,6 +274,26 @@ class OsFile:
             os.close(descriptor)
 
 
+class OsDirectory:
+    """An open directory of the operating system."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    @property
+    def reports_errors(self) -> bool:
+        return _SYNCFS_REPORTS_ERRORS
+
+    def sync_all(self) -> None:
+        _syncfs(self._descriptor, self._path)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 class DirectoryLock:
     """A held ``LOCK`` file. Its content, the holder's pid, is for people; what counts is the `flock` on it."""
 
@@ -299,6 +356,9 @@ class OsFileSystem:
         finally:
             os.close(descriptor)
 
+    def open_directory(self, path: str) -> OsDirectory:
+        return OsDirectory(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+
     def free_bytes(self, path: str) -> int:
         statistics = os.statvfs(path)
         return statistics.f_bavail * statistics.f_frsize
@@ -360,6 +420,12 @@ def _why_not_writable(directory: str, path: str, error: OSError) -> str:
         f"give this process write permission or choose another data directory"
     )
 
+
+def _kernel_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+
+
+_SYNCFS_REPORTS_ERRORS = _kernel_version() >= (5, 8)
 
 _libc_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 

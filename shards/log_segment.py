@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Callable
 
 import attrs
 from crc32c import crc32c
@@ -226,8 +227,13 @@ class FlushPlan:
         """Whether it writes the file from its beginning, so that nothing that the file may hold is needed."""
         return self.position == 0
 
-    def write(self, files: FileSystem, log: File) -> None:
-        """Write the bytes; not durable before the file is synced.
+    def write(self, log: File, open_index: Callable[[], File]) -> None:
+        """Write the bytes; not durable before both files are synced.
+
+        Args:
+            log: The log file.
+            open_index: Opens the index file, or makes it; called only when there is something for it. The caller
+                closes both files.
 
         Raises:
             OSError: The disk refused; the segment is as it was.
@@ -235,9 +241,4 @@ class FlushPlan:
         if self.buffers:
             log.pwritev(self.buffers, self.position)
         if self.index_bytes:
-            index_file = files.open(self.segment.index_path, create=True)
-            try:
-                position = self.entries * STORED_SIZE - len(self.index_bytes)
-                index_file.pwritev([self.index_bytes], position)
-            finally:
-                index_file.close()
+            open_index().pwritev([self.index_bytes], self.entries * STORED_SIZE - len(self.index_bytes))

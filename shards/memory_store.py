@@ -57,6 +57,13 @@ class MemoryStore:
             else:
                 self._families[family][key] = value
 
+    @property
+    def queued_bytes(self) -> int:
+        return 0
+
+    def catch_up(self) -> None:
+        self._require_open()
+
     def flush(self) -> None:
         self._require_open()
 

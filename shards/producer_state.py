@@ -2,11 +2,12 @@
 
 Sequence numbers count records per (producer, shard), modulo 2^32. Where a producer is alone in a shard its sequence
 and the offsets run in parallel, so a whole history is one run; only where producers interleave are there more, and
-the oldest runs are forgotten first.
+the oldest runs are forgotten first. Of the forgotten ones it stays known from where on they were stored without a hole.
 """
 
 from __future__ import annotations
 
+import enum
 import struct
 
 import attrs
@@ -18,10 +19,29 @@ HALF = SEQUENCE_MODULUS // 2
 REMEMBERED_RUNS = 64
 
 _HEAD = struct.Struct("<BBHII")
-"""version, 1 if memory_lost, number of runs, epoch, next sequence; then the runs."""
+"""version, flags, number of runs, epoch, next sequence; then the forgotten part if there is one, then the runs."""
 
+_FORGOTTEN = struct.Struct("<QIxxxx")
 _RUN = struct.Struct("<QIxxxxQ")
-VERSION = 1
+VERSION = 2
+_MEMORY_LOST = 1
+_HAS_FORGOTTEN = 2
+_EVERYTHING = 1 << 63
+
+
+class Relation(enum.Enum):
+    """How a sequence lies to what is remembered of its producer."""
+
+    NEXT = enum.auto()
+    """It is the one expected."""
+    AHEAD = enum.auto()
+    """Others are missing before it."""
+    KNOWN = enum.auto()
+    """Its record was stored, and its offset is remembered."""
+    FORGOTTEN = enum.auto()
+    """Its record was stored, and its offset is no longer remembered."""
+    MISSING = enum.auto()
+    """Later ones were stored, and of this one nothing is known: it was lost with the memory, or never sent."""
 
 
 @attrs.define(slots=True)
@@ -33,19 +53,25 @@ class ProducerState:
         next_sequence: Sequence its next batch has to begin with.
         memory_lost: Records of it were lost with the memory, so its next sequence may lie ahead of the one expected.
         runs: (first offset, first sequence, record count), oldest first: where its records lie.
+        forgotten: (offset, sequence) of the oldest record from which on all sequences up to the first run were stored;
+            None if that run is all that is known.
+        saved_sequence: `next_sequence` in the stored form, -1 if that is of no use any more: equal means that nothing
+            changed since.
     """
 
     epoch: int
     next_sequence: int
     runs: list[tuple[int, int, int]] = attrs.Factory(list)
     memory_lost: bool = False
+    forgotten: tuple[int, int] | None = None
+    saved_sequence: int = attrs.field(default=-1, eq=False)
 
     def follows(self, sequence: int) -> bool:
         """Whether a batch that begins with this sequence is the producer's next one."""
         return sequence == self.next_sequence or (self.memory_lost and not self.is_repeat(sequence))
 
-    def accept(self, sequence: int, offset: int, count: int) -> None:
-        """Note a stored batch."""
+    def accept(self, sequence: int, offset: int, count: int, published_offset: int = _EVERYTHING) -> None:
+        """Note a stored batch; runs from ``published_offset`` on, which a crash may still undo, are not forgotten."""
         self.memory_lost = False
         runs = self.runs
         if runs:
@@ -55,9 +81,37 @@ class ProducerState:
                 self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
                 return
             if len(runs) >= REMEMBERED_RUNS:
-                del runs[0]
+                self.forget_runs(len(runs) - REMEMBERED_RUNS + 1, published_offset)
         runs.append((offset, sequence, count))
         self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
+
+    def forget_runs(self, most: int, before_offset: int) -> None:
+        """Forget up to so many of the oldest runs that lie before an offset."""
+        runs = self.runs
+        done = 0
+        while done < most and runs[done][0] + runs[done][2] <= before_offset:
+            offset, sequence, count = runs[done]
+            done += 1
+            if done < len(runs) and runs[done][1] != (sequence + count) % SEQUENCE_MODULUS:
+                # What was lost between them ends what can be said of everything older.
+                self.forgotten = None
+            elif self.forgotten is None or (runs[-1][1] - self.forgotten[1]) % SEQUENCE_MODULUS >= HALF:
+                self.forgotten = (offset, sequence)
+        del runs[:done]
+
+    def store_again_from(self, sequence: int) -> None:
+        """Forget the records from a known sequence on, because all of them are lost: it is the next one again."""
+        runs = self.runs
+        while runs:
+            offset, first, count = runs.pop()
+            ahead = (sequence - first) % SEQUENCE_MODULUS
+            if ahead < count:
+                if ahead:
+                    runs.append((offset, first, ahead))
+                break
+        self.next_sequence = sequence
+        self.memory_lost = True
+        self.saved_sequence = -1
 
     @property
     def last_offset(self) -> int:
@@ -79,13 +133,58 @@ class ProducerState:
                 return first_offset + ahead
         return -1
 
+    def relation(self, sequence: int) -> Relation:
+        """How a sequence lies to what is remembered."""
+        if sequence == self.next_sequence:
+            return Relation.NEXT
+        if not self.is_repeat(sequence):
+            return Relation.AHEAD
+        if self.offset_of(sequence) >= 0:
+            return Relation.KNOWN
+        if self.forgotten is not None:
+            _, first_sequence = self.forgotten
+            following = self.runs[0][1] if self.runs else self.next_sequence
+            if (sequence - first_sequence) % SEQUENCE_MODULUS < (following - first_sequence) % SEQUENCE_MODULUS:
+                return Relation.FORGOTTEN
+        return Relation.MISSING
+
+    def forgotten_range(self) -> tuple[int, int]:
+        """Offsets that the forgotten records have, those of others between them included.
+
+        REQUIRES: `forgotten` is not None.
+        """
+        assert self.forgotten is not None  # the caller has a sequence that is forgotten
+        first_offset = self.forgotten[0]
+        return first_offset, self.runs[0][0] if self.runs else _EVERYTHING
+
+    def ranges_from(self, sequence: int) -> list[tuple[int, int]]:
+        """(first offset, offset behind the last) of the known records from a known sequence on."""
+        found: list[tuple[int, int]] = []
+        for first_offset, first_sequence, length in reversed(self.runs):
+            ahead = (sequence - first_sequence) % SEQUENCE_MODULUS
+            if ahead < length:
+                found.append((first_offset + ahead, first_offset + length))
+                break
+            found.append((first_offset, first_offset + length))
+        return found
+
     def before(self, offset: int) -> ProducerState:
-        """The state without the records at or above an offset: what may be stored while those are not safe yet."""
+        """The state without the records at or above an offset: what may be stored while those are not safe yet.
+
+        It remembers no more runs than may be stored. Of the forgotten ones all have to be published: those at or above
+        the offset come again from the journal.
+        """
         if not self.runs or self.runs[-1][0] + self.runs[-1][2] <= offset:
-            return self
+            if len(self.runs) <= REMEMBERED_RUNS:
+                return self
+            whole = attrs.evolve(self, runs=list(self.runs))
+            whole.forget_runs(len(whole.runs) - REMEMBERED_RUNS, offset)
+            return whole
         kept = [(first, sequence, min(count, offset - first)) for first, sequence, count in self.runs if first < offset]
+        forgotten = self.forgotten if self.forgotten is not None and self.forgotten[0] < offset else None
         if not kept:
-            return ProducerState(self.epoch, self.runs[0][1], [], self.memory_lost)
+            first_sequence = self.runs[0][1] if forgotten is self.forgotten else self.forgotten[1]  # type: ignore[index]
+            return ProducerState(self.epoch, first_sequence, [], self.memory_lost, forgotten)
         _, sequence, count = kept[-1]
         next_sequence = (sequence + count) % SEQUENCE_MODULUS
         # If the first run that is left out begins beyond the one before it, records in between were lost, and it may
@@ -93,11 +192,20 @@ class ProducerState:
         _, whole_sequence, whole_count = self.runs[len(kept) - 1]
         following = (whole_sequence + whole_count) % SEQUENCE_MODULUS
         jumped = len(kept) < len(self.runs) and self.runs[len(kept)][1] != following
-        return ProducerState(self.epoch, next_sequence, kept, self.memory_lost or jumped)
+        cut = ProducerState(self.epoch, next_sequence, kept, self.memory_lost or jumped, forgotten)
+        if len(kept) > REMEMBERED_RUNS:
+            cut.forget_runs(len(kept) - REMEMBERED_RUNS, offset)
+        return cut
 
     def encode(self) -> bytes:
-        """Stored form."""
-        head = _HEAD.pack(VERSION, self.memory_lost, len(self.runs), self.epoch, self.next_sequence)
+        """Stored form.
+
+        REQUIRES: there are no more than `REMEMBERED_RUNS` runs; `before` sees to that.
+        """
+        flags = (_MEMORY_LOST if self.memory_lost else 0) | (0 if self.forgotten is None else _HAS_FORGOTTEN)
+        head = _HEAD.pack(VERSION, flags, len(self.runs), self.epoch, self.next_sequence)
+        if self.forgotten is not None:
+            head += _FORGOTTEN.pack(*self.forgotten)
         return head + b"".join(_RUN.pack(offset, sequence, length) for offset, sequence, length in self.runs)
 
     @classmethod
@@ -108,17 +216,24 @@ class ProducerState:
             CorruptionError: It is cut short.
             FormatVersionError: A newer program wrote it.
         """
-        if stored[:1] != bytes((VERSION,)):
+        version = stored[0] if stored else 0
+        if version not in (1, VERSION):
             raise FormatVersionError(
-                f"a producer's state has format {stored[:1].hex() or 'none'}, this program reads format {VERSION}; "
-                f"use the program version that wrote it"
+                f"a producer's state has format {stored[:1].hex() or 'none'}, this program reads formats 1 and "
+                f"{VERSION}; use the program version that wrote it"
             )
-        count = _HEAD.unpack_from(stored)[2] if len(stored) >= _HEAD.size else 0
-        wanted = _HEAD.size + count * _RUN.size
+        _, flags, count, epoch, next_sequence = _HEAD.unpack_from(stored) if len(stored) >= _HEAD.size else (0,) * 5
+        has_forgotten = version > 1 and flags & _HAS_FORGOTTEN
+        runs_at = _HEAD.size + (_FORGOTTEN.size if has_forgotten else 0)
+        wanted = runs_at + count * _RUN.size
         if len(stored) != wanted:
             raise CorruptionError("a producer's state", 0, f"{len(stored)} bytes, expected {wanted}")
-        _, memory_lost, _, epoch, next_sequence = _HEAD.unpack_from(stored)
-        runs = [_RUN.unpack_from(stored, _HEAD.size + at * _RUN.size) for at in range(count)]
-        return cls(
-            epoch, next_sequence, [(offset, sequence, length) for offset, sequence, length in runs], bool(memory_lost)
-        )
+        runs = [_RUN.unpack_from(stored, runs_at + at * _RUN.size) for at in range(count)]
+        forgotten = None
+        if has_forgotten:
+            offset, sequence = _FORGOTTEN.unpack_from(stored, _HEAD.size)
+            forgotten = (offset, sequence)
+        elif version == 1 and count == REMEMBERED_RUNS:
+            # That version did not note whether something was lost among those it forgot; it took all for stored.
+            forgotten = (0, (next_sequence - HALF + 1) % SEQUENCE_MODULUS)
+        return cls(epoch, next_sequence, runs, bool(flags & _MEMORY_LOST), forgotten, next_sequence)

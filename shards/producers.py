@@ -1,23 +1,49 @@
 """Which producers are registered and under which epoch, as a view over an ordered store.
 
 Opening a name again raises its epoch; batches under an older one are refused everywhere, in shards that the new holder
-never wrote to as well. Family ``producers``: key = b"n" + name, value = version (u8, 1), producer id (u64), epoch
-(u32), big-endian; and key = b"i" + producer id, value = epoch (u32), name.
+never wrote to as well. Family ``producers``: key = b"n" + name, value = version (u8, 2), producer id (u64), epoch
+(u32), used_us (u64), big-endian, where version 1 lacks the last; and key = b"i" + producer id, value = epoch (u32),
+name.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+
+import attrs
 
 from shards.errors import CorruptionError, FormatVersionError, UnknownProducerError
 from shards.model import ProducerIdentity
 from shards.store import Family, Mutations, OrderedStore
 
-_BY_NAME = struct.Struct(">BQI")
+_BY_NAME = struct.Struct(">BQIQ")
+_BY_NAME_1 = struct.Struct(">BQI")
 _ID = struct.Struct(">cQ")
 _EPOCH = struct.Struct(">I")
-_VERSION = 1
+_VERSION = 2
 _MOST_CACHED = 100_000
+
+
+@attrs.frozen(slots=True)
+class RegisteredProducer:
+    """A producer as it is stored.
+
+    Attributes:
+        name: Its name.
+        identity: Its id and newest epoch.
+        used_us: When it was last opened or known to be in use; 0 if that was not noted.
+    """
+
+    name: str
+    identity: ProducerIdentity
+    used_us: int
+
+
+def count_of(name: str) -> str:
+    """Under which beginning a name is counted: up to the first colon, which ends the name of a principal."""
+    beginning, colon, _ = name.partition(":")
+    return beginning + colon if colon else ""
 
 
 class Producers:
@@ -25,11 +51,26 @@ class Producers:
 
     Attributes:
         epochs: Newest epoch by producer id, of those asked for lately; to be read only.
+        counts: How many names begin alike, see `count_of`; right once all of them were counted.
     """
 
     def __init__(self, store: OrderedStore) -> None:
         self._store = store
         self.epochs: dict[int, int] = {}
+        self.counts: dict[str, int] = {}
+
+    def count(self, beginning: str) -> int:
+        """How many names are counted under a beginning; under an empty one all."""
+        return self.counts.get(beginning, 0) if beginning else sum(self.counts.values())
+
+    def registered(self) -> Iterator[RegisteredProducer]:
+        """All of them, by name. There may be millions: the caller pauses between them."""
+        for key, value in self._store.scan(Family.PRODUCERS, b"n"):
+            yield RegisteredProducer(key[1:].decode(), decode_identity(value), decode_used(value))
+
+    def is_registered(self, producer_id: int) -> bool:
+        """Whether an id belongs to a producer."""
+        return producer_id in self.epochs or self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id)) is not None
 
     def get(self, name: str) -> ProducerIdentity | None:
         """Identity under a name, None if it was never opened."""
@@ -42,7 +83,7 @@ class Producers:
         """Newest epoch of a producer id.
 
         Raises:
-            UnknownProducerError: Nobody opened it.
+            UnknownProducerError: It was never opened, or has expired.
         """
         epoch = self.epochs.get(producer_id)
         if epoch is None:
@@ -65,11 +106,29 @@ class Producers:
         if value is None or not decode_name(value).startswith(beginning):
             raise _unknown(producer_id)
 
-    def fold_open(self, mutations: Mutations, name: str, producer_id: int, epoch: int) -> None:
-        """The name has this id and epoch."""
-        mutations.put(Family.PRODUCERS, b"n" + name.encode(), _BY_NAME.pack(_VERSION, producer_id, epoch))
+    def fold_use(self, mutations: Mutations, name: str, producer_id: int, epoch: int, used_us: int) -> None:
+        """The name has this id and epoch, and was in use at this time."""
+        key = b"n" + name.encode()
+        if mutations.get(self._store, Family.PRODUCERS, key) is None:
+            self._add_to_count(name, 1)
+        mutations.put(Family.PRODUCERS, key, _BY_NAME.pack(_VERSION, producer_id, epoch, used_us))
         mutations.put(Family.PRODUCERS, _ID.pack(b"i", producer_id), _EPOCH.pack(epoch) + name.encode())
+        if len(self.epochs) >= _MOST_CACHED:
+            self.epochs.clear()
         self.epochs[producer_id] = epoch
+
+    def fold_delete(self, mutations: Mutations, name: str, producer_id: int) -> None:
+        """The name has no producer any more; the id is never given out again."""
+        key = b"n" + name.encode()
+        if mutations.get(self._store, Family.PRODUCERS, key) is not None:
+            self._add_to_count(name, -1)
+        mutations.delete(Family.PRODUCERS, key)
+        mutations.delete(Family.PRODUCERS, _ID.pack(b"i", producer_id))
+        self.epochs.pop(producer_id, None)
+
+    def _add_to_count(self, name: str, change: int) -> None:
+        beginning = count_of(name)
+        self.counts[beginning] = self.counts.get(beginning, 0) + change
 
 
 def decode_identity(value: bytes) -> ProducerIdentity:
@@ -79,15 +138,23 @@ def decode_identity(value: bytes) -> ProducerIdentity:
         CorruptionError: It is damaged.
         FormatVersionError: A newer program wrote it.
     """
-    if value[:1] != bytes((_VERSION,)):
+    version = value[0] if value else 0
+    if version not in (1, _VERSION):
         raise FormatVersionError(
-            f"a producer is stored in format {value[:1].hex() or 'none'}, this program reads format {_VERSION}; "
+            f"a producer is stored in format {value[:1].hex() or 'none'}, this program reads formats 1 and {_VERSION}; "
             f"use the program version that wrote it"
         )
-    if len(value) != _BY_NAME.size:
-        raise CorruptionError("a producer", 0, f"the value has {len(value)} bytes, expected {_BY_NAME.size}")
-    _, producer_id, epoch = _BY_NAME.unpack(value)
+    expected = _BY_NAME_1.size if version == 1 else _BY_NAME.size
+    if len(value) != expected:
+        raise CorruptionError("a producer", 0, f"the value has {len(value)} bytes, expected {expected}")
+    _, producer_id, epoch = _BY_NAME_1.unpack_from(value)
     return ProducerIdentity(producer_id, epoch)
+
+
+def decode_used(value: bytes) -> int:
+    """When a producer was last known to be in use, of a value that `decode_identity` can read; 0 if it does not say."""
+    used_us: int = _BY_NAME.unpack(value)[3] if len(value) == _BY_NAME.size else 0
+    return used_us
 
 
 def decode_epoch(value: bytes) -> int:
@@ -116,5 +183,5 @@ def decode_name(value: bytes) -> str:
 
 def _unknown(producer_id: int) -> UnknownProducerError:
     return UnknownProducerError(
-        f"producer id {producer_id} was never opened on this node; open a producer by name first"
+        f"producer id {producer_id} was never opened on this node, or has expired; open a producer by name first"
     )

@@ -11,8 +11,10 @@ The prefix bytes are part of the stored format and never change their meaning.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -25,13 +27,15 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
 
-from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
+from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.file_system import OsFileSystem, make_durable_directory
 from shards.store import Family, Mutations, prefix_end
+from shards.write_queue import Batch, WriteQueue
 
 FAMILY_PREFIXES: dict[Family, bytes] = {
     Family.META: b"\x01",
@@ -43,6 +47,10 @@ FAMILY_PREFIXES: dict[Family, bytes] = {
     Family.KEY_INDEX: b"\x07",
 }
 
+_STALLED = "Result incomplete: Write stall"
+_NO_SPACE = "IO error: No space left on device"
+_LOOK_AGAIN_S = 0.01
+
 _FIRST_CHUNK_KEYS = 32
 _CHUNK_KEYS = 512
 
@@ -50,18 +58,24 @@ _CHUNK_KEYS = 512
 class RocksStore:
     """An `OrderedStore` in a directory of its own, which it locks against other processes while it is open.
 
-    Memory is bounded by three write buffers, the block cache and the index blocks of `open_files` table files.
+    Memory is bounded by three write buffers, the block cache, the index blocks of `open_files` table files, and what
+    may wait in front of RocksDB.
+
+    RocksDB holds up a writer, and with it every thread of the process, while its buffers are full or its compaction is
+    behind, and takes nothing while its disk is full. Without a write-ahead log a write is a matter of memory alone, so
+    here it never waits: what RocksDB does not take at once waits in a queue, in order, and is read from there.
 
     Args:
         path: The directory; it is made if it is not there.
         wal: False: `flush` writes all of the memory table to disk, and what came after the last flush is lost in a
             crash (or kept, as one consistent later point); for views that are folded again from the journal. True:
             RocksDB keeps its own write-ahead log and `flush` syncs it, which suits small durable writes: for a
-            broker on its own.
-        write_buffer_bytes: Size at which the memory table goes to disk by itself. Up to three of them exist, as a
-            write that must wait for one to be free holds up every thread.
+            broker on its own. Then there is no queue.
+        write_buffer_bytes: Size at which the memory table goes to disk by itself. Up to three of them exist.
         cache_bytes: Size of the block cache.
         open_files: Most table files held open.
+        queue_bytes: Most bytes that may wait. Callers should hold back long before (`queued_bytes`): a write beyond it
+            waits for RocksDB, and fails if its disk is full.
 
     Raises:
         CorruptionError: The directory's content is damaged.
@@ -76,12 +90,17 @@ class RocksStore:
         write_buffer_bytes: int = 16 << 20,
         cache_bytes: int = 8 << 20,
         open_files: int = 64,
+        queue_bytes: int = 64 << 20,
     ) -> None:
         self._path = path
         self._wal = wal
         self._write_options = WriteOptions()
-        # rocksdict's type stub shows this attribute as a method.
+        # rocksdict's type stub shows these attributes as methods.
         self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
+        self._write_options.no_slowdown = not wal
+        self._queue = WriteQueue()
+        self._is_full = False
+        self._queue_bytes = queue_bytes
         self._flushing = threading.Lock()
         self._failure: str | None = None
         _refuse_lost_directory(path)
@@ -93,6 +112,8 @@ class RocksStore:
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         db = self._open_db()
+        if self._queue and (queued := self._queue.get(FAMILY_PREFIXES[family] + key)) is not None:
+            return queued[1]
         try:
             value: bytes | None = db.get(FAMILY_PREFIXES[family] + key)
         except Exception as error:
@@ -109,20 +130,54 @@ class RocksStore:
         if start is not None:
             start = FAMILY_PREFIXES[family] + start
             place = min(place, start) if reverse else max(place, start)
+        if place < whole_prefix or (place >= end and not reverse):
+            return
         skip_place = reverse and place == end
         # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
         limit = _FIRST_CHUNK_KEYS
+        # Bounds keep iterators from passing over keys of others that were deleted and are not compacted yet.
+        bounds = ReadOptions()
+        bounds.set_iterate_lower_bound(whole_prefix)
+        bounds.set_iterate_upper_bound(end)
         while True:
-            chunk = self._chunk(whole_prefix, place, limit, reverse=reverse, skip_place=skip_place)
-            yield from chunk
-            if len(chunk) < limit:
+            written = self._queue.written
+            stored = chunk = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
+            is_last = len(stored) < limit
+            if self._queue:
+                last = (whole_prefix if reverse else end) if is_last else stored[-1][0]
+                chunk = self._with_queued(stored, whole_prefix, place, last, reverse=reverse, skip_place=skip_place)
+            if written != self._queue.written:
+                # Something went from the queue to RocksDB just now, and may have been seen in neither.
+                continue
+            for key, value in chunk:
+                yield key[1:], value
+            if is_last:
                 return
-            place = FAMILY_PREFIXES[family] + chunk[-1][0]
+            place = stored[-1][0]
             skip_place = True
             limit = _CHUNK_KEYS
 
+    def _with_queued(
+        self,
+        stored: list[tuple[bytes, bytes]],
+        prefix: bytes,
+        place: bytes,
+        last: bytes,
+        *,
+        reverse: bool,
+        skip_place: bool,
+    ) -> list[tuple[bytes, bytes]]:
+        """What a chunk holds once the batches that wait are written; it went from ``place`` to ``last``."""
+        queued = self._queue.between(min(place, last), max(place, last))
+        merged: dict[bytes, bytes | None] = {**dict(stored), **queued}
+        return [
+            (key, value)
+            for key in sorted(merged, reverse=reverse)
+            if (value := merged[key]) is not None and key.startswith(prefix) and not (skip_place and key == place)
+        ]
+
     def _chunk(
-        self, prefix: bytes, place: bytes, limit: int, *, reverse: bool, skip_place: bool
+        self, prefix: bytes, place: bytes, limit: int, bounds: ReadOptions, *, reverse: bool, skip_place: bool
     ) -> list[tuple[bytes, bytes]]:
         """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
 
@@ -131,7 +186,7 @@ class RocksStore:
         chunk: list[tuple[bytes, bytes]] = []
         db = self._open_db()
         try:
-            iterator: RdictIter = db.iter()
+            iterator: RdictIter = db.iter(bounds)
             step = iterator.prev if reverse else iterator.next
             if reverse:
                 iterator.seek_for_prev(place)
@@ -143,7 +198,7 @@ class RocksStore:
                 key: bytes = iterator.key()
                 if not key.startswith(prefix):
                     break
-                chunk.append((key[1:], iterator.value()))
+                chunk.append((key, iterator.value()))
                 step()
             iterator.status()
         except Exception as error:
@@ -152,6 +207,10 @@ class RocksStore:
 
     def write(self, mutations: Mutations) -> None:
         db = self._writable_db()
+        if self._queue:
+            self._make_room(db)
+            if self._queue.put_behind(_prefixed(mutations)):
+                return
         batch = WriteBatch(raw_mode=True)
         for family, key, value in mutations:
             if value is None:
@@ -159,19 +218,95 @@ class RocksStore:
             else:
                 batch.put(FAMILY_PREFIXES[family] + key, value)
         try:
-            db.write(batch, self._write_options)
+            self._write_now(db, batch)
         except Exception as error:
-            self._raise(error)
+            if not self._may_wait(error):
+                self._raise(error)
+            self._queue.put(_prefixed(mutations))
+
+    def _write_now(self, db: Rdict, batch: WriteBatch) -> None:
+        db.write(batch, self._write_options)
+
+    def _may_wait(self, error: Exception) -> bool:
+        """Whether RocksDB has taken nothing of a batch, and will take it later."""
+        return not self._wal and str(error).startswith((_STALLED, _NO_SPACE))
+
+    def _make_room(self, db: Rdict) -> None:
+        """Bound what waits: the last resort for callers that do not hold back, such as a long recovery."""
+        if self._queue.size_bytes > self._queue_bytes:
+            try:
+                self._catch_up(db, self._queue.taken)
+            except DiskFullError as error:
+                self._failure = (
+                    f"{error}; {self._queue.size_bytes} bytes wait to be written there, and {self._queue_bytes} may"
+                )
+                raise StorageFailedError(self._failure) from error
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queue.size_bytes
+
+    def catch_up(self) -> None:
+        db = self._writable_db()
+        self._look_for_space(db)
+        self._catch_up(db, self._queue.taken)
+
+    def _look_for_space(self, db: Rdict) -> None:
+        """Return if RocksDB's disk is not full, or not any more.
+
+        It is not asked by a flush: one that comes while RocksDB looks for space, every five seconds, ends its looking.
+        """
+        if self._is_full:
+            try:
+                self._write_now(db, WriteBatch(raw_mode=True))
+            except Exception as error:
+                if not self._may_wait(error):
+                    self._raise(error)
+                if not str(error).startswith(_STALLED):
+                    raise self._disk_full() from error
+            self._is_full = False
+
+    def _catch_up(self, db: Rdict, batches: int) -> None:
+        """Return when so many of the batches that ever waited are written.
+
+        Raises:
+            DiskFullError: RocksDB's disk is full. RocksDB looks every five seconds whether it still is.
+        """
+        while self._queue.written < batches:
+            try:
+                self._queue.write_next(lambda batch: self._write_now(db, _write_batch(batch)))
+            except Exception as error:
+                if not self._may_wait(error):
+                    self._raise(error)
+                if not str(error).startswith(_STALLED):
+                    raise self._disk_full() from error
+                # RocksDB has nothing that one could wait for without holding up every other thread.
+                time.sleep(_LOOK_AGAIN_S)
+
+    def _disk_full(self) -> DiskFullError:
+        self._is_full = True
+        return DiskFullError(
+            f"{self._path}: No space left on device; free some space there. Appends are taken again by themselves "
+            f"then; reads go on"
+        )
 
     def flush(self) -> None:
         with self._flushing:
             db = self._writable_db()
-            try:
-                if self._wal:
+            if self._wal:
+                try:
                     db.flush_wal(True)
-                else:
-                    db.flush(True)
+                except Exception as error:
+                    self._raise(error)
+                return
+            self._look_for_space(db)
+            self._catch_up(db, self._queue.taken)
+            try:
+                db.flush(True)
             except Exception as error:
+                # The table file that could not be written, or synced, goes; what it was made of is in memory still.
+                if self._may_wait(error):
+                    raise self._disk_full() from error
                 self._raise(error)
 
     def copy_to(self, path: str) -> None:
@@ -199,7 +334,10 @@ class RocksStore:
         with self._flushing:
             db, self._db = self._db, None
             if db is not None:
-                db.close()
+                # RocksDB tries to flush once more, and says so if it cannot. Nothing depends on it: what `flush` did
+                # not make durable was not promised. The lock is released when the object goes.
+                with contextlib.suppress(Exception):
+                    db.close()
 
     def _open_db(self) -> Rdict:
         if self._db is None:
@@ -219,6 +357,20 @@ class RocksStore:
             raise CorruptionError(self._path, 0, f"RocksDB reports: {text}") from error
         self._failure = f"the store in {self._path} failed: {text}; nothing more is written until it is opened anew"
         raise StorageFailedError(self._failure) from error
+
+
+def _prefixed(mutations: Mutations) -> Batch:
+    return [(FAMILY_PREFIXES[family] + key, value) for family, key, value in mutations]
+
+
+def _write_batch(batch: Batch) -> WriteBatch:
+    made = WriteBatch(raw_mode=True)
+    for key, value in batch:
+        if value is None:
+            made.delete(key)
+        else:
+            made.put(key, value)
+    return made
 
 
 def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Options:

@@ -18,6 +18,7 @@ from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
 from shards.recent_shards import Era
+from shards.resends import Place
 from shards.segment import MemorySegment, Segment
 
 BEING_DELETED = "it is being deleted"
@@ -46,6 +47,8 @@ class Shard:
         chunk_number: The appender's mark, so that a received chunk publishes it once.
         segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
         producers: Sequence state per producer id; None until a producer with an id appends.
+        has_forgotten_producers: Whether the state of a registered producer was ever forgotten; set with `producers`.
+        recovered_offset: Offsets below it were given out before the shard was opened; those in no segment are lost.
         damage: Why the shard is stopped, or an empty string.
         deleted: It is being deleted or is gone (``damage`` is set as well): nobody may use it any more.
         gone: The deletion is committed. Until then a crash may bring the shard back, so it is kept like any other.
@@ -58,6 +61,7 @@ class Shard:
     """
 
     __slots__ = (
+        "__weakref__",
         "asked_offset",
         "chunk_number",
         "config",
@@ -68,6 +72,7 @@ class Shard:
         "era",
         "gone",
         "group_number",
+        "has_forgotten_producers",
         "in_memory_mode",
         "indexed",
         "last_lsn",
@@ -80,6 +85,7 @@ class Shard:
         "published_offset",
         "published_position",
         "published_segment",
+        "recovered_offset",
         "reserved_offset",
         "restored_lsn",
         "restored_offset",
@@ -108,6 +114,8 @@ class Shard:
         self.last_lsn = 0
         self.segments: list[Segment] = []
         self.producers: dict[int, ProducerState] | None = None
+        self.has_forgotten_producers = False
+        self.recovered_offset = 0
         self.published_offset = 0
         self.published_segment: Segment | None = None
         self.published_position = 0
@@ -128,18 +136,46 @@ class Shard:
             return None
         return self.segments[-1]
 
-    def lies_in_memory(self, offset: int) -> bool:
-        """Whether the record of this offset is, or was before it was lost, in memory alone.
+    def places_of(self, first_offset: int, end: int) -> tuple[Place, Place]:
+        """The safest and the least safe place of the records from an offset up to another, see `shards.resends`."""
+        places: set[Place] = set()
+        end = min(end, self.next_offset)
+        offset = first_offset
+        if offset < self.start_offset:
+            # Offsets that memory mode gives out are reserved before.
+            places.add(Place.TRIMMED if offset < self.asked_offset else Place.TRIMMED_FILE)
+            offset = self.start_offset
+        at = max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+        while offset < end:
+            segment = self.segments[at] if at < len(self.segments) else None
+            at += 1
+            if segment is not None and segment.next_offset <= offset:
+                continue
+            if segment is None or segment.base_offset > offset:
+                # Memory segments between others go when they hold too much; before the start of this life, all went.
+                places.add(Place.LOST if offset < self.recovered_offset else Place.TRIMMED)
+                if segment is None:
+                    break
+                offset = segment.base_offset
+            if offset < end:
+                places.add(Place.MEMORY if segment.kind is SegmentKind.MEMORY else Place.FILE)
+                offset = segment.next_offset
+        return (min(places), max(places)) if places else (Place.FILE, Place.FILE)
 
-        For an offset that is not known (-1) it says where the newest record would be.
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is lost when this object goes and the shard is read from its saved record again.
+
+        That the record is as new as the shard, and that it needs no look from time to time, is for the caller to know.
         """
-        if offset < 0:
-            return self.in_memory_mode
-        at = bisect_right(self.segments, offset, key=_base_offset) - 1
-        if at < 0:
-            # Lost together with everything else the shard had, or trimmed.
-            return offset >= self.start_offset or self.in_memory_mode
-        return self.segments[at].kind is SegmentKind.MEMORY or offset >= self.segments[at].next_offset
+        return not (
+            self.damage
+            or self.listeners
+            or self.pending_groups
+            or self.in_memory_mode
+            or self.trim_decided > self.start_offset
+            or any(segment.kind is SegmentKind.MEMORY or segment.chunks.chunks for segment in self.segments)
+        )
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
         """Seal the active segment and open the next one in the given mode (``path``: for a log file)."""

@@ -4,8 +4,7 @@ Written after the files that they describe are synced, so a record never promise
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
 a segment; value = version (u8: 1, or 2 for a Parquet segment and for the head of a shard that was restored from a
-backup), then the struct below, little-endian. Family
-``producers``: key = b"s", shard id, producer id (u64 each, big-endian), value as in `shards.producer_state`.
+backup), then the struct below, little-endian. The states of its producers are in `shards.producer_records`.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
 from shards.model import SegmentKind
 from shards.parquet_segment import ParquetSegment
-from shards.producer_state import ProducerState
 from shards.shard import BEING_DELETED, Shard
 from shards.store import Family, Mutations, OrderedStore
 
 _SHARD = struct.Struct(">Q")
 _SEGMENT = struct.Struct(">QQ")
-_PRODUCER = struct.Struct(">cQQ")
 # version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
 _HEAD_VALUE = struct.Struct("<BQQQQ")
 # the same fields; restored_lsn, restored_offset; then the damage in UTF-8
@@ -40,12 +37,12 @@ _PARQUET_VERSION = 2
 _RESTORED_VERSION = 2
 _HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE}
 
-PRODUCERS_REMEMBERED = 4096
-"""Most producers that a shard keeps the sequences of, so that what it holds does not grow with all that ever wrote."""
-
 
 def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
     """Record a shard as far as its log files are flushed, which must be synced as well.
+
+    REQUIRES: the states of its producers are in the store as `shards.producer_records` saves them for the present
+    `safe_offset`, or newer, when these records are: what lies below that offset does not come again from the journal.
 
     Args:
         mutations: Takes the records.
@@ -67,11 +64,6 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
             break
     for base_offset in set(recorded).difference(present):
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
-    for producer_id in _forget_idle(shard):
-        mutations.delete(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id))
-    for producer_id, state in (shard.producers or {}).items():
-        # Batches on their way to the disk may never get there: sent again, they must not be taken for repeated ones.
-        mutations.put(Family.PRODUCERS, _PRODUCER.pack(b"s", shard.shard_id, producer_id), state.before(safe).encode())
     return tuple(present)
 
 
@@ -82,21 +74,6 @@ def _head_value(shard: Shard, safe: int) -> bytes:
         restored = (shard.restored_lsn, shard.restored_offset)
         return _RESTORED_HEAD_VALUE.pack(_RESTORED_VERSION, *fields, *restored) + damage.encode()
     return _HEAD_VALUE.pack(_VERSION, *fields) + damage.encode()
-
-
-def _forget_idle(shard: Shard) -> list[int]:
-    """Take those producers out of a shard that have not appended to it for the longest, beyond the most it remembers.
-
-    A producer that comes back after that many others begins a new run, as one that the shard has never seen.
-    """
-    producers = shard.producers
-    if producers is None or len(producers) <= PRODUCERS_REMEMBERED:
-        return []
-    by_age = sorted(producers, key=lambda producer_id: producers[producer_id].last_offset)
-    gone = by_age[: len(producers) - PRODUCERS_REMEMBERED]
-    for producer_id in gone:
-        del producers[producer_id]
-    return gone
 
 
 def _log_value(segment: LogSegment) -> bytes:
@@ -312,29 +289,7 @@ def newest_lsn(store: OrderedStore, shard_id: int) -> int:
     return _HEAD_VALUE.unpack_from(value)[4] if value is not None and len(value) >= _HEAD_VALUE.size else 0
 
 
-def load_producers(store: OrderedStore, shard_id: int) -> dict[int, ProducerState]:
-    """Sequence states of all producers of a shard.
-
-    Raises:
-        CorruptionError: A record is damaged.
-        FormatVersionError: A newer program wrote it.
-    """
-    prefix = b"s" + _SHARD.pack(shard_id)
-    states = {}
-    for key, value in store.scan(Family.PRODUCERS, prefix):
-        if len(key) != _PRODUCER.size:
-            raise CorruptionError(
-                f"a producer of shard {shard_id}", 0, f"the key has {len(key)} bytes, expected {_PRODUCER.size}"
-            )
-        states[_PRODUCER.unpack(key)[2]] = ProducerState.decode(value)
-    return states
-
-
 def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:
-    """Remove all that the store holds of a shard's data."""
+    """Remove the head of a shard and the records of its segments."""
     for key, _ in store.scan(Family.SEGMENTS, _SHARD.pack(shard_id)):
         mutations.delete(Family.SEGMENTS, key)
-    for key, _ in store.scan(Family.PRODUCERS, b"s" + _SHARD.pack(shard_id)):
-        mutations.delete(Family.PRODUCERS, key)
-    for key, _ in store.scan(Family.KEY_INDEX, _SHARD.pack(shard_id)):
-        mutations.delete(Family.KEY_INDEX, key)

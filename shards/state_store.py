@@ -38,6 +38,9 @@ class StateStore:
 
     def __init__(self, store: OrderedStore) -> None:
         self._store = store
+        # Nothing lies before it in the index of expiries. What was deleted there costs a scan time until it is
+        # compacted, so none begins at the beginning but the first.
+        self._first_expiry = EXPIRY_PREFIX
 
     def get(self, key: bytes, now_us: int) -> StateValue | None:
         """Return a value, None if it is not there or has expired at `now_us`."""
@@ -57,6 +60,30 @@ class StateStore:
         values = (decode_value(key[1:], stored) for key, stored in items)
         return list(itertools.islice((value for value in values if not _is_expired(value, now_us)), limit))
 
+    def scan_some(
+        self, prefix: bytes, now_us: int, *, after: bytes | None, limit: int, looked_at: int, size_bytes: int
+    ) -> tuple[list[StateValue], bytes | None]:
+        """The same, with a bound on the work: expired values that are not removed yet may be many, or values large.
+
+        Args:
+            looked_at: Most values to read, expired ones as well.
+            size_bytes: With so many bytes of keys and values the page ends.
+
+        Returns:
+            Values, and the key to go on behind; None at the end. There may be no values and yet more to come.
+        """
+        start = None if after is None else VALUE_PREFIX + after + b"\x00"
+        found: list[StateValue] = []
+        for key, stored in self._store.scan(Family.STATE, VALUE_PREFIX + prefix, start=start):
+            value = decode_value(key[1:], stored)
+            looked_at -= 1
+            size_bytes -= len(key) + len(stored)
+            if not _is_expired(value, now_us):
+                found.append(value)
+            if len(found) >= limit or looked_at <= 0 or size_bytes <= 0:
+                return found, value.key
+        return found, None
+
     def fold_put(self, mutations: Mutations, key: bytes, value: bytes, version: int, expires_at_us: int) -> None:
         """Set a key. `version` is the lsn of the put; `expires_at_us` 0 means never."""
         self._forget_expiry(mutations, key)
@@ -64,7 +91,9 @@ class StateStore:
             Family.STATE, VALUE_PREFIX + key, _VALUE_HEADER.pack(_FORMAT_VERSION, version, expires_at_us) + value
         )
         if expires_at_us:
-            mutations.put(Family.STATE, expiry_key(expires_at_us, key), b"")
+            index_key = expiry_key(expires_at_us, key)
+            mutations.put(Family.STATE, index_key, b"")
+            self._first_expiry = min(self._first_expiry, index_key)
 
     def fold_delete(self, mutations: Mutations, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""
@@ -80,7 +109,10 @@ class StateStore:
         return list(itertools.islice(self._expired_keys(now_us), limit))
 
     def _expired_keys(self, now_us: int) -> Iterator[bytes]:
-        for index_key, _ in self._store.scan(Family.STATE, EXPIRY_PREFIX):
+        is_first = True
+        for index_key, _ in self._store.scan(Family.STATE, EXPIRY_PREFIX, start=self._first_expiry):
+            if is_first:
+                is_first, self._first_expiry = False, index_key
             expires_at_us, key = decode_expiry_key(index_key)
             if expires_at_us > now_us:
                 return

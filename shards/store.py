@@ -40,6 +40,16 @@ class Mutations:
         """Remove a key; one that is not there is no error."""
         self._by_family[family][key] = None
 
+    def clear(self) -> None:
+        """Forget all of them."""
+        for pending in self._by_family.values():
+            pending.clear()
+
+    def update(self, later: Mutations) -> None:
+        """Add what others put and delete, as if it came after this."""
+        for family, pending in later._by_family.items():
+            self._by_family[family].update(pending)
+
     def get(self, store: OrderedStore, family: Family, key: bytes) -> bytes | None:
         """Return what `store` would hold under a key had these mutations been written."""
         pending = self._by_family[family]
@@ -100,8 +110,28 @@ class OrderedStore(Protocol):
         """
         ...
 
+    @property
+    def queued_bytes(self) -> int:
+        """Memory taken by what was written and waits in front of the store, which is busy or has no space.
+
+        It is visible, and bounded only if callers hold back: let them call `catch_up`, in a thread.
+        """
+        ...
+
+    def catch_up(self) -> None:
+        """Return when the store has taken everything that was written before the call; blocks like `flush`.
+
+        Raises:
+            DiskFullError: It has no space for it, or had none at the last flush. Nothing is lost; call it again later.
+        """
+        ...
+
     def flush(self) -> None:
-        """Return only when everything written before the call is durable."""
+        """Return only when everything written before the call is durable.
+
+        Raises:
+            DiskFullError: There is no space for it. Nothing is lost; call it again later.
+        """
         ...
 
     def close(self) -> None:

@@ -95,6 +95,12 @@ class EmbeddedAdapter(StorageAdapter):
         self._calls = OpenCalls()
         self._appends = _Appends(engine)
 
+    async def wait_failed(self) -> StorageFailedError:
+        committer = self._engine.committer
+        await committer.has_failed.wait()
+        assert committer.failure is not None
+        return committer.failure
+
     # Shards
 
     async def create_shard(
@@ -367,10 +373,10 @@ class EmbeddedAdapter(StorageAdapter):
         while True:
             self._calls.require_open()
             await trio.lowlevel.checkpoint()
-            page = self._control.scan_state(prefix, after, _SCAN_PAGE_VALUES)
+            page, more = await self._calls.run(self._control.scan_state(prefix, after, _SCAN_PAGE_VALUES))
             for value in page:
                 yield value
-            if len(page) < _SCAN_PAGE_VALUES:
+            if not more:
                 return
             after = page[-1].key
 

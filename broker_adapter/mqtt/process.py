@@ -45,6 +45,7 @@ from journal.listening import bind, listens_at
 from journal.log import configure_log
 from journal.observing.http_pages import HttpPages
 from journal.settings import ConfigurationError
+from shards.errors import StorageFailedError, afresh
 
 _GOODBYE_S: Final = 5.0
 _PATIENCE_S: Final = 2.0
@@ -62,8 +63,9 @@ async def run_broker(
     lease: LeaseSettings | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; report its addresses, as ``name=HOST:PORT``, once it accepts clients.
+    """Run a broker until SIGTERM or SIGINT, or until a store of its own fails.
 
+    It reports its addresses, as ``name=HOST:PORT``, once it accepts clients.
     While the store cannot be reached it waits for it, and says so.
 
     Args:
@@ -74,6 +76,7 @@ async def run_broker(
 
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
+        StorageFailedError: The store lies in this process (``embedded:``) and has failed.
         StorageError: The store refuses this broker.
         OSError: An address cannot be listened on.
     """
@@ -115,6 +118,7 @@ class _Process:
         self._stopping = trio.Event()
         self._life = trio.CancelScope()
         self._is_ready = False
+        self._store_failure: StorageFailedError | None = None
         self._health = Health(config.broker.store, self._stopping.is_set)
 
     @property
@@ -131,6 +135,8 @@ class _Process:
                 task_status.started([])
             nursery.cancel_scope.cancel()
         log.info("stopped")
+        if self._store_failure is not None:
+            raise afresh(self._store_failure)
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
         sockets = bind(attrs.asdict(self._config.listen), main="mqtt")
@@ -157,6 +163,7 @@ class _Process:
                         listeners = self._listeners_of(broker)
                         await serving.start(listeners.run, for_clients)
                         health.serving = Serving(broker, bridges, listeners)
+                        serving.start_soon(self._stop_after_failure, adapter)
                         self._is_ready = True
                         task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
                         await self._stopping.wait()
@@ -169,6 +176,12 @@ class _Process:
         finally:
             for sock in sockets.values():
                 sock.close()
+
+    async def _stop_after_failure(self, adapter: StorageAdapter) -> None:
+        """A store in this process that has failed acknowledges nothing until the process is started again."""
+        self._store_failure = await adapter.wait_failed()
+        log.error("stopping, as the store failed", reason=str(self._store_failure))
+        self._stopping.set()
 
     def _broker(self, adapter: StorageAdapter, broker_id: str, intake: Intake) -> Broker:
         config = self._config

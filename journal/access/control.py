@@ -69,6 +69,10 @@ class Admitted:
         """Whether it may do something with a shard, or with all that match a filter."""
         return self.permissions.may(action, target)
 
+    def may_somewhere(self, action: Action) -> bool:
+        """Whether there is any shard that it may do something with."""
+        return self.permissions.may_somewhere(action)
+
 
 class ServerAccess:
     """Decides who a peer is.

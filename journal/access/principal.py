@@ -41,6 +41,9 @@ class Principal(Protocol):
             target: Name of a shard. Of a topic filter the answer is whether it may with all that matches it.
         """
 
+    def may_somewhere(self, action: Action) -> bool:
+        """Whether there is any shard that it may do something with."""
+
 
 class Access(Protocol):
     """Decides who a peer is."""
@@ -69,6 +72,9 @@ class _Everybody:
     def may(self, action: Action, target: str) -> bool:
         return True
 
+    def may_somewhere(self, action: Action) -> bool:
+        return True
+
 
 EVERYBODY: Principal = _Everybody()
 
@@ -87,6 +93,10 @@ class SentAway:
         """Nothing."""
         return False
 
+    def may_somewhere(self, action: Action) -> bool:
+        """Nothing."""
+        return False
+
 
 def require(principal: Principal, target: str, *actions: Action) -> None:
     """Refuse what a principal may not do; any one of the actions is enough.
@@ -99,3 +109,14 @@ def require(principal: Principal, target: str, *actions: Action) -> None:
         raise NotAuthorizedError(
             f"{who} may not {' or '.join(actions)} {target!a}; have it allowed in the server's access rules"
         )
+
+
+def require_somewhere(principal: Principal, action: Action) -> None:
+    """Refuse what is of use only to a principal that may do something with some shard.
+
+    Raises:
+        NotAuthorizedError: It may with none.
+    """
+    if not principal.may_somewhere(action):
+        who = f"principal {principal.name!a}" if principal.name else "a principal without a name"
+        raise NotAuthorizedError(f"{who} may not {action} to any topic; have it allowed in the server's access rules")

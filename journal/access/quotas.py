@@ -36,6 +36,7 @@ class Quota:
         bytes_per_s: Received, fetched and pushed.
         stored_bytes: In the shards.
         shards: How many.
+        producers: Names of producers, of which those that are not used for long go by themselves.
     """
 
     principal: str = ""
@@ -45,6 +46,7 @@ class Quota:
     bytes_per_s: int = 0
     stored_bytes: int = 0
     shards: int = 0
+    producers: int = 0
 
     def filters_for(self, name: str) -> tuple[str, ...]:
         """Which shards count for a principal."""
@@ -151,6 +153,25 @@ class Meter:
                 raise QuotaExceededError(
                     f"{account} have {account.shards} shards in {', '.join(account.filters)}, and quotas.shards allows "
                     f"{limit}; delete some, or have the quota raised"
+                )
+
+    def check_new_producer(self, own: int, of_all: int) -> None:
+        """Make sure that there may be a producer more.
+
+        Args:
+            own: How many the principal has.
+            of_all: How many there are.
+
+        Raises:
+            QuotaExceededError: There may be none.
+        """
+        for account in self.accounts:
+            limit = account.quota.producers
+            found = of_all if account.quota.principal == ALL_TOGETHER else own
+            if limit and found >= limit:
+                raise QuotaExceededError(
+                    f"{account} have {found} producers, and quotas.producers allows {limit}; use the names again that "
+                    "there are, wait until unused ones expire, or have the quota raised"
                 )
 
     def count_shard(self, name: str, change: int) -> None:

@@ -127,6 +127,13 @@ class Permissions:
             self._decided[action, target] = decided
         return decided
 
+    def may_somewhere(self, action: Action) -> bool:
+        """Whether there is any topic that they may do something with, as far as the rules alone tell."""
+        for allow, filters in self._rules[action]:
+            if allow or "#" in filters:
+                return allow
+        return self._default
+
     def _decide(self, rules: list[tuple[bool, tuple[str, ...]]], target: str, *, of_one: bool) -> bool:
         for allow, filters in rules:
             applies = matches if of_one else covers if allow else overlap

@@ -17,7 +17,7 @@ from typing import NoReturn
 from journal.backup.directory import BackupDirectory
 from journal.backup.manifest import FileEntry
 from journal.backup.tree import DIRECTORIES
-from shards.file_system import File, FileSystem, Lock
+from shards.file_system import File, FileSystem, Lock, OpenDirectory
 
 
 class BackupFiles:
@@ -96,6 +96,9 @@ class BackupFiles:
         _refuse(path)
 
     def sync_all(self, path: str) -> None:
+        _refuse(path)
+
+    def open_directory(self, path: str) -> OpenDirectory:
         _refuse(path)
 
     def lock(self, directory: str) -> Lock:

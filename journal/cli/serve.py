@@ -19,6 +19,8 @@ def serve(
 ) -> None:
     """Run the server; print `ready` with its addresses once it accepts; stop cleanly on SIGTERM or Ctrl-C.
 
+    It ends with status 74 when its storage failed and with 78 when its settings are wrong.
+
     Args:
         data: Data directory; made if it is not there.
         config: Configuration file (see conf/journal.toml); what it leaves out has its default.
@@ -28,8 +30,10 @@ def serve(
     """
     import trio
 
+    from command_line.serving import exit_status_for_supervisor
     from journal.config import ServerConfig, load_config
     from journal.server import run_server
+    from journal.settings import ConfigurationError
 
     overrides = overrides_of(settings, listed_in="conf/journal.toml")
     if listen is not None:
@@ -38,11 +42,10 @@ def serve(
     def read() -> ServerConfig:
         return load_config(config, overrides)
 
-    wanted = read()
-
-    async def serving() -> None:
+    async def serving(wanted: ServerConfig) -> None:
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(run_server, wanted, data, read)
             write_text(" ".join(("ready", *addresses)))
 
-    trio.run(serving)
+    with exit_status_for_supervisor(ConfigurationError):
+        trio.run(serving, read())

@@ -21,7 +21,7 @@ from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
 from journal.protocol.errors import ConnectionLostError, is_retriable
 from journal.protocol.frames import APPEND_HEAD
 from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
-from shards.errors import OverloadedError, ShardNotFoundError, StorageError, afresh
+from shards.errors import OverloadedError, ShardNotFoundError, StorageError, UnknownProducerError, afresh
 from shards.model import Appended, ProducerIdentity
 
 # A plain number and bound names: an enum member and attribute look-ups cost more than the packing.
@@ -392,7 +392,11 @@ class Appends:
         self._register_attempts = 0
         for shard in self._shards.values():
             if shard.window is not None:
-                shard.window.rebind(identity)
+                forgotten = UnknownProducerError(
+                    f"the server has forgotten producer {self._producer_name!r}, so that it cannot tell whether an "
+                    f"append to {shard.name!r} that a lost connection left unanswered is stored; read and append again"
+                )
+                self._reject(shard.window.rebind(identity), forgotten)
                 self._make_ready(shard)
         if self._connection is not None:
             self._connection.wake()

@@ -2,8 +2,9 @@
 
 A pure state machine, no I/O and no clock. It makes appends exactly-once together with the server, whose rules are
 (docs/protocol.md, "Exactly once"): a batch whose sequence follows the last accepted one is stored; one that was stored
-before is acknowledged again; one further ahead is refused with sequence_gap and the sequence that is expected; the
-first batch of a producer in a shard where the server knows nothing of it is accepted at any sequence.
+before is acknowledged again; one further ahead is refused with sequence_gap and the sequence that is expected; one that
+was lost with the server's memory while later ones are kept is refused with sequence_lost; the first batch of a producer
+in a shard where the server knows nothing of it is accepted at any sequence.
 
 What follows from them, and is kept here:
 
@@ -36,6 +37,7 @@ from shards.batch_header import MAX_SEQUENCE
 from shards.errors import (
     CorruptionError,
     SequenceGapError,
+    SequenceLostError,
     ShardDamagedError,
     ShardNotFoundError,
     StaleEpochError,
@@ -78,6 +80,7 @@ class Entry:
         owner: Likewise.
         sequence: Sequence of the first record, given by the window.
         correlation: Of the attempt that counts; 0 when none is in flight.
+        is_in_doubt: A connection was lost while it was in flight: it may be stored already.
     """
 
     batch: bytes
@@ -91,6 +94,7 @@ class Entry:
     owner: Any = None
     gap_refusals: int = 0
     is_done: bool = False
+    is_in_doubt: bool = False
 
 
 @attrs.frozen(slots=True)
@@ -208,8 +212,8 @@ class ProducerWindow:
             # What follows it is stored if it was stored, and else comes back with a gap that names what is expected.
             return Decision(Action.FAIL, self._drop(entry))
         self._go_back(entry)
-        if isinstance(error, SequenceGapError):
-            return self._after_gap(entry, error)
+        if isinstance(error, SequenceGapError | SequenceLostError):
+            return self._out_of_sequence(entry, error)
         if isinstance(error, UnknownHandleError):
             self.is_blocked = True
             return Decision(Action.REOPEN)
@@ -224,6 +228,8 @@ class ProducerWindow:
     def connection_lost(self) -> None:
         """Everything in flight is to be sent again, in order, on the next connection."""
         if self.in_flight:
+            for entry in self.in_flight:
+                entry.is_in_doubt = True
             self._go_back(self.in_flight[0])
         self._is_alone = True
         self.is_blocked = False
@@ -232,14 +238,24 @@ class ProducerWindow:
         """Lift the block of `Action.BACK_OFF` or `Action.REOPEN`; harmless when there is none."""
         self.is_blocked = False
 
-    def rebind(self, identity: ProducerIdentity) -> None:
-        """Go on as another producer, after the server said that it does not know the old one at all."""
-        self.connection_lost()
+    def rebind(self, identity: ProducerIdentity) -> tuple[Entry, ...]:
+        """Go on as another producer, after the server said that it does not know the old one at all.
+
+        Returns:
+            Entries that may have been stored before the server forgot the producer. They are over: sent as those of
+            another producer they could be stored twice.
+        """
+        if self.in_flight:
+            self._go_back(self.in_flight[0])
+        self._is_alone = True
+        self.is_blocked = False
         self.identity = identity
+        failed = self._fail_in_doubt()
         for entry in self.queued:
             entry.stamped_sequence = -1
             entry.gap_refusals = 0
         self._renumber(0)
+        return failed
 
     def fail_all(self, *, is_certain: bool = False) -> tuple[Entry, ...]:
         """Empty the window; returns what was in it. Sequences are given out again only if nothing of it is stored."""
@@ -253,10 +269,13 @@ class ProducerWindow:
         self._is_alone = True
         return failed
 
-    def _after_gap(self, entry: Entry, error: SequenceGapError) -> Decision:
+    def _out_of_sequence(self, entry: Entry, error: SequenceGapError | SequenceLostError) -> Decision:
         if self.in_flight:
             # An earlier append is in doubt: once it is settled, this one goes out again, alone.
             return _NONE
+        return self._after_gap(entry, error) if isinstance(error, SequenceGapError) else self._after_loss(entry, error)
+
+    def _after_gap(self, entry: Entry, error: SequenceGapError) -> Decision:
         entry.gap_refusals += 1
         expected = error.expected_sequence
         if expected is None or entry.gap_refusals >= MAX_GAP_REFUSALS:
@@ -267,6 +286,24 @@ class ProducerWindow:
         # durability, or an append of unknown outcome was not stored. This one takes the place that is free.
         self._renumber(expected)
         return _NONE
+
+    def _after_loss(self, entry: Entry, error: SequenceLostError) -> Decision:
+        expected = error.expected_sequence
+        if expected is None or (entry.sequence - expected) % MAX_SEQUENCE >= _HALF:
+            # Later ones are stored under their sequences, so no other takes this one's place.
+            self.queued.popleft()
+            entry.is_done = True
+            return Decision(Action.FAIL, (entry,))
+        # The server has forgotten this producer: what may be stored already must not be sent as new.
+        failed = self._fail_in_doubt()
+        self._renumber(expected)
+        return Decision(Action.FAIL, failed) if failed else _NONE
+
+    def _fail_in_doubt(self) -> tuple[Entry, ...]:
+        failed = tuple(each for each in self.queued if each.is_in_doubt and not each.is_done)
+        for each in failed:
+            each.is_done = True
+        return failed
 
     def _go_back(self, entry: Entry) -> None:
         """Take ``entry`` and all behind it out of flight; from here on one goes out alone."""

@@ -24,14 +24,17 @@ from journal.control import Control
 from journal.data_directory import DataDirectory
 from journal.disk import Disk
 from journal.engine.replaying import RecoveryReport, replay
+from journal.engine.restoration import Restoration
 from journal.journal_file import JournalWriter
 from journal.maintenance import Maintenance
 from journal.node_record import NodeKey, NodeRecord, put_number, read_node_record
 from journal.node_time import NodeTime
+from journal.producer_expiry import ProducerExpiry
+from journal.producer_use import ProducerUse
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.reader import Reader
 from journal.recovery import Recovered, RecoveredGroup, read_journal
-from journal.restores import Restores, read_restore_marker, remove_restore_marker
+from journal.restores import Restores
 from journal.sealer import Sealer
 from journal.sealing import Sealing
 from journal.segment_files import SegmentFiles
@@ -43,19 +46,17 @@ from journal.views import Views
 from shards.batch_header import BatchHeader
 from shards.chunks import ChunkPool, Readable
 from shards.clock import Clock
-from shards.errors import LimitExceededError, OverloadedError, StorageError, StorageFailedError
+from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
 from shards.file_system import FileSystem
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
-from shards.producer_state import ProducerState
+from shards.producer_records import load_producers
 from shards.recent_shards import RecentShards
 from shards.segment import Segment
 from shards.shard import Shard
-from shards.shard_records import closed_logs, load_producers, newest_append_times
+from shards.shard_records import closed_logs
 from shards.store import DirectoryStore, Mutations
 from shards.word_index import Words, words_of
-
-_READ_AT_ONCE = 2000
 
 _log = logging.getLogger("journal.engine")
 
@@ -67,6 +68,7 @@ class Engine:
         appender: Takes received appends.
         control: Takes every other change.
         reader: Reads.
+        producer_use: Which producers are in use.
         news: Which shards have something newer than an lsn.
         subscriptions: Pushes.
         sealing: Makes Parquet files of closed log segments.
@@ -123,7 +125,7 @@ class Engine:
             StorageFailedError: What was recovered cannot be made durable again.
         """
         record = read_node_record(self._store)
-        await self._load_time(record)
+        await self.time.load(self._store, record.newest_append_us)
         expected = record.expected(was_complete=self._directory.was_complete)
         found = Recovered()
 
@@ -141,43 +143,17 @@ class Engine:
         self.writer = writer or await self._begin_journal(found, record, journal_next)
         self.time.raise_to(self.views.newest_append_us)
         self.time.warn_if_behind()
-        marker = read_restore_marker(self._files, self._directory.path)
-        is_restored = marker is not None and not self.restores.has(marker.restore_id)
-        if marker is not None and is_restored:
-            self._take_over_restore(marker.restore_id, max(journal_next, record.checkpoint + 1), record)
+        restoration = Restoration(self._files, self._directory.path, self.restores)
+        if restoration.is_new:
+            reserved = max(record.lsns_reserved, self.views.lsns_reserved)
+            next_lsn = max(journal_next, record.checkpoint + 1, reserved)
+            restoration.begin(self.table, self.views, next_lsn=next_lsn, now_us=self.time.now_us())
         self.table.recovering = False
         for shard in self.table.open_shards():
             self.table.settle(shard)
         self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
         self._assemble(journal_next, record)
-        if is_restored:
-            # Before anything is served, so that nothing is given out by a restore that a crash would take back.
-            await self.maintenance.require_checkpoint()
-        if marker is not None:
-            remove_restore_marker(self._files, self._directory.path)
-
-    async def _load_time(self, record: NodeRecord) -> None:
-        self.time.raise_to(record.newest_append_us)
-        if not record.newest_append_us:
-            # A program that recorded none may have written the views.
-            for number, append_time_us in enumerate(newest_append_times(self._store)):
-                self.time.raise_to(append_time_us)
-                if number % _READ_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
-
-    def _take_over_restore(self, restore_id: str, next_lsn: int, record: NodeRecord) -> None:
-        """Go on far above what a backup holds. It counts with the next checkpoint."""
-        next_lsn = max(next_lsn, self.views.lsns_reserved, record.lsns_reserved)
-        restore = self.restores.add(restore_id, next_lsn=next_lsn, now_us=self.time.now_us())
-        self.views.lsns_reserved = restore.lsn_after
-        self.table.restored_lsn = restore.lsn_after
-        for shard in self.table.open_shards():
-            shard.note_restore(restore.lsn_after)
-        _log.warning(
-            "restored from a backup: what was acknowledged after lsn %d is not in it; lsns go on from %d",
-            restore.lsn_before,
-            restore.lsn_after,
-        )
+        await restoration.finish(self.maintenance)
 
     async def _begin_journal(
         self, found: Recovered, record: NodeRecord, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None
@@ -228,6 +204,8 @@ class Engine:
         self.news = ShardNews(
             self.table, self._store, self.committer.committed_lsn, RecentShards(lambda: self.committer.next_lsn)
         )
+        self.table.on_closing = self.news.closing
+        self.producer_use = ProducerUse(trio.current_time)
         self.appender = Appender(
             self.committer,
             lsns_reserved=reserved,
@@ -235,11 +213,12 @@ class Engine:
             producer_epoch=self.views.producers.epoch,
             check_producer=self.views.producers.check_name_begins,
             epochs=self.views.producers.epochs,
-            load_producers=self._load_producers,
+            load_producers=lambda shard: load_producers(self._store, shard),
             open_segment=self._open_segment,
             words=self._words,
             fold_words=lambda words: self.views.fold((), words),
             publishing=self.news.publishing,
+            use=self.producer_use,
         )
         self.control = Control(
             self.committer,
@@ -250,6 +229,15 @@ class Engine:
             first_epoch=self.restores.first_epoch,
             max_shards=self.config.shards.max_shards,
             default_config=self._with_defaults,
+        )
+        self.producer_expiry = ProducerExpiry(
+            views=self.views,
+            table=self.table,
+            control=self.control,
+            committer=self.committer,
+            use=self.producer_use,
+            now_us=self.time.expiry_us,
+            fail=self._fail,
         )
         self.maintenance = Maintenance(
             files=self._files,
@@ -268,6 +256,7 @@ class Engine:
             segment_files=self.segment_files,
             sealing=self.config.sealing,
             checkpoint_lsn=checkpoint,
+            producer_use=self.producer_use,
         )
         self.atomic = AtomicChanges(
             committer=self.committer,
@@ -328,9 +317,6 @@ class Engine:
             self._dropped.extend(segments)
         else:
             self.maintenance.drop(segments)
-
-    def _load_producers(self, shard: Shard) -> dict[int, ProducerState]:
-        return load_producers(self._store, shard.shard_id)
 
     def _open_segment(self, shard: Shard) -> Segment:
         """The append path needs a segment: the first one, or the one after a full one."""
@@ -423,6 +409,12 @@ class Engine:
 
     async def close(self) -> None:
         """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
+        try:
+            await self._close_in_order()
+        finally:
+            self.maintenance.close()
+
+    async def _close_in_order(self) -> None:
         await self.committer.drain()
         if self.committer.failure is not None:
             return
@@ -432,9 +424,17 @@ class Engine:
                 shard.reserved_offset = shard.published_offset
                 self.maintenance.dirty[shard.shard_id] = shard
         self.views.lsns_reserved = self.committer.next_lsn
-        await self.maintenance.checkpoint()
-        await self.maintenance.remove_files()
-        await self._note_orderly_stop()
+        try:
+            await self.maintenance.checkpoint()
+            await self.maintenance.remove_files()
+            await self._note_orderly_stop()
+        except DiskFullError as error:
+            # The journal has everything. The next start takes this for a crash.
+            _log.warning("no last checkpoint: %s", error)
+        except OSError as error:
+            self._fail(error)
+            assert self.committer.failure is not None
+            raise self.committer.failure from error
 
     async def _note_orderly_stop(self) -> None:
         """Tell the next start which spare journal files are whole; it removes the others."""

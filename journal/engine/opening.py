@@ -92,6 +92,7 @@ async def _running(engine: Engine) -> AsyncIterator[None]:
         nursery.start_soon(engine.time.run)
         nursery.start_soon(engine.maintenance.run)
         nursery.start_soon(engine.sealing.run)
+        nursery.start_soon(engine.producer_expiry.run)
         engine.subscriptions.start(nursery)
         try:
             yield

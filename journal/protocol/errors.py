@@ -131,6 +131,7 @@ ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     errors.SequenceGapError: 31,
     errors.StaleEpochError: 32,
     errors.UnknownProducerError: 33,
+    errors.SequenceLostError: 34,
     errors.VersionConflictError: 40,
     errors.DiskFullError: 50,
     errors.StorageFailedError: 51,
@@ -169,16 +170,23 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
     errors.VersionConflictError: ("what", "expected_version", "found_version"),
     errors.CorruptionError: ("path", "position", "problem"),
     errors.SequenceGapError: ("expected_sequence",),
+    errors.SequenceLostError: ("expected_sequence",),
 }
+_OF_SEQUENCES: Final = (errors.SequenceGapError, errors.SequenceLostError)
 
 
 _TEXTS: Final = frozenset(("shard", "what", "path", "problem"))
 """Those of them that are texts; all others are numbers."""
 
 
-def _sequence_gap(message: str, details: dict[str, Any]) -> StorageError:
-    expected = details.get("expected_sequence")
-    return errors.SequenceGapError(message, expected if isinstance(expected, int) else None)
+def _with_expected_sequence(
+    cls: type[errors.SequenceGapError | errors.SequenceLostError],
+) -> Callable[[str, dict[str, Any]], StorageError]:
+    def rebuild(message: str, details: dict[str, Any]) -> StorageError:
+        expected = details.get("expected_sequence")
+        return cls(message, expected if isinstance(expected, int) else None)
+
+    return rebuild
 
 
 def _out_of(cls: Callable[..., StorageError], names: tuple[str, ...]) -> Callable[[str, dict[str, Any]], StorageError]:
@@ -194,8 +202,8 @@ def _detail(details: dict[str, Any], name: str) -> int | str:
 
 
 _REBUILD: Final[dict[type[StorageError], Callable[[str, dict[str, Any]], StorageError]]] = {
-    **{cls: _out_of(cls, names) for cls, names in DETAILS.items() if cls is not errors.SequenceGapError},
-    errors.SequenceGapError: _sequence_gap,
+    **{cls: _out_of(cls, names) for cls, names in DETAILS.items() if cls not in _OF_SEQUENCES},
+    **{cls: _with_expected_sequence(cls) for cls in _OF_SEQUENCES},
 }
 
 _encoder = msgspec.msgpack.Encoder()

@@ -402,6 +402,7 @@ class Connection:
         """The client is gone: end its subscriptions."""
         self.pushing.close()
         self.output.abandon()
+        self.engine.producer_use.disconnected(self.number)
 
 
 def unknown_handle(handle: int) -> UnknownHandleError:

@@ -92,6 +92,7 @@ class Guard:
                 table.bytes_per_s,
                 table.stored_bytes,
                 table.shards,
+                table.producers,
             )
             for table in config.quotas
         )

@@ -17,8 +17,8 @@ import attrs
 import trio
 
 _SWITCH_INTERVAL_S: Final = 0.001
-_YOUNG_OBJECTS: Final = 10_000
-_YOUNG_PASSES: Final = 10
+_YOUNG_OBJECTS: Final = 5_000
+_YOUNG_PASSES: Final = 5
 _NEVER: Final = 1_000_000_000
 _ENDED_CONNECTIONS: Final = 10_000
 _LOOKED_EVERY_S: Final = 60.0

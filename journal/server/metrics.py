@@ -121,7 +121,11 @@ class ServerCollector(Collector):
             "Time since the last checkpoint, or since the start.",
             trio.current_time() - maintenance.checkpointed_at,
         )
-        yield Gauge("journal_disk_free_bytes", "Bytes left on the disk of the data directory.", maintenance.free_bytes)
+        yield Gauge(
+            "journal_disk_free_bytes",
+            "Bytes left on the fullest disk that holds a part of the data directory.",
+            maintenance.free_bytes,
+        )
         yield Gauge("journal_disk_reserve_bytes", "Appends are refused when less is left.", storage.disk_reserve_bytes)
         yield Gauge("journal_shards", "Shards in the catalogue.", len(table.catalogue))
         yield Gauge("journal_shards_limit", "Shards that there may be.", engine.config.shards.max_shards)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from journal.config import ServerConfig
+from journal.config import OnFailure, ServerConfig
 from journal.engine import open_engine
 from journal.listening import bind, listens_at, reached_at
 from journal.log import configure_log
@@ -22,6 +22,7 @@ from journal.server.interpreter import collect_rarely, prepare_interpreter
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
 from journal.settings import ConfigurationError
+from shards.errors import afresh
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -33,7 +34,9 @@ async def run_server(
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve a data directory until SIGTERM or SIGINT; reports its addresses once it accepts.
+    """Serve a data directory until SIGTERM or SIGINT, or until its storage fails.
+
+    It reports its addresses once it accepts.
 
     Args:
         config: The settings.
@@ -45,6 +48,7 @@ async def run_server(
         ConfigurationError: A file that the settings name cannot be used.
         DataDirectoryError: The directory is in use or cannot be used.
         CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        StorageFailedError: The storage failed, and ``storage.on_failure`` is "exit".
         OSError: An address cannot be listened on.
     """
     log_limit = configure_log(config.log)
@@ -82,6 +86,8 @@ async def run_server(
                     task_status.started(addresses)
             log.info("stopped")
             nursery.cancel_scope.cancel()
+        if config.storage.on_failure is OnFailure.EXIT and engine.failure is not None:
+            raise afresh(engine.failure)
     finally:
         interpreter.restore()
         log_limit.tell(also_unfinished=True)

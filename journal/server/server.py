@@ -13,6 +13,7 @@ import structlog
 import trio
 from structlog.contextvars import bind_contextvars
 
+from journal.config import OnFailure
 from journal.engine import Engine
 from journal.listening import accept, linger, listens_at, prepare
 from journal.observing.census import CensusTaker
@@ -50,6 +51,7 @@ from journal.tls_sockets import TlsSocket, common_name
 from journal.websocket_opening import open_websocket
 
 _GOODBYE_S = 2.0
+_GOODBYE_AFTER_FAILURE_S = 5.0
 _LEAVING_AT_ONCE = 100
 
 _Served = TypeVar("_Served", bound=Served)
@@ -176,10 +178,11 @@ class Server:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
 
     async def run(self, sockets: dict[str, socket.socket], *, task_status: trio.TaskStatus[list[str]]) -> None:
-        """Serve on bound sockets until told to stop; then let clients go in order.
+        """Serve on bound sockets until told to stop, or until the storage has failed; then let clients go in order.
 
         Everything received is committed and acknowledged as far as its client still listens, within two seconds; then
-        each client is told that the server stops, and its connection is closed.
+        each client is told that the server stops, and its connection is closed. After a failure of the storage nothing
+        is acknowledged, and reads that are under way have five seconds.
         """
         async with trio.open_nursery() as self._nursery:
             async with trio.open_nursery() as accepting:
@@ -193,6 +196,8 @@ class Server:
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.pulse.run)
                 self._nursery.start_soon(self._monitor_loop)
+                if self.engine.config.storage.on_failure is OnFailure.EXIT:
+                    self._nursery.start_soon(self._stop_after_failure)
                 self._nursery.start_soon(self.census.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
                 task_status.started(self.addresses)
@@ -200,7 +205,7 @@ class Server:
                 accepting.cancel_scope.cancel()
             for connection in self._connections:
                 connection.receiving.cancel()
-            with trio.move_on_after(_GOODBYE_S):
+            with trio.move_on_after(_GOODBYE_S if self.engine.failure is None else _GOODBYE_AFTER_FAILURE_S):
                 while self.statistics.connections:
                     await self._gone.park()
             self._nursery.cancel_scope.cancel()
@@ -211,6 +216,11 @@ class Server:
             await trio.sleep_forever()
         finally:
             trio.lowlevel.remove_instrument(self.loop_monitor)
+
+    async def _stop_after_failure(self) -> None:
+        await self.engine.committer.has_failed.wait()
+        log.error("stopping, as the storage failed", at_most_s=_GOODBYE_AFTER_FAILURE_S, setting="storage.on_failure")
+        self.stopping.set()
 
     def _admit(self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str) -> bool:
         limit = self.engine.config.limits.max_connections

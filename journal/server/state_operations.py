@@ -5,12 +5,11 @@ COMMIT is here, too, which changes records and state in one step.
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
-from journal.access.principal import Action, require
+from journal.access.principal import Action, require, require_somewhere
 from journal.atomic_changes import Delete, Put
+from journal.control import LARGEST_STATE_BYTES
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.frames import Op, build
@@ -18,6 +17,10 @@ from journal.protocol.messages import decode_request, encode
 from journal.server.admission import scan_target, state_target
 from journal.server.connection import Connection, RequestHandler
 from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
+from shards.model import StateValue
+
+_BESIDES_BYTES = 64
+"""What a value takes in a reply beside its key and its bytes."""
 
 
 class StateOperations:
@@ -112,25 +115,34 @@ class StateOperations:
         )
         connection.reply(build(Op.COMMIT, correlation, encode(reply)))
 
-    def _scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
+    async def _scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
         require(connection.principal, scan_target(request.prefix), Action.READ)
         limit = max(1, min(request.limit, LARGEST_PAGE))
-        values = self._engine.control.scan_state(request.prefix, request.after, limit + 1)
-        page, more = self._fit(values[:limit]), len(values) > limit
-        reply = messages.StateScanReply(page, more or len(page) < min(len(values), limit))
+        # The last value may be as large as a value can be.
+        room = max(1, self._engine.config.limits.max_frame_bytes // 2 - LARGEST_STATE_BYTES - limit * _BESIDES_BYTES)
+        values, more = await self._engine.control.scan_state(request.prefix, request.after, limit, room)
+        page = self._fit(values)
+        reply = messages.StateScanReply(page, more or len(page) < len(values))
         connection.reply(build(Op.STATE_SCAN, correlation, encode(reply)))
 
-    def _fit(self, values: list[Any]) -> list[Any]:
+    def _fit(self, values: list[StateValue]) -> list[StateValue]:
         """As many values as a frame holds comfortably, at least one."""
         room = self._engine.config.limits.max_frame_bytes // 2
         for at, value in enumerate(values):
-            room -= len(value.key) + len(value.value) + 64
+            room -= len(value.key) + len(value.value) + _BESIDES_BYTES
             if room < 0 and at:
                 return values[:at]
         return values
 
     async def _open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
-        identity = await self._engine.control.open_producer(connection.producers + request.name)
+        require_somewhere(connection.principal, Action.APPEND)
+        name = connection.producers + request.name
+        if connection.meter is not None:
+            counts = self._engine.control.new_producers(name, connection.producers)
+            if counts is not None:
+                connection.meter.check_new_producer(*counts)
+        identity = await self._engine.control.open_producer(name)
+        self._engine.producer_use.opened(identity.producer_id, identity.epoch, connection.number)
         connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))

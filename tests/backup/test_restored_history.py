@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -23,7 +24,10 @@ from journal.restores import (
     LEAST_LSN_STEP,
     LSNS_PER_SECOND,
     MARKER,
+    Restore,
+    RestoreMarker,
     Restores,
+    decode_restores,
     read_restore_marker,
 )
 from shards.batch import encode
@@ -35,7 +39,7 @@ from shards.memory_store import MemoryStore
 from shards.model import Mode, ProducerIdentity, ShardConfig
 from shards.position import Start
 from shards.record import Record
-from shards.store import Mutations
+from shards.store import Family, Mutations
 from tests.crash.simulation import SimulatedDisk, deterministic
 from tests.journal.engines import DATA, append, config, stop_without_checkpoint, values_of
 from tests.simulation.file_system import (
@@ -211,7 +215,9 @@ async def test_readers_of_a_shard_see_from_which_offset_its_history_may_differ()
             assert await offset_of(engine, "younger") is None
             await append(engine, "file", b"more")
     async with opened(files, RESTORED) as engine:
-        # Opened for the first time two restarts later.
+        # A listing only looks at it; then it is opened for the first time, two restarts later.
+        for name, expected in (("quiet", 1), ("memory", 1), ("empty", 0), ("younger", None)):
+            assert engine.table.peek_by_name(name).info(with_segments=False).restored_offset == expected
         assert await offset_of(engine, "quiet") == 1
         await append(engine, "quiet", b"other")
         await append(engine, "empty", b"other")
@@ -475,6 +481,32 @@ def test_a_restore_goes_on_above_the_backup_and_above_what_any_life_had_by_then(
     store = MemoryStore()
     store.write(mutations)
     assert Restores(store).all == [first, second]
+
+
+def test_the_stored_forms_do_not_change() -> None:
+    """docs/formats.md: the list of restores in the views, and the file RESTORED."""
+    stored = {
+        "restore_id": "0123456789abcdef",
+        "lsn_before": 99,
+        "lsn_after": 1 << 46,
+        "first_epoch": 200_000_000,
+        "restored_us": 1_800_000_000_000_000,
+    }
+    restore = Restore("0123456789abcdef", 99, 1 << 46, 200_000_000, 1_800_000_000_000_000)
+    assert decode_restores(msgspec.msgpack.encode([stored])) == [restore]
+    store, mutations = MemoryStore(), Mutations()
+    restores = Restores(store)
+    restores.all.append(restore)
+    restores.save(mutations)
+    store.write(mutations)
+    assert store.get(Family.META, b"restores") == msgspec.msgpack.encode([stored], order="sorted")
+    with pytest.raises(CorruptionError, match="the list of restores"):
+        decode_restores(b"\x91\x01")
+    files = SimulatedFileSystem()
+    files.mkdir("/d")
+    assert read_restore_marker(files, "/d") is None
+    files.open(f"/d/{MARKER}", create=True).pwritev([b'{"restore_id": "snapshot of May", "number": 0}\n'], 0)
+    assert read_restore_marker(files, "/d") == RestoreMarker("snapshot of May", 0)
 
 
 def test_thousands_of_restores_stay_within_what_json_clients_read() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from journal.cli.main import run
+from journal.protocol import Op, messages
 from shards.file_system import OsFileSystem
 from shards.model import ShardConfig
 from tests.faults.processes import running
@@ -40,6 +41,23 @@ def test_a_running_server_is_backed_up_restored_and_served(tmp_path: Path, capsy
     assert out.startswith(f"{restored}: backup 1, up to lsn ")
     with running(restored) as server, server.client() as client:
         assert client.read(client.open("plant")) == [b"one", b"two"]
+        handle = client.open("younger", ShardConfig())
+        address = f"127.0.0.1:{server.ports['tcp']}"
+        described = json.loads(journal(capsys, "shard", "show", "plant", "--json", "--server", address)[0])
+        assert (described["restored_offset"], described["next_offset"]) == (2, 2)
+        out, _ = journal(capsys, "shard", "show", "plant", "--server", address)
+        assert "another history from offset 2 on" in out
+        out, _ = journal(capsys, "shard", "show", "younger", "--server", address)
+        assert "restored" not in out
+        listed = map(json.loads, journal(capsys, "shard", "list", "--json", "--server", address)[0].splitlines())
+        assert {info["name"]: info["restored_offset"] for info in listed} == {"plant": 2, "younger": None}
+        client.append(handle, b"new")
+        (restore,) = json.loads(server.http("/api/v1/node")[1])["restores"]
+        status = client.call(Op.STATUS, messages.Empty())
+        assert isinstance(status, dict)
+        assert status["restores"] == [restore]
+        assert made["lsn"] >= restore["lsn_before"] > 0
+        assert restore["lsn_after"] > made["lsn"] + (1 << 40)
 
 
 def test_a_directory_at_rest_is_backed_up_and_compacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def sealed_file(directory: Path) -> str:
     plan = segment.plan_flush(segment.end, segment.next_offset)
     files = OsFileSystem()
     log = files.open(segment.path, create=True)
-    plan.write(files, log)
+    plan.write(log, lambda: files.open(segment.index_path, create=True))
     log.close()
     return seal_segment(files, segment, str(directory / "sealed")).path
 

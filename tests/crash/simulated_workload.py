@@ -21,6 +21,8 @@ from shards.record import Gap, StoredRecord
 from shards.shard import Shard
 from tests.crash.ledger import Ledger, ProducerLedger, Register, Sent, ShardLedger, require
 
+SHARD_OF_PRODUCER = {"switcher": "log/switched", "rememberer": "memory/plain", "steady": "log/produced"}
+
 
 class _Waiters:
     """An ack sink for appends that are sent together, as a connection sends them."""
@@ -104,7 +106,13 @@ class Workload:
 
     async def run(self) -> None:
         """Let all of them work until each is done or the engine has failed."""
-        tasks: list[Callable[[], Awaitable[None]]] = [
+        await self._until_failure(self._prepare)
+        async with trio.open_nursery() as nursery:
+            for task in self._clients():
+                nursery.start_soon(self._until_failure, task)
+
+    def _clients(self) -> list[Callable[[], Awaitable[None]]]:
+        return [
             self._write_file_shard,
             self._switch_modes,
             self._write_memory_shard,
@@ -113,19 +121,24 @@ class Workload:
             self._come_and_go,
             self._follow,
         ]
+
+    async def _prepare(self) -> None:
         await self._ensure("log/plain", Mode.FILE)
-        async with trio.open_nursery() as nursery:
-            for task in tasks:
-                nursery.start_soon(self._until_failure, task)
 
     async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
             await task()
         except DiskFullError:
             # The engine goes on without this client.
-            require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
+            self._check_disk_full()
         except StorageFailedError:
-            require(self._engine.failure is not None, "a failure that the engine does not admit")
+            self._check_failure()
+
+    def _check_disk_full(self) -> None:
+        require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
+
+    def _check_failure(self) -> None:
+        require(self._engine.failure is not None, "a failure that the engine does not admit")
 
     async def _ensure(self, name: str, mode: Mode) -> tuple[Shard, ShardLedger]:
         known = self._ledger.shards.get(name)
@@ -246,7 +259,7 @@ class Workload:
         if last.level is AckLevel.DURABLE:
             require(got.duplicate and got.base_offset == last.offset, "stored twice", known.name, last, got)
         elif got.duplicate:
-            kept = got.base_offset in known.durable or got.base_offset < shard.start_offset
+            kept = got.base_offset in known.durable or 0 <= got.base_offset < shard.start_offset
             require(got.level is AckLevel.MEMORY or kept, "promised too much", last, got)
         else:
             last.level = None
@@ -362,14 +375,14 @@ async def check(ledger: Ledger, engine: Engine) -> None:
         ledger.check_cursors(known, engine.control.list_cursors(name))
     for name in engine.table.catalogue.matching("#"):
         require(name in ledger.shards, "a shard that nobody created, or that was deleted", name)
-    ledger.check_state(engine.control.scan_state(b"", None, 1000))
+    ledger.check_state((await engine.control.scan_state(b"", None, 1000))[0])
     await _check_producers(ledger, engine)
 
 
 async def _check_producers(ledger: Ledger, engine: Engine) -> None:
     """A fenced epoch stays fenced."""
     for name, producer in ledger.producers.items():
-        shard_name = {"switcher": "log/switched", "rememberer": "memory/plain"}[name]
+        shard_name = SHARD_OF_PRODUCER[name]
         if producer.identity is None or producer.identity.epoch < 2 or shard_name not in ledger.shards:
             continue
         identity = producer.identity

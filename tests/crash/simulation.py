@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import posixpath
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -24,13 +25,14 @@ from journal.disk import Done, Work
 from journal.engine import Engine, open_engine
 from journal.sealer import InlineSealer
 from shards.clock import ManualClock
-from shards.errors import DataDirectoryError, StorageFailedError
+from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.parquet.sealing import seal_log
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
 
 DATA = "/data"
 KIB = 1024
+LARGE_TAIL_BYTES = 1200
 
 # Sizes at which a workload of a few hundred records rolls segments, recycles journal files and makes checkpoints.
 TINY = ServerConfig(
@@ -127,21 +129,37 @@ def deterministic(seed: int) -> Iterator[random.Random]:
         patch.setattr("trio.to_thread.run_sync", in_place)
         patch.setattr("journal.engine.engine._new_salt", lambda: rng.getrandbits(64))
         patch.setattr("journal.data_directory.secrets.token_hex", lambda size: rng.randbytes(size).hex())
+        # The default is 1 MiB, more than a simulated tail ever has; what only large tails reach must be reached.
+        patch.setattr("journal.flusher.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
+        patch.setattr("journal.maintenance.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
         yield rng
+
+
+def open_simulated_store(files: SimulatedFileSystem, rng: random.Random, path: str) -> SimulatedStore:
+    """Open the views' store, and refuse where `journal.engine.open_rocks_store` does: beside a journal in use."""
+    journal = f"{posixpath.dirname(path)}/journal"
+    if not files.exists(f"{path}/content") and any(name.endswith(".jnl") for name in files.listdir(journal)):
+        raise CorruptionError(path, 0, f"the store of the views is missing, but {journal} was in use")
+    return SimulatedStore(files, path, disk=files.disk, at_close=rng.randrange)
 
 
 @asynccontextmanager
 async def opened(
-    files: SimulatedFileSystem, rng: random.Random, clock: ManualClock, config: ServerConfig = TINY
+    files: SimulatedFileSystem,
+    rng: random.Random,
+    clock: ManualClock,
+    config: ServerConfig = TINY,
+    *,
+    data: str = DATA,
 ) -> AsyncIterator[Engine]:
     """An engine on a simulated disk and store."""
     async with open_engine(
-        DATA,
+        data,
         config,
         files=files,
         clock=clock,
         make_disk=lambda: SimulatedDisk(rng),
-        open_store=lambda path: SimulatedStore(files, path),
+        open_store=lambda path: open_simulated_store(files, rng, path),
         make_sealer=lambda: InlineSealer(lambda plan: seal_log(files, plan)),
     ) as engine:
         yield engine
@@ -154,6 +172,7 @@ def run(
     seed: int,
     clock: ManualClock,
     config: ServerConfig = TINY,
+    data: str = DATA,
 ) -> BaseException | None:
     """Open an engine, give it to the body, close it.
 
@@ -161,14 +180,23 @@ def run(
         None when it closed cleanly; what ended it when the power went off or a call to the disk failed as injected.
     """
 
+    found: list[Exception] = []
+
     async def main(rng: random.Random) -> None:
-        async with opened(files, rng, clock, config) as engine:
-            await body(engine)
+        async with opened(files, rng, clock, config, data=data) as engine:
+            try:
+                await body(engine)
+            except Exception as error:
+                # Closing the engine may meet the end of its process, which would be all that comes out.
+                found.append(error)
+                raise
 
     with deterministic(seed) as rng:
         try:
             trio.run(main, rng, clock=trio.testing.MockClock(autojump_threshold=0))
         except BaseException as error:
+            if found and not _is_expected(found[0]):
+                raise found[0] from error
             if not (files.crashed or files.failed) or not _is_expected(error):
                 raise
             return error

@@ -69,7 +69,7 @@ class Life:
         last = int(counter.value) if counter else 0
         numbers = list(range(1, last + 1))
         assert self.answered <= set(numbers)
-        assert len(engine.control.scan_state(b"number/", None, 10_000)) == last
+        assert len((await engine.control.scan_state(b"number/", None, 10_000))[0]) == last
         for name in SHARDS:
             if engine.table.catalogue.id_of(name) is not None:
                 assert await numbers_in(engine, name) == numbers

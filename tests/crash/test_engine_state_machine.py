@@ -487,7 +487,7 @@ class EngineMachine(RuleBasedStateMachine):
         self._expire()
 
         async def found(engine: Engine) -> dict[bytes, tuple[bytes, int, int]]:
-            values = engine.control.scan_state(prefix, None, 100)
+            values, _ = await engine.control.scan_state(prefix, None, 100)
             return {one.key: (one.value, one.version, one.expires_at_us) for one in values}
 
         assert self.call(found) == {key: value for key, value in self.state.items() if key.startswith(prefix)}

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from journal.check import check_directory
-from tests.crash.test_killed_server import KilledServer, check, workload
+from tests.crash.killed_server import KilledServer
+from tests.crash.test_killed_server import check, workload
 from tests.patience import PATIENCE_S
 
 JOURNAL = [sys.executable, "-m", "journal.cli.main"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -19,71 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.killed_server import KilledServer
 from tests.patience import PATIENCE_S
 
 ROUNDS = 3
-
-# Small files, so that segments are rolled, flushed and journal files recycled all the time.
-CONFIGURATION = """
-[listen]
-tcp = "127.0.0.1:{port}"
-websocket = ""
-http = ""
-[storage]
-journal_file_bytes = "1 MiB"
-journal_budget_bytes = "2 MiB"
-segment_bytes = "64 KiB"
-tail_budget_bytes = "1 MiB"
-flush_interval_ms = 20
-disk_reserve_bytes = 0
-[sealing]
-min_bytes = "32 KiB"
-[limits]
-max_batch_bytes = "256 KiB"
-max_frame_bytes = "1 MiB"
-"""
-
-
-class KilledServer:
-    """A server that is started on the same directory and port again and again."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._port = 0
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
-    def start(self) -> None:
-        """Return when it is ready."""
-        configuration = self._directory / "journal.toml"
-        configuration.write_text(CONFIGURATION.format(port=self._port))
-        with (self._directory / "server.log").open("a") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "journal.cli.main", "serve"),
-                    *("--data", str(self._directory / "data"), "--config", str(configuration)),
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        match = re.search(r"tcp=127\.0\.0\.1:(\d+)", line)
-        assert match, f"{line!r}; {(self._directory / 'server.log').read_text()}"
-        self._port = int(match[1])
-
-    def end(self, how: signal.Signals) -> int:
-        """Send a signal and wait for the end."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        with process:
-            process.send_signal(how)
-            return process.wait(PATIENCE_S)
 
 
 @contextmanager

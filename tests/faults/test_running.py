@@ -16,7 +16,8 @@ import pytest
 from journal.protocol import Op, messages
 from shards.errors import DiskFullError, OverloadedError, StorageError, StorageFailedError
 from shards.model import Mode, Retention, ShardConfig
-from tests.faults.processes import ServerProcess, running
+from tests.faults.injection import failing
+from tests.faults.processes import ServerProcess, command, running
 from tests.patience import PATIENCE_S
 
 
@@ -25,16 +26,71 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_after_a_failed_fsync_nothing_is_acknowledged_and_reads_go_on(data: Path) -> None:
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("needs strace to make fdatasync fail")
-    under = [strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]
-    if subprocess.run([*under, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("strace may not trace here")
-    under += ["-e", "inject=fdatasync:error=EIO:when=12+"]
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+def test_a_server_whose_storage_failed_ends_with_a_status_of_its_own_and_a_restart_has_everything(
+    data: Path, error: str
+) -> None:
+    """A server whose fsync had failed stayed up for ever and took no appends until somebody restarted it by hand."""
     acknowledged: list[bytes] = []
-    with running(data, under=under) as server:
+    with running(data, under=failing(f"fdatasync:error={error}:when=12+")) as server:
+        with server.client() as reader, server.client() as client:
+            handle = client.open("a", ShardConfig())
+            with pytest.raises((StorageError, EOFError, ConnectionError)):
+                for number in range(100):
+                    value = b"%d" % number
+                    client.append(handle, value)
+                    acknowledged.append(value)
+            failed_at = time.monotonic()
+            # Who only listens is told why it is sent away.
+            _, _, _, body = reader.receive()
+            assert b"shutting_down" in body
+            with pytest.raises((EOFError, ConnectionError)):
+                reader.receive()
+        assert server.process.wait(PATIENCE_S) == 74
+        assert time.monotonic() - failed_at < 10
+        log = server.log.read_text()
+        assert log.count("[error    ] the storage failed") == 1, log
+        assert "stopping, as the storage failed" in log
+        assert log.splitlines()[-1].startswith("journal: the storage failed ("), log
+        assert "Traceback" not in log
+    assert 0 < len(acknowledged) < 100
+    with running(data) as server, server.client() as client:
+        handle = client.open("a")
+        found = client.read(handle)
+        client.append(handle, b"taken again")
+        assert server.stop() == 0
+    assert found[: len(acknowledged)] == acknowledged
+    assert len(found) <= len(acknowledged) + 1
+
+
+def test_a_storage_that_fails_in_the_last_checkpoint_is_told_by_the_exit_status(data: Path) -> None:
+    with running(data) as server, server.client() as client:
+        client.append(client.open("a", ShardConfig()), b"v")
+        assert server.stop() == 0
+    (log_file,) = (data / "log").glob("*/*.log")
+    with running(data, under=failing("fdatasync:error=EIO", path=log_file)) as server:
+        with server.client() as client:
+            client.append(client.open("a"), b"w")
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.process.wait(PATIENCE_S) == 74
+        assert "Traceback" not in server.log.read_text()
+    with running(data) as server, server.client() as client:
+        assert client.read(client.open("a")) == [b"v", b"w"]
+        assert server.stop() == 0
+
+
+def test_a_server_with_wrong_settings_ends_with_a_status_that_says_not_to_start_it_again(data: Path) -> None:
+    done = subprocess.run(
+        command(data, "storage.on_failure=stay"), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 78
+    assert 'allowed: "exit" or "read_only"' in done.stderr
+
+
+def test_after_a_failed_fsync_nothing_is_acknowledged_and_reads_go_on_where_that_is_wanted(data: Path) -> None:
+    acknowledged: list[bytes] = []
+    under = failing("fdatasync:error=EIO:when=12+")
+    with running(data, "storage.on_failure=read_only", under=under) as server:
         with server.client() as client:
             handle = client.open("a", ShardConfig())
             with pytest.raises((StorageError, EOFError)):

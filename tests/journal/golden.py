@@ -11,7 +11,9 @@ from journal.decisions import (
     Decision,
     LsnsReserved,
     OffsetsReserved,
+    ProducerDeleted,
     ProducerOpened,
+    ProducerUsed,
     Rolled,
     Sealed,
     ShardConfigured,
@@ -62,6 +64,8 @@ DECISIONS: tuple[Decision, ...] = (
 )
 SEALED = Sealed(42, 61, 4096, bytes(range(32)), NOW_US, NOW_US + 7, 33, NOW_US + 5)
 """Has a file of its own: the kind is younger than the others."""
+OF_PRODUCERS = (ProducerUsed("anna:bridge", 12, 3, NOW_US), ProducerDeleted("anna:bridge", 12))
+"""Likewise."""
 NODE_WIDE = (LsnsReserved, StatePut, StateDeleted, ProducerOpened)
 VALUES = (b"hello", b"journal")
 
@@ -83,6 +87,13 @@ def entries() -> list[bytes]:
 
 def seal_entry() -> bytes:
     return encode_entry(KINDS[Sealed], 34, SHARD_ID, encode_decision(SEALED))
+
+
+def producer_entries() -> bytes:
+    decided = (
+        encode_entry(KINDS[type(each)], lsn, 0, encode_decision(each)) for lsn, each in enumerate(OF_PRODUCERS, 35)
+    )
+    return b"".join(decided)
 
 
 def journal_file() -> bytes:
@@ -119,6 +130,7 @@ FILES = {
     "../v2/journal_file.jnl": journal_file,
     "entries.bin": lambda: b"".join(entries()),
     "seal_entry.bin": seal_entry,
+    "producer_entries.bin": producer_entries,
     "log_segment.log": log_segment,
     "log_segment.index": index_file,
 }

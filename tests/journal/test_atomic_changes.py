@@ -175,7 +175,7 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
 
         def look_at_group(*arguments: Any) -> None:
             after_group(*arguments)
-            keys = [int(value.key[2:]) for value in engine.control.scan_state(b"k/", None, 100)]
+            keys = [int(value.key[2:]) for value in engine.views.state.scan(b"k/", engine.now_us(), limit=100)]
             for remainder, name in enumerate(("file", "other")):
                 whole = parts * sum(number % 2 == remainder for number in keys)
                 assert engine.table.by_name(name).published_offset == whole
@@ -194,7 +194,7 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
         async with trio.open_nursery() as nursery:
             for number, size_bytes in enumerate(sizes):
                 nursery.start_soon(one, number, size_bytes)
-        stored = engine.control.scan_state(b"k/", None, 100)
+        stored = (await engine.control.scan_state(b"k/", None, 100))[0]
         assert {int(value.key[2:]) for value in stored} == set(done)
         assert len(await values_of(engine, "file")) == parts * sum(number % 2 == 0 for number in done)
         assert len(await values_of(engine, "other")) == parts * sum(number % 2 for number in done)

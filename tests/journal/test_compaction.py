@@ -75,7 +75,7 @@ async def test_what_no_record_knows_goes_and_the_rest_stays_as_it_is(data: Path)
     assert (report.damages, report.notes) == ([], [])
     async with open_engine(str(data), config()) as engine:
         assert await values_of(engine, "plant") == [b"sealed" * 1000, b"in the log" * 1000]
-        assert engine.control.scan_state(b"", None, 10) == []
+        assert (await engine.control.scan_state(b"", None, 10))[0] == []
 
 
 async def test_a_second_time_there_is_nothing_to_gain(data: Path) -> None:

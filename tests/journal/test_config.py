@@ -50,7 +50,7 @@ def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path
     config = load(tmp_path, with_tables())
     actions = (RuleAction.READ, RuleAction.SUBSCRIBE)
     assert config.access.rules == (AccessRuleTable(Permission.ALLOW, ("users/%u/#", "public/#"), actions),)
-    assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000),)
+    assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000),)
 
 
 SETTINGS = [

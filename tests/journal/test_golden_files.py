@@ -31,6 +31,7 @@ from tests.journal.golden import (
     INDEX,
     LOG_HEADER,
     NODE_WIDE,
+    OF_PRODUCERS,
     SEALED,
     SHARD_ID,
     VALUES,
@@ -47,7 +48,7 @@ def test_the_golden_bytes_are_what_is_written_today(name: str) -> None:
 def test_golden_entries_of_every_kind_are_read() -> None:
     data = memoryview((GOLDEN / "entries.bin").read_bytes())
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
-    assert {entry.kind for entry in entries} == set(Kind) - {Kind.SEAL}
+    assert {entry.kind for entry in entries} == set(Kind) - {Kind.SEAL, Kind.USE_PRODUCER, Kind.DELETE_PRODUCER}
     assert [entry.lsn for entry in entries] == list(range(1, len(DECISIONS) + len(VALUES) + 1))
     assert all(check_payload(entry) == "" for entry in entries)
     decided = entries[: len(DECISIONS)]
@@ -56,6 +57,13 @@ def test_golden_entries_of_every_kind_are_read() -> None:
         0 if isinstance(each, NODE_WIDE) else SHARD_ID for each in DECISIONS
     ]
     assert [record.value for entry in entries[len(DECISIONS) :] for record in decode(entry.payload)] == list(VALUES)
+
+
+def test_the_golden_entries_of_producers_are_read() -> None:
+    data = memoryview((GOLDEN / "producer_entries.bin").read_bytes())
+    entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
+    assert [(entry.kind, entry.lsn) for entry in entries] == [(Kind.USE_PRODUCER, 35), (Kind.DELETE_PRODUCER, 36)]
+    assert tuple(decode_decision(entry.kind, entry.payload) for entry in entries) == OF_PRODUCERS
 
 
 def test_the_golden_seal_is_read() -> None:
@@ -144,7 +152,7 @@ async def test_the_golden_directory_opens_and_gives_the_known_records(data_direc
         assert volatile.published_offset >= 3
 
         assert engine.control.list_cursors("plant/line-\u00fc") == [Cursor("later", 8, 40), Cursor("reader", 3, 21)]
-        assert engine.control.scan_state(b"", None, 10) == [
+        assert (await engine.control.scan_state(b"", None, 10))[0] == [
             StateValue(b"kept", b"for ever", 26, 0),
             StateValue(b"later", b"behind the checkpoint", 41, 0),
             StateValue(b"leased", b"till 2100", 27, 4_102_444_800_000_000),

@@ -31,7 +31,8 @@ from shards.shard import Shard
 from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
 from tests.patience import PATIENCE_S
-from tests.simulation.file_system import SimulatedFileSystem, everything_lost
+from tests.simulation.faults import OperationKind
+from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost
 from tests.simulation.store import SimulatedStore
 
 KIB = 1024
@@ -105,12 +106,12 @@ class FailingFileSystem(SimulatedFileSystem):
         self._steps_left = step
         self._number = number
 
-    def _begin(self, what: str) -> tuple[int, bool] | None:
+    def _begin(self, what: str, kind: OperationKind, *, grows: bool) -> Fault | None:
         if self.armed and "/seal" in what:
             self._steps_left -= 1
             if not self._steps_left:
                 self.fail_at(len(self.operations) + 1, self._number)
-        return super()._begin(what)
+        return super()._begin(what, kind, grows=grows)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -177,6 +177,33 @@ async def test_a_moved_audit_log_begins_anew_and_loses_nothing(tmp_path: Path) -
 # Quotas
 
 
+async def test_anybody_could_open_any_number_of_producers(tmp_path: Path) -> None:
+    """PRODUCER_OPEN needed no right and counted on no quota, and each name stayed for ever."""
+    rules = (
+        rule("plant/#", principal="anna", actions=("append",)),
+        rule("#", principal="bob", actions=("read",)),
+        rule("#", principal="admin"),
+    )
+    quotas = (QuotaTable(producers=2), QuotaTable("*", producers=3))
+    async with guarded(tmp_path, *rules, quotas=quotas) as served:
+        async with served.client(user="bob", password=PASSWORD) as bob:
+            with pytest.raises(NotAuthorizedError, match="may not append to any topic"):
+                await bob.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("p"))
+        async with (
+            served.client(user="anna", password=PASSWORD) as anna,
+            served.client(user="admin", password=PASSWORD) as admin,
+        ):
+            first = await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("one"))
+            await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("two"))
+            with pytest.raises(QuotaExceededError, match=r"'anna' have 2 producers, and quotas.producers allows 2"):
+                await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("three"))
+            again = await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("one"))
+            assert (again.producer_id, again.epoch) == (first.producer_id, 2)
+            await admin.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("one"))
+            with pytest.raises(QuotaExceededError, match=r"all principals together have 3 producers"):
+                await admin.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("two"))
+
+
 async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_left_is_free(tmp_path: Path) -> None:
     async with guarded(tmp_path, quotas=(QuotaTable(connections=2),)) as served:
         async with served.client(user="anna", password=PASSWORD) as first:

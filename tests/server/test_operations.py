@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from journal.client import open_client
 from journal.protocol import Op, frames, messages
 from journal.protocol.errors import UnknownHandleError
 from shards.batch import encode
@@ -27,6 +29,7 @@ from shards.errors import (
 )
 from shards.model import Mode, Retention, ShardConfig
 from shards.record import Record
+from shards.shard import Shard
 from tests.server.serving import FILE, MEMORY, acks_in, batch_of, records_of, serving, values_of
 
 
@@ -352,6 +355,90 @@ async def test_cursors_are_set_under_their_version(tmp_path: Path) -> None:
             await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("a", "", 4))
         with pytest.raises(ShardNotFoundError):
             await client.call(Op.CURSOR_GET, messages.CursorRequest("none", "c"))
+
+
+async def test_a_listing_opens_no_shard(tmp_path: Path) -> None:
+    """Every shard that was listed, described or measured for a quota was opened and stayed in memory until the stop."""
+    async with serving(tmp_path) as served, served.client() as client:
+        for number in range(30):
+            handle = await client.open(f"a/{number}", MEMORY if number % 3 == 0 else FILE)
+            await client.append_values(handle, b"0", b"1")
+            await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest(f"a/{number}", "c", 1))
+        await client.call(Op.SEAL, messages.SealRequest("a/1"))
+        await client.call(Op.TRIM, messages.TrimRequest("a/4", 1))
+    async with serving(tmp_path) as served, served.client() as client:
+        table = served.engine.table
+        open_before = len(table.open_shards())
+        listed = (await client.call(Op.LIST_SHARDS, messages.ListShardsRequest("a/#"))).shards
+        described = [await client.call(Op.DESCRIBE_SHARD, messages.DescribeShardRequest(info.name)) for info in listed]
+        for info in listed:
+            assert [
+                c.offset for c in (await client.call(Op.CURSOR_LIST, messages.CursorListRequest(info.name))).cursors
+            ]
+        assert len(listed) == 30
+        assert len(table.open_shards()) == open_before
+        # And what it shows is what the shards are when they are opened.
+        for info, whole in zip(listed, described, strict=True):
+            opened = table.by_name(info.name)
+            assert info == opened.info(with_segments=False)
+            assert whole.segments == opened.info(with_segments=True).segments
+
+
+async def test_a_page_is_made_in_short_steps_and_shards_may_go_meanwhile(tmp_path: Path) -> None:
+    """A page of 1,000 shards that were not open was made in one step of 97 ms."""
+    async with serving(tmp_path) as served, served.client() as client, served.client() as other:
+        for number in range(200):
+            await client.call(Op.CREATE_SHARD, messages.CreateShardRequest(f"a/{number:03}"))
+        table = served.engine.table
+        shown: list[str] = []
+        peek = table.peek
+
+        def slow(shard_id: int) -> Shard | None:
+            time.sleep(0.003)
+            shard = peek(shard_id)
+            if shard is not None:
+                shown.append(shard.name)
+            return shard
+
+        table.peek = slow  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+
+            async def delete_some() -> None:
+                while len(shown) < 20:
+                    await trio.sleep(0)
+                # Answered while the page is being made.
+                await other.call(Op.DELETE_SHARD, messages.NameRequest("a/199"))
+                await other.call(Op.DELETE_SHARD, messages.NameRequest("a/000"))
+                assert len(shown) < 150
+
+            nursery.start_soon(delete_some)
+            reply = await client.call(Op.LIST_SHARDS, messages.ListShardsRequest("+/+"))
+        assert [info.name for info in reply.shards] == [f"a/{number:03}" for number in range(199)]
+        assert not reply.more
+
+
+async def test_what_does_not_fit_into_a_frame_comes_in_pages(tmp_path: Path) -> None:
+    """A shard with so many cursors or segments that its reply was larger than a frame could not be asked about."""
+    limits = {"limits__max_frame_bytes": 65536, "limits__max_batch_bytes": 4096}
+    async with serving(tmp_path, **limits) as served, served.client() as client:
+        handle = await client.open("a")
+        for number in range(150):
+            await client.append_values(handle, b"%d" % number)
+            reply = await client.call(Op.SEAL, messages.SealRequest("a"))
+        assert 50 < len(reply.segments) < 150
+        assert reply.segments[-1].next_offset == 150
+        names = [f"{number:04}/{'x' * 240}" for number in range(130)]
+        for name in names:
+            await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("a", name, 1))
+        long_names = [f"{'n' * 1000}/{number:03}" for number in range(50)]
+        for name in long_names:
+            await client.call(Op.CREATE_SHARD, messages.CreateShardRequest(name))
+        async with open_client(served.address) as found:
+            described = await found.describe_shard("a")
+            assert described == served.engine.table.by_name("a").info(with_segments=True)
+            assert len(described.segments) >= 150
+            assert [cursor.name for cursor in await found.list_cursors("a")] == names
+            assert [info.name for info in await found.list_shards("+/+")] == long_names
 
 
 async def test_state_is_set_under_its_version_scanned_and_expires(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock
 
 import journal.server.process as process_module
-from journal.config import ListenConfig, ServerConfig
+from journal.config import ListenConfig, OnFailure, ServerConfig
 from journal.engine import Engine, open_engine
 from journal.observing.pulse import Pulse
 from journal.server.http import Front
@@ -54,7 +54,7 @@ async def test_a_disk_that_is_nearly_full_is_a_reason(tmp_path: Path) -> None:
 
 
 async def test_all_reasons_are_given(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
+    async with serving(tmp_path, storage__on_failure=OnFailure.READ_ONLY) as served:
         served.engine.committer.fail(OSError(5, "Input/output error"))
         # The background work looks at the disk once more and ends.
         await trio.testing.wait_all_tasks_blocked()

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket
 
 from journal.client import open_client
+from journal.config import OnFailure
 from journal.protocol import FrameParser, Op, decode_error, encode, frames, messages
 from shards.errors import StorageFailedError
 from shards.model import ShardConfig
@@ -176,7 +177,11 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
 
 
 async def test_after_a_storage_failure_the_server_is_alive_but_not_ready(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, http(served) as browser, served.client() as client:
+    async with (
+        serving(tmp_path, storage__on_failure=OnFailure.READ_ONLY) as served,
+        http(served) as browser,
+        served.client() as client,
+    ):
         handle = await client.open("a")
         await client.append_values(handle, b"x")
         served.engine.committer.fail(OSError(5, "Input/output error"))

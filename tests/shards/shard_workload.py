@@ -13,8 +13,9 @@ from shards.log_segment import LogSegment
 from shards.memory_store import MemoryStore
 from shards.model import Mode, SegmentKind, ShardConfig
 from shards.parquet_segment import ParquetSegment
+from shards.producer_records import save_changed
 from shards.shard import Published, Shard
-from shards.shard_records import load, save
+from shards.shard_records import load, safe_offset, save
 from shards.sparse_index import INTERVAL_BYTES
 from shards.store import Mutations
 from tests.shards.batches import NOW_US, stamped
@@ -90,6 +91,7 @@ class ShardWorkload:
     recorded: set[int] = attrs.Factory(set)
     lsn: int = 0
     pending: list[Published] = attrs.Factory(list)
+    used: set[int] = attrs.Factory(set)
     make_sealed: Callable[[ShardWorkload, LogSegment], ParquetSegment] = describe
 
     def __attrs_post_init__(self) -> None:
@@ -156,7 +158,7 @@ class ShardWorkload:
             if isinstance(segment, LogSegment) and shard.published_segment is not None and segment.flushed < end:
                 plan = segment.plan_flush(end, shard.visible_next_offset(segment))
                 file = self.files.open(segment.path, create=True)
-                plan.write(self.files, file)
+                plan.write(file, lambda path=segment.index_path: self.files.open(path, create=True))  # type: ignore[misc]
                 file.close()
                 segment.flushed_to(plan)
             if segment is shard.published_segment:
@@ -216,6 +218,10 @@ class ShardWorkload:
 
     def save(self) -> set[int]:
         mutations = Mutations()
+        for _ in save_changed(
+            mutations, self.shard, safe_offset(self.shard), lambda producer_id: producer_id in self.used
+        ):
+            pass
         present = set(save(mutations, self.shard, recorded=tuple(self.recorded)))
         self.store.write(mutations)
         return present

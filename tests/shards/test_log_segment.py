@@ -57,7 +57,7 @@ def fill(segment: LogSegment, sizes: list[int]) -> bytes:
 def flush(files: SimulatedFileSystem, segment: LogSegment, end: int, next_offset: int) -> None:
     plan = segment.plan_flush(end, next_offset)
     file = files.open(segment.path, create=True)
-    plan.write(files, file)
+    plan.write(file, lambda: files.open(segment.index_path, create=True))
     file.close()
     segment.flushed_to(plan)
 

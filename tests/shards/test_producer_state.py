@@ -95,8 +95,8 @@ def test_a_stored_form_that_is_cut_short_or_of_a_newer_program_is_refused() -> N
     for size in (1, 5, len(value) - 1):
         with pytest.raises(CorruptionError, match=f"{size} bytes"):
             ProducerState.decode(value[:size])
-    for newer in (b"", b"\x02" + value[1:]):
-        with pytest.raises(FormatVersionError, match="reads format 1"):
+    for newer in (b"", b"\x03" + value[1:]):
+        with pytest.raises(FormatVersionError, match="reads formats 1 and 2"):
             ProducerState.decode(newer)
 
 

@@ -92,13 +92,22 @@ class Publishers(RuleBasedStateMachine):
         for _, published in self.begun:
             published.discard(number)
 
+    @rule(number=st.integers(0, SHARDS - 1), is_kept=st.booleans())
+    def close(self, number: int, is_kept: bool) -> None:
+        """Close a shard; somebody holds its object still, or another one is made when it is opened again."""
+        shard = self.shards[number]
+        self.recent.close(shard)
+        if not is_kept and not any(one is shard for one, _ in self.decided):
+            self.shards[number] = FakeShard(number, published_lsn=shard.published_lsn)
+
     @invariant()
     def every_newer_shard_is_found_once(self) -> None:
         for lsn in range(self.next_lsn + 1):
-            found = self.recent.newer_than(lsn)
-            assert len({id(shard) for shard in found}) == len(found)
+            found, closed = self.recent.newer_than(lsn), self.recent.closed_newer_than(lsn)
+            ids = [shard.shard_id for shard in found] + closed
+            assert len(set(ids)) == len(ids)
             wanted = [shard for shard in self.shards.values() if shard.published_lsn > lsn]
-            assert all(any(shard is one for one in found) for shard in wanted)
+            assert all(any(shard is one for one in found) or shard.shard_id in closed for shard in wanted)
             assert all(self.shards[shard.shard_id] is shard for shard in found), "a shard that is gone was found"
 
     @invariant()
@@ -108,6 +117,7 @@ class Publishers(RuleBasedStateMachine):
         numbers = [era.number for era in eras]
         assert numbers == sorted(set(numbers))
         assert all(shard.era is era for era in eras for shard in era.shards.values())
+        assert {shard_id: era for era in eras for shard_id in era.closed} == self.recent._closed
 
 
 TestPublishers = Publishers.TestCase

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from rocksdict import Options
 
-from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
+from shards import rocks_store
+from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.rocks_store import FAMILY_PREFIXES, RocksStore
 from shards.store import Family, Mutations
+from tests.faults.disks import MIB, ext4, fill
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -238,3 +245,94 @@ def test_compacting_drops_what_was_deleted_and_keeps_the_rest(tmp_path: Path) ->
     assert after < before // 10
     assert [key for key, _ in store.scan(Family.STATE)] == [b"0000"]
     store.close()
+
+
+def filled_up(store: RocksStore, numbers: range, value: bytes) -> None:
+    for number in numbers:
+        mutations = Mutations()
+        mutations.put(Family.STATE, b"%06d" % number, value)
+        store.write(mutations)
+
+
+def test_a_disk_that_takes_nothing_for_a_while_holds_up_no_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every thread of a server stood still for as long as its disk did: a write waited in RocksDB, with the
+    interpreter's lock, until one of three write buffers had been written."""
+    if shutil.which("fsfreeze") is None:
+        pytest.skip("needs the program fsfreeze")
+    real = rocks_store._options
+
+    def log_elsewhere(*arguments: int) -> Options:
+        # RocksDB writes lines into a log as well, which is not what is looked at here.
+        options = real(*arguments)
+        options.set_db_log_dir(str(tmp_path))
+        return options
+
+    monkeypatch.setattr(rocks_store, "_options", log_elsewhere)
+    with ext4(tmp_path / "disk", tmp_path / "image", 256 * MIB) as disk:
+        store = RocksStore(str(disk / "state"), write_buffer_bytes=MIB)
+        value = os.urandom(10_000)
+        filled_up(store, range(10), value)
+        store.flush()
+        subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+        # Where a write waits, this ends it: in a process of its own, as no thread of this one would run.
+        watchdog = subprocess.Popen(["sh", "-c", f"sleep {PATIENCE_S / 2}; fsfreeze -u {disk}; touch {tmp_path}/late"])
+        try:
+            filled_up(store, range(10, 2_000), value)
+            assert not (tmp_path / "late").exists(), "a write waited for the disk"
+            assert store.queued_bytes > 10 * MIB
+            assert store.get(Family.STATE, b"001999") == value
+            assert len(list(store.scan(Family.STATE))) == 2_000
+        finally:
+            watchdog.kill()
+            watchdog.wait()
+            subprocess.run(["fsfreeze", "-u", str(disk)], check=False, capture_output=True)
+        store.flush()
+        assert store.queued_bytes == 0
+        store.close()
+        store = RocksStore(str(disk / "state"))
+        assert [key for key, _ in store.scan(Family.STATE)] == [b"%06d" % number for number in range(2_000)]
+        store.close()
+
+
+def test_a_store_whose_disk_is_full_goes_on_when_there_is_space_again(tmp_path: Path) -> None:
+    """A store whose disk had been full failed for ever, although nothing was lost: all of it was in memory."""
+    with ext4(tmp_path / "disk", tmp_path / "image", 64 * MIB) as disk:
+        store = RocksStore(str(disk / "state"))
+        value = os.urandom(1_000)
+        filled_up(store, range(1_000), value)
+        fill(disk / "ballast")
+        with pytest.raises(DiskFullError, match=f"{disk}/state: No space left on device; free some space there"):
+            store.flush()
+        filled_up(store, range(1_000, 2_000), value)
+        assert store.queued_bytes > 1_000_000
+        assert len(list(store.scan(Family.STATE))) == 2_000
+        with pytest.raises(DiskFullError):
+            store.catch_up()
+        (disk / "ballast").unlink()
+        give_up_at = time.monotonic() + PATIENCE_S
+        while store.queued_bytes:
+            assert time.monotonic() < give_up_at
+            with contextlib.suppress(DiskFullError):
+                store.catch_up()
+            time.sleep(0.05)
+        store.flush()
+        store.close()
+        store = RocksStore(str(disk / "state"))
+        assert len(list(store.scan(Family.STATE))) == 2_000
+        store.close()
+
+
+def test_what_waits_for_a_full_disk_is_bounded(tmp_path: Path) -> None:
+    with ext4(tmp_path / "disk", tmp_path / "image", 64 * MIB) as disk:
+        store = RocksStore(str(disk / "state"), queue_bytes=MIB)
+        filled_up(store, range(10), b"v")
+        fill(disk / "ballast")
+        with pytest.raises(DiskFullError):
+            store.flush()
+        with pytest.raises(StorageFailedError, match=r"No space left .* wait to be written there, and 1048576 may"):
+            filled_up(store, range(10_000), bytes(1_000))
+        store.close()
+        (disk / "ballast").unlink()
+        RocksStore(str(disk / "state")).close()

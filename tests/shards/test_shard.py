@@ -12,6 +12,7 @@ from shards.chunks import ChunkPool
 from shards.errors import ShardDamagedError, ShardNotFoundError
 from shards.model import Mode, SegmentKind, ShardConfig
 from shards.parquet_segment import ParquetSegment
+from shards.resends import Place
 from shards.shard import Shard
 from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps, steps
 
@@ -55,14 +56,10 @@ def test_a_mode_switch_moves_no_record_and_offsets_go_on() -> None:
         (SegmentKind.MEMORY, 7, 14, True),
         (SegmentKind.LOG, 14, 21, False),
     ]
-    assert [shard.lies_in_memory(offset) for offset in (0, 6, 7, 13, 14, -1)] == [
-        False,
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+    places = [shard.places_of(offset, offset + 1)[0] for offset in (0, 6, 7, 13, 14)]
+    assert places == [Place.FILE, Place.FILE, Place.MEMORY, Place.MEMORY, Place.FILE]
+    assert shard.places_of(0, 21) == (Place.FILE, Place.MEMORY)
+    assert shard.places_of(7, 14) == (Place.MEMORY, Place.MEMORY)
 
 
 def test_a_trim_drops_whole_sealed_segments_and_never_the_published_one() -> None:
@@ -113,7 +110,10 @@ def test_sealing_a_segment_changes_where_its_records_lie_and_nothing_else(wanted
         if segment.sealed and segment.kind is not SegmentKind.MEMORY:
             assert segment.kind is SegmentKind.PARQUET
             assert shard.visible_end(segment) == segment.size_bytes
-        assert shard.lies_in_memory(segment.base_offset) == (segment.kind is SegmentKind.MEMORY)
+        place = Place.MEMORY if segment.kind is SegmentKind.MEMORY else Place.FILE
+        first = max(segment.base_offset, shard.start_offset)
+        if first < segment.next_offset:
+            assert shard.places_of(first, first + 1) == (place, place)
 
 
 def test_the_published_segment_may_be_a_sealed_one_and_appends_go_on_behind_it() -> None:

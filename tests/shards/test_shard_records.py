@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards import shard_records
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogSegment
 from shards.model import SegmentKind
 from shards.parquet_segment import ParquetSegment
-from shards.producer_state import ProducerState
-from shards.shard_records import delete, load_producers, newest_lsn, outlines, range_of, safe_offset
+from shards.shard_records import newest_lsn, outlines, range_of, safe_offset
 from shards.store import Family, Mutations
 from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps
 
@@ -126,38 +126,6 @@ def test_a_record_goes_when_its_segment_does() -> None:
     assert [each.base_offset for each in workload.load().segments] == [7]
 
 
-def test_producers_are_saved_with_their_shard_and_go_with_it() -> None:
-    workload = ShardWorkload()
-    workload.run([Step("append", 6), Step("publish", 0), Step("flush", 0)])
-    state = ProducerState(3, 10)
-    state.accept(10, 0, 5)
-    workload.shard.producers = {2**63: state, 5: ProducerState(1, 0)}
-    workload.save()
-    assert load_producers(workload.store, 7) == workload.shard.producers
-    assert load_producers(workload.store, 8) == {}
-    mutations = Mutations()
-    delete(workload.store, mutations, 8)
-    assert len(mutations) == 0
-    delete(workload.store, mutations, 7)
-    workload.store.write(mutations)
-    assert load_producers(workload.store, 7) == {}
-    assert all(not list(workload.store.scan(family)) for family in Family)
-
-
-def test_a_shard_remembers_the_producers_that_wrote_last_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_records, "PRODUCERS_REMEMBERED", 3)
-    workload = ShardWorkload()
-    workload.run([Step("append", 6), Step("publish", 0), Step("flush", 0)])
-    workload.shard.producers = {}
-    for producer_id in (5, 9, 7, 8, 6):
-        if len(workload.shard.producers) == 4:
-            workload.save()
-        state = workload.shard.producers[producer_id] = ProducerState(1, 0)
-        state.accept(0, len(workload.shard.producers), 1)
-    workload.save()
-    assert set(workload.shard.producers) == set(load_producers(workload.store, 7)) == {7, 8, 6}
-
-
 @settings(deadline=None)
 @given(
     st.sampled_from([(SHARD_KEY, 1), (SHARD_KEY + bytes(8), 1), (SHARD_KEY + bytes(8), 2)]),
@@ -198,7 +166,9 @@ def test_the_head_of_a_restored_shard_is_of_a_version_of_its_own(damage: str) ->
     end = workload.shard.next_offset
     workload.shard.note_restore(1 << 46)
     workload.save()
-    assert dict(workload.store.scan(Family.SEGMENTS, SHARD_KEY))[SHARD_KEY][0] == 2
+    published_lsn = workload.shard.published_lsn
+    stored = b"\x02" + struct.pack("<QQQQQQ", 0, end, 0, published_lsn, 1 << 46, end) + damage.encode()
+    assert dict(workload.store.scan(Family.SEGMENTS, SHARD_KEY))[SHARD_KEY] == stored
     loaded = workload.load()
     assert (loaded.restored_lsn, loaded.restored_offset) == (1 << 46, end)
     assert (loaded.next_offset, loaded.damage, loaded.info(with_segments=False).restored_offset) == (end, damage, end)

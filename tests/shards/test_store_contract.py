@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rocksdict import Rdict, WriteBatch
 
 from shards.errors import StorageFailedError
 from shards.memory_store import MemoryStore
@@ -18,7 +19,19 @@ from tests.simulation.store import SimulatedStore
 
 OpenStore = Callable[[], OrderedStore]
 
-LASTING = ("rocks", "rocks with wal", "simulated")
+LASTING = ("rocks", "rocks with wal", "rocks that stalls", "simulated")
+
+
+class StallingStore(RocksStore):
+    """Its RocksDB refuses most writes for the moment, and takes what waits one by one."""
+
+    refusals = 3
+
+    def _write_now(self, db: Rdict, batch: WriteBatch) -> None:
+        self.refusals += 1
+        if self.refusals % 4:
+            raise Exception("Result incomplete: Write stall")
+        super()._write_now(db, batch)
 
 
 @pytest.fixture(params=["memory", *LASTING])
@@ -33,7 +46,8 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenS
         elif request.param == "simulated":
             store = SimulatedStore(file_system, "/data/store")
         else:
-            store = RocksStore(str(tmp_path / "store"), wal=request.param == "rocks with wal")
+            kind = StallingStore if request.param == "rocks that stalls" else RocksStore
+            store = kind(str(tmp_path / "store"), wal=request.param == "rocks with wal")
         opened.append(store)
         return store
 

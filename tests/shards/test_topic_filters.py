@@ -110,6 +110,25 @@ def test_a_listing_can_go_on_where_it_ended(all_topics: list[str], topic_filter:
     assert pages == expected
 
 
+@given(st.lists(topics, max_size=20), filters, topics | st.just(""), st.integers(1, 3))
+def test_a_scan_looks_at_few_topics_at_a_time_and_finds_the_same(
+    all_topics: list[str], topic_filter: str, after: str, most: int
+) -> None:
+    """A filter that begins with a wildcard was compared with every name there is in one step."""
+    index = TopicIndex(all_topics)
+    expected = [topic for topic in index.match(topic_filter) if topic > after]
+    found: list[str] = []
+    at: str | None = after
+    steps = 0
+    while at is not None:
+        some, at = index.scan(topic_filter, at, most)
+        assert len(some) <= most
+        found += some
+        steps += 1
+    assert found == expected
+    assert steps <= len(index) // most + 1
+
+
 class IndexesAgainstSets(RuleBasedStateMachine):
     """Adding and discarding in any order leaves just what a plain set would hold, and nothing of what went."""
 

@@ -14,9 +14,12 @@ from tests.simulation.file_system import (
     SECTOR_BYTES,
     Choose,
     CrashNow,
+    Fault,
     SimulatedFileSystem,
+    Trigger,
     everything_lost,
     everything_survived,
+    full_disk,
 )
 
 
@@ -226,3 +229,109 @@ def test_every_sector_after_a_crash_holds_what_it_held_at_or_after_the_last_sync
         assert sector in {version[at : at + SECTOR_BYTES] for version in versions} | {hole}
     if len(versions) == 1:
         assert found == versions[0]
+
+
+def test_a_kill_leaves_what_was_written_and_a_later_power_loss_takes_what_was_not_synced() -> None:
+    disk = disk_with("/d/a", b"old")
+    file = disk.open("/d/a")
+    file.pwritev([b"newer"], 0)
+    disk.open("/d/b", create=True)
+    lock = disk.lock("/d")
+    for _ in range(3):
+        killed, disk = disk, disk.kill(everything_lost)
+        assert content(disk, "/d/a") == b"newer"
+        assert disk.listdir("/d") == ["LOCK", "a", "b"]
+        with pytest.raises(CrashNow):
+            killed.listdir("/d")
+        with pytest.raises(CrashNow):
+            file.pwritev([b"x"], 0)
+    disk.lock("/d")
+    lock.release()
+    lost = disk.crash(everything_lost)
+    assert content(lost, "/d/a") == b"old"
+    assert lost.listdir("/d") == ["a"]
+
+
+def test_the_next_process_can_sync_what_a_killed_one_wrote() -> None:
+    disk = disk_with("/d/a", b"old")
+    disk.open("/d/a").pwritev([b"newer"], 0)
+    disk = disk.kill(everything_lost)
+    disk.open("/d/a").fdatasync()
+    assert content(disk.crash(everything_lost), "/d/a") == b"newer"
+
+
+def test_pages_of_a_failed_sync_are_read_until_they_are_evicted_or_the_power_goes() -> None:
+    disk = disk_with("/d/a", b"old")
+    disk.inject(Fault(Trigger(1, "fdatasync"), errno.EIO))
+    file = disk.open("/d/a")
+    file.pwritev([b"new"], 0)
+    with pytest.raises(OSError, match="Input/output"):
+        file.fdatasync()
+    disk = disk.kill(everything_lost)
+    disk.open("/d/a").fdatasync()
+    assert content(disk, "/d/a") == b"new"
+    disk.disk.evict()
+    assert content(disk, "/d/a") == b"old"
+
+
+def test_eviction_leaves_dirty_pages_and_synced_ones() -> None:
+    disk = disk_with("/d/a", b"old")
+    disk.open("/d/a").pwritev([b"dirty"], 0)
+    disk.disk.evict()
+    assert content(disk, "/d/a") == b"dirty"
+
+
+@pytest.mark.parametrize("keep_entries", [False, True])
+def test_entries_of_a_failed_directory_sync_are_forgotten_or_written_by_the_next_one(keep_entries: bool) -> None:
+    disk = disk_with("/d/a", b"")
+    disk.mkdir("/d/e")
+    disk.open("/d/b", create=True)
+    disk.inject(Fault(Trigger(1, "sync directory"), errno.EIO, keep_entries=keep_entries))
+    with pytest.raises(OSError, match="Input/output"):
+        disk.sync_directory("/d")
+    disk.sync_directory("/d")
+    assert disk.listdir("/d") == ["a", "b", "e"]
+    # A directory that was made is not forgotten: a journaling file system stops instead.
+    assert disk.crash(everything_lost).listdir("/d") == ["a", *(["b"] if keep_entries else []), "e"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_or_quota_lasts_for_a_while(number: int) -> None:
+    disk = disk_with("/d/a", b"old")
+    grown = disk.open("/d/g", create=True)
+    grown.pwritev([b"unsynced"], 0)
+    free = disk.free_bytes("/d")
+    disk.inject(full_disk(Trigger(1, lasts=6), number))
+    for refused in (
+        lambda: disk.open("/d/a").pwritev([b"longer"], 0),
+        lambda: disk.open("/d/b", create=True),
+        lambda: disk.rename("/d/a", "/d/c"),
+        grown.fsync,
+    ):
+        with pytest.raises(OSError, match=r"No space left|quota exceeded"):
+            refused()
+        assert disk.free_bytes("/d") == (0 if number == errno.ENOSPC else free)
+    disk.open("/d/a").pwritev([b"own"], 0)
+    disk.remove("/d/a")
+    disk.open("/d/b", create=True).pwritev([b"there is room again"], 0)
+    assert disk.free_bytes("/d") > 0
+
+
+def test_a_part_of_the_last_write_of_a_killed_process_may_be_there() -> None:
+    disk = disk_with("/d/a", b"")
+    disk.crash_at(1, pattern="write", written=0.5)
+    with pytest.raises(CrashNow):
+        disk.open("/d/a").pwritev([b"12345678"], 0)
+    assert content(disk.kill(everything_lost), "/d/a") == b"1234"
+
+
+def test_what_vanished_can_be_put_back() -> None:
+    disk = disk_with("/d/a", b"content")
+    vanished = disk.disk.vanish("/d/a")
+    assert disk.listdir("/d") == []
+    disk.disk.put_back(vanished)
+    hidden = disk.disk.vanish("/d", leave_empty_directory=True)
+    disk.open("/d/other", create=True)
+    disk.sync_directory("/d")
+    disk.disk.put_back(hidden)
+    assert content(disk.crash(everything_lost), "/d/a") == b"content"

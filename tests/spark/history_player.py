@@ -34,7 +34,7 @@ from tests.spark.history_model import Kept, ShardModel
 
 _CONFIG = attrs.evolve(QUIET, shards=attrs.evolve(QUIET.shards, memory_max_bytes=1 << 30))
 _CHANGES = {
-    *("open", "mkdir", "rename", "remove", "remove_directory", "sync_directory", "sync_all"),
+    *("open", "open_directory", "mkdir", "rename", "remove", "remove_directory", "sync_directory", "sync_all"),
     *("pwritev", "truncate", "fdatasync", "fsync", "flush"),
 }
 
@@ -82,7 +82,7 @@ class _Watched:
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             result = self._watch.call(found, *arguments, **keywords)
-            return self._watch.watched(result) if name == "open" else result
+            return self._watch.watched(result) if name in ("open", "open_directory") else result
 
         return call
 

@@ -23,7 +23,8 @@ def serve(
 ) -> None:
     """Run the broker (also without a command); print `ready` with its addresses once it accepts clients.
 
-    SIGTERM and Ctrl-C stop it in order, SIGHUP makes it read users, access rules and certificates again.
+    SIGTERM and Ctrl-C stop it in order, SIGHUP makes it read users, access rules and certificates again. It ends
+    with status 74 when a store of its own (embedded:) failed, and with 78 when its settings are wrong.
 
     Args:
         store: URL of the store, in place of the configured one: journal://127.0.0.1:7420, embedded:/var/lib/broker,
@@ -34,6 +35,8 @@ def serve(
     import trio
 
     from broker_adapter.mqtt.process import run_broker
+    from command_line.serving import exit_status_for_supervisor
+    from journal.settings import ConfigurationError
 
     def read() -> BrokerConfig:
         return load(
@@ -44,12 +47,11 @@ def serve(
             access__anonymous=True if anonymous else None,
         )
 
-    wanted = read()
-
-    async def serving() -> None:
+    async def serving(wanted: BrokerConfig) -> None:
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(run_broker, wanted, read)
             if addresses:
                 write_text(" ".join(("ready", *addresses)))
 
-    trio.run(serving)
+    with exit_status_for_supervisor(ConfigurationError):
+        trio.run(serving, read())

@@ -13,7 +13,7 @@ from broker_adapter import state_forms
 from broker_adapter.cache_queue import stored as queue_stored
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session import stored as session_stored
-from shards import catalogue, cursors, producers, shard_records, state_store
+from shards import catalogue, cursors, producer_records, producers, shard_records, state_store
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError, UnknownProducerError
 from shards.memory_store import MemoryStore
@@ -111,7 +111,7 @@ def _read_producers(store: MemoryStore) -> None:
 
 
 def _read_sequences(store: MemoryStore) -> None:
-    shard_records.load_producers(store, _SHARD_ID)
+    producer_records.load_producers(store, Shard(_SHARD_ID, "s", ShardConfig(), 5))
 
 
 def _read_identity(store: MemoryStore) -> None:
@@ -161,7 +161,7 @@ def _view_seeds() -> list[bytes]:
     shards.fold_put(mutations, _SHARD_ID, catalogue.CatalogueRecord("plant/line-\u00fc", ShardConfig(), 5))
     cursors.Cursors(written).fold_commit(mutations, _SHARD_ID, "reader", 41, 9)
     state_store.StateStore(written).fold_put(mutations, b"key", b"value", 9, 77)
-    producers.Producers(written).fold_open(mutations, "bridge", 1, 3)
+    producers.Producers(written).fold_use(mutations, "bridge", 1, 3, 5)
     state = ProducerState(3, 10, [(5, 0, 5), (20, 5, 5)], True)
     mutations.put(Family.PRODUCERS, b"s" + struct.pack(">QQ", _SHARD_ID, 1), state.encode())
     head = struct.pack("<BQQQQ", 1, 0, 61, 100, 33)

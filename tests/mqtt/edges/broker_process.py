@@ -7,7 +7,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -70,12 +70,18 @@ class BrokerProcess:
 
 
 @asynccontextmanager
-async def broker_process(directory: Path, *arguments: str) -> AsyncIterator[BrokerProcess]:
-    """A broker for the length of the block, from its `ready` on. It is killed if it is not stopped in the block."""
+async def broker_process(directory: Path, *arguments: str, under: Sequence[str] = ()) -> AsyncIterator[BrokerProcess]:
+    """A broker for the length of the block, from its `ready` on. It is killed if it is not stopped in the block.
+
+    Args:
+        directory: Where its log goes.
+        arguments: Its command line.
+        under: The command that runs it, which is killed in its place.
+    """
     log = directory / "broker.log"
     with log.open("wb") as log_file:
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", PROGRAM, *arguments],
+            [*under, sys.executable, "-m", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=log_file,
             cwd=REPOSITORY,

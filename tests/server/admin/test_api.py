@@ -11,6 +11,7 @@ import httpx
 import pytest
 import trio
 
+from journal.config import OnFailure
 from journal.protocol import messages
 from shards.model import Mode
 from tests.patience import PATIENCE_S
@@ -133,7 +134,7 @@ async def test_connections_and_subscriptions_of_every_protocol(tmp_path: Path) -
 
 
 async def test_the_node_says_whether_it_is_ready_and_why_not(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, admin(served) as client:
+    async with serving(tmp_path, storage__on_failure=OnFailure.READ_ONLY) as served, admin(served) as client:
         node = (await client.get("/node")).json()
         assert (node["node_id"], node["ready"], node["reasons"]) == (served.engine.node_id, True, [])
         assert node["statistics"]["shards"] == 0

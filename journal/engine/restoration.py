@@ -1,0 +1,64 @@
+"""What the first start of a restored data directory does; what a node remembers of it is in `journal.restores`."""
+
+from __future__ import annotations
+
+import logging
+
+from journal.maintenance import Maintenance
+from journal.restores import Restores, read_restore_marker, remove_restore_marker
+from journal.shard_table import ShardTable
+from journal.views import Views
+from shards.file_system import FileSystem
+
+_log = logging.getLogger("journal.engine")
+
+
+class Restoration:
+    """Takes over the marker that `journal restore` left in a data directory, if there is one.
+
+    Args:
+        files: The file system.
+        directory: The data directory.
+        restores: The node's restores.
+
+    Raises:
+        CorruptionError: The marker cannot be read.
+
+    Attributes:
+        is_new: There is a marker that was not taken over yet.
+    """
+
+    def __init__(self, files: FileSystem, directory: str, restores: Restores) -> None:
+        self._files = files
+        self._directory = directory
+        self._restores = restores
+        self._marker = read_restore_marker(files, directory)
+        self.is_new = self._marker is not None and not restores.has(self._marker.restore_id)
+
+    def begin(self, table: ShardTable, views: Views, *, next_lsn: int, now_us: int) -> None:
+        """Go on far above what the backup holds. It counts with the next checkpoint.
+
+        REQUIRES: everything in the journal is folded, and nothing was given out since.
+        """
+        assert self._marker is not None  # is_new
+        restore = self._restores.add(self._marker.restore_id, next_lsn=next_lsn, now_us=now_us)
+        views.lsns_reserved = restore.lsn_after
+        table.restored_lsn = restore.lsn_after
+        for shard in table.open_shards():
+            shard.note_restore(restore.lsn_after)
+        _log.warning(
+            "restored from a backup: what was acknowledged after lsn %d is not in it; lsns go on from %d",
+            restore.lsn_before,
+            restore.lsn_after,
+        )
+
+    async def finish(self, maintenance: Maintenance) -> None:
+        """Make it durable and remove the marker, before anything is served.
+
+        Raises:
+            DiskFullError: There is no room for a checkpoint.
+        """
+        if self.is_new:
+            await maintenance.require_checkpoint()
+        if self._marker is not None:
+            remove_restore_marker(self._files, self._directory)

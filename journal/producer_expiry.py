@@ -1,0 +1,112 @@
+"""Producers that were not used for a long time are deleted: otherwise every name that was ever opened would stay.
+
+The journal says to the day when a producer was used last. Its deletion is a decision there, so that a recovery agrees.
+What shards remember of deleted producers means nothing any more and is removed as it is found.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+import trio
+
+from journal.commit import Committer
+from journal.control import Control
+from journal.producer_use import ProducerUse
+from journal.shard_table import ShardTable
+from journal.views import Views
+from shards import producer_records
+from shards.producers import RegisteredProducer, count_of
+from shards.store import Family, Mutations
+
+UNUSED_PRODUCERS_KEPT_US: Final = 7 * 86_400 * 1_000_000
+"""How long a producer stays that is not opened, and whose name sends nothing, over any connection."""
+
+_NOTED_AFTER_US: Final = 86_400 * 1_000_000
+_INTERVAL_S: Final = 3600.0
+_LOOKED_AT_AT_ONCE: Final = 1000
+
+_Item = TypeVar("_Item")
+
+
+class ProducerExpiry:
+    """Looks through the producers of one engine now and then.
+
+    Args:
+        fail: Stops the engine because of an error.
+    """
+
+    def __init__(
+        self,
+        *,
+        views: Views,
+        table: ShardTable,
+        control: Control,
+        committer: Committer,
+        use: ProducerUse,
+        now_us: Callable[[], int],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._views = views
+        self._table = table
+        self._control = control
+        self._committer = committer
+        self._use = use
+        self._now_us = now_us
+        self._fail = fail
+
+    async def run(self) -> None:
+        """Look through them once an hour, and once at the start, which counts them, until cancelled."""
+        try:
+            while self._committer.failure is None:
+                await self.apply()
+                await trio.sleep(_INTERVAL_S)
+        except Exception as error:  # noqa: BLE001 as in `Maintenance.run`
+            self._fail(error)
+
+    async def apply(self) -> None:
+        """Note which producers are in use, delete those that were not for long, and what is left of deleted ones."""
+        counts: dict[str, int] = {}
+        for some in _slices(self._views.producers.registered()):
+            for found in some:
+                counts[count_of(found.name)] = counts.get(count_of(found.name), 0) + 1
+                self._look_at(found)
+            self._committer.kick()
+            await trio.lowlevel.checkpoint()
+        self._views.producers.counts = counts
+        await self._committer.wait_for_all()
+        self._use.forget_left()
+        await self._remove_states()
+
+    def _look_at(self, found: RegisteredProducer) -> None:
+        producer_id = found.identity.producer_id
+        age_us = self._now_us() - found.used_us
+        if self._use.is_used(producer_id) or found.used_us == 0:
+            # Versions before did not note it.
+            if age_us > _NOTED_AFTER_US and self._control.refuse is None:
+                self._control.note_producer_nowait(found.name, found.identity)
+        elif age_us > UNUSED_PRODUCERS_KEPT_US and not self._use.may_return(producer_id):
+            self._control.delete_producer_nowait(found.name, producer_id, lambda: self._use.forget(producer_id))
+
+    async def _remove_states(self) -> None:
+        store, producers = self._views.store, self._views.producers
+        for some in _slices(store.scan(Family.PRODUCERS, producer_records.STATE_PREFIX)):
+            mutations = Mutations()
+            for key, _ in some:
+                shard_id, producer_id = producer_records.decode_state_key(key)
+                if not producers.is_registered(producer_id):
+                    producer_records.delete_state(mutations, shard_id, producer_id)
+                    shard = self._table.opened(shard_id)
+                    if shard is not None and shard.producers is not None:
+                        shard.producers.pop(producer_id, None)
+            if len(mutations):
+                store.write(mutations)
+            await trio.lowlevel.checkpoint()
+
+
+def _slices(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    iterator = iter(items)
+    while some := list(itertools.islice(iterator, _LOOKED_AT_AT_ONCE)):
+        yield some

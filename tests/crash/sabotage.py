@@ -1,0 +1,498 @@
+"""Ways to break the engine on purpose. The failure sequences must notice each of them.
+
+A sabotage replaces a piece of the product's code for as long as it is in force. Where it leaves out a sync, the calls
+below the patched function are left out, whatever they are, so that it keeps its meaning when the function changes.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pytest
+
+from journal.appender import Appender
+from journal.commit import Committer
+from journal.control import Control
+from journal.decisions import (
+    CursorCommitted,
+    ProducerOpened,
+    Rolled,
+    ShardDeleted,
+    StateDeleted,
+    StatePut,
+    Trimmed,
+)
+from journal.engine.engine import Engine
+from journal.flusher import Flusher
+from journal.journal_file import JournalWriter
+from journal.maintenance import Maintenance
+from journal.recovery import Expected, Verdict
+from journal.segment_files import SegmentFiles
+from journal.shard_table import ShardTable
+from journal.snapshots import Snapshots
+from journal.unsynced_files import UnsyncedFiles
+from journal.views import Views
+from shards.model import Mode
+from shards.producer_state import ProducerState
+from tests.crash.fates import (
+    ANY,
+    DIRECTORIES,
+    GROUP_WRITE,
+    JOURNAL_SYNC,
+    Fail,
+    Fate,
+    Life,
+    Restore,
+    Stop,
+    Vanish,
+    random_fates,
+)
+from tests.crash.sequences import FEWEST, MOST, SequenceFailedError, run_fates
+from tests.simulation.file_system import SimulatedFileSystem
+from tests.simulation.store import SimulatedStore
+
+Patch = pytest.MonkeyPatch
+Aim = Callable[[random.Random], Fate]
+Apply = Callable[[Patch], None]
+
+
+@attrs.frozen
+class Sabotage:
+    """One way.
+
+    Attributes:
+        name: What it does.
+        apply: Puts it in force.
+        aim: Makes a life in which it matters; any life if it is None.
+    """
+
+    name: str
+    apply: Callable[[Patch], None]
+    aim: Aim | None = None
+
+
+SABOTAGES: list[Sabotage] = []
+
+
+def _sabotage(name: str, aim: Aim | None = None) -> Callable[[Apply], Apply]:
+    def note(apply: Apply) -> Apply:
+        SABOTAGES.append(Sabotage(name, apply, aim))
+        return apply
+
+    return note
+
+
+def fates_against(sabotage: Sabotage, seed: int) -> list[Fate]:
+    """A sequence for this seed: a generated one, or lives in which the sabotage matters."""
+    rng = random.Random(seed)
+    if sabotage.aim is None:
+        return random_fates(rng, rng.randint(FEWEST, MOST), clocks=False)
+    return [sabotage.aim(rng) for _ in range(5)]
+
+
+def find(sabotage: Sabotage, seeds: Sequence[int]) -> SequenceFailedError | None:
+    """Run sequences under a sabotage until one breaks a promise that the sound engine keeps in the same sequence."""
+    for seed in seeds:
+        fates = fates_against(sabotage, seed)
+        try:
+            with in_force(sabotage):
+                run_fates(fates, seed)
+        except SequenceFailedError as caught:
+            try:
+                run_fates(fates, seed)
+            except SequenceFailedError:
+                # It says nothing about the sabotage.
+                continue
+            return caught
+    return None
+
+
+# Aims
+
+
+def _failed_sync(rng: random.Random) -> Life:
+    number = rng.randint(6, 25)
+    return Life((Fail(JOURNAL_SYNC, number), Stop(JOURNAL_SYNC, number + rng.randint(1, 3))), end="power")
+
+
+def _torn_group(rng: random.Random) -> Life:
+    return Life((Stop(GROUP_WRITE, rng.randint(1, 16)),), end="power", kind=rng.randrange(2, 1000))
+
+
+def _torn_aligned_group(rng: random.Random) -> Life:
+    return Life((Stop(GROUP_WRITE, rng.randint(12, 30)),), end="power", kind=rng.randrange(2, 1000), aligned=True)
+
+
+def _killed_at_the_end(rng: random.Random) -> Life:
+    return Life(kind=rng.randrange(2))
+
+
+def _killed(rng: random.Random) -> Life:
+    return Life((Stop(ANY, rng.randint(50, 350)),))
+
+
+def _without_mount(rng: random.Random) -> Fate:
+    return rng.choice([_killed(rng), Vanish(rng.choice(DIRECTORIES[:3]))])
+
+
+def _without_journal_file(rng: random.Random) -> Fate:
+    return rng.choice([_killed(rng), Vanish("newest journal")])
+
+
+def _restored(rng: random.Random) -> Fate:
+    return rng.choice([Life(backup=True, kind=1), Restore()])
+
+
+@contextmanager
+def in_force(sabotage: Sabotage) -> Iterator[None]:
+    """Break the engine for the length of the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        sabotage.apply(patch)
+        yield
+
+
+def _around(patch: Patch, owner: type, method: str, change: Callable[..., Any]) -> None:
+    """Call ``change(original, self, ...)`` in the place of a method."""
+    original = getattr(owner, method)
+    patch.setattr(owner, method, lambda self, *args, **keywords: change(original, self, *args, **keywords))
+
+
+def _without_syncs(patch: Patch, owner: type, method: str, pattern: str) -> None:
+    """Leave out the syncs whose name matches while a method runs."""
+    left_out: list[str] = []
+    sync = SimulatedFileSystem._sync
+
+    def change(original: Callable[..., Any], self: object, *args: Any, **keywords: Any) -> Any:
+        left_out.append(pattern)
+        try:
+            return original(self, *args, **keywords)
+        finally:
+            left_out.pop()
+
+    def maybe(self: SimulatedFileSystem, what: str, *args: Any, **keywords: Any) -> None:
+        if not any(re.search(each, what) for each in left_out):
+            sync(self, what, *args, **keywords)
+
+    _around(patch, owner, method, change)
+    patch.setattr(SimulatedFileSystem, "_sync", maybe)
+
+
+# The journal
+
+
+@_sabotage("acknowledges before the journal is synced")
+def _(patch: Patch) -> None:
+    _without_syncs(patch, JournalWriter, "_write_group", "^fdatasync")
+
+
+@_sabotage("goes on in a journal file whose name is not synced")
+def _(patch: Patch) -> None:
+    _without_syncs(patch, JournalWriter, "_open_next", "^sync directory")
+
+
+@_sabotage("ignores a failed sync of the journal", _failed_sync)
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., Any], self: JournalWriter, *args: Any) -> None:
+        position, used = self._position, self._used[-1]
+        try:
+            original(self, *args)
+        except OSError as error:
+            if "sync" not in str(error.filename) or self._used[-1] is not used:
+                raise
+            size_bytes, next_lsn = args[1], args[3]
+            self._position = position + 40 + size_bytes
+            self._next_lsn = next_lsn
+            used.last_lsn = next_lsn - 1
+
+    _around(patch, JournalWriter, "_write_group", change)
+
+
+@_sabotage("recycles journal files before a checkpoint covers them")
+def _(patch: Patch) -> None:
+    _around(patch, JournalWriter, "release_up_to", lambda original, self, lsn, spares: original(self, 1 << 60, spares))
+
+
+@_sabotage("uses one salt for all lives of a journal file")
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., Any], self: JournalWriter, *args: Any, **keywords: Any) -> None:
+        original(self, *args, **keywords)
+        self._new_salt = lambda: 7
+
+    _around(patch, JournalWriter, "__init__", change)
+
+
+@_sabotage("publishes and acknowledges before the group is written")
+def _(patch: Patch) -> None:
+    def kick(self: Committer) -> None:
+        if self._in_flight is None and self.failure is None and (self._waiting or not self.group.is_empty):
+            if not self._waiting:
+                self._close_group()
+            group = self._waiting[0]
+            if group.buffers and not group.committed:
+                buffers = list(group.buffers)
+                publish = self._publish
+                publish(group)
+                group.decisions.clear()
+                group.words.clear()
+                group.published.clear()
+                group.acks.clear()
+                group.buffers[:] = buffers
+        original(self)
+
+    original = Committer.kick
+    patch.setattr(Committer, "kick", kick)
+
+
+@_sabotage("folds a decision before it is committed")
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., int], self: Committer, decision: Any, shard_id: int, **keywords: Any) -> int:
+        lsn = original(self, decision, shard_id, **keywords)
+        if isinstance(decision, StatePut | CursorCommitted):
+            views: Views = self._publish.__self__.views  # type: ignore[attr-defined]
+            views.fold([self.group.decisions.pop()])
+        return lsn
+
+    _around(patch, Committer, "decide", change)
+
+
+@_sabotage("writes a commit as two groups")
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., int], self: Control, decision: Any) -> int:
+        if self._committer.group.buffers:
+            self._committer._close_group()
+        return original(self, decision)
+
+    _around(patch, Control, "change_state_nowait", change)
+
+
+# The start
+
+
+@_sabotage("trusts the page cache at the start: the last group is not written again")
+def _(patch: Patch) -> None:
+    async def begin(
+        self: Engine, found: Any, record: Any, first_lsn: int, entries: Any = b"", next_lsn: Any = None
+    ) -> Any:
+        # Behind the last group, as if nothing of it had to be copied.
+        return await original(self, found, record, first_lsn if next_lsn is None else next_lsn)
+
+    original = Engine._begin_journal
+    patch.setattr(Engine, "_begin_journal", begin)
+
+
+@_sabotage("begins the journal of a start without syncing it")
+def _(patch: Patch) -> None:
+    _without_syncs(patch, JournalWriter, "begin", "sync")
+
+
+@_sabotage("keeps a torn group", _torn_group)
+def _(patch: Patch) -> None:
+    from journal import recovery
+
+    judge = recovery.judge
+
+    def lenient(**facts: bool) -> Verdict:
+        verdict = judge(**facts)
+        return Verdict.KEEP if verdict is Verdict.TRUNCATE else verdict
+
+    patch.setattr(recovery, "judge", lenient)
+
+
+@_sabotage("does not hold the entries of a group against its lsns", _torn_aligned_group)
+def _(patch: Patch) -> None:
+    from journal import recovery
+
+    def unchecked(path: str, data: memoryview, start: int, end: int, least_lsn: int, next_lsn: int) -> Any:
+        entries: list[Any] = []
+        damages: list[Any] = []
+        for entry in recovery.decode_entries(data, start, end):
+            if isinstance(entry, recovery.BadEntryHeader):
+                return entries, damages, entry
+            if problem := recovery.check_payload(entry):
+                damages.append(recovery.Damage(path, entry.position, entry.shard_id, entry.lsn, problem))
+            else:
+                entries.append(entry)
+        return entries, damages, None
+
+    patch.setattr(recovery, "_read_entries", unchecked)
+
+
+@_sabotage("does not notice that journal files are missing", _without_journal_file)
+def _(patch: Patch) -> None:
+    patch.setattr(Expected, "check_files", lambda self, directory, numbers: None)
+    patch.setattr(Expected, "check_end", lambda self, directory, next_lsn: None)
+
+
+@_sabotage("does not look at the markers of its directories", _without_mount)
+def _(patch: Patch) -> None:
+    patch.setattr("journal.data_directory.check_markers", lambda files, path, node_id: None)
+
+
+def _drop_in_replay(patch: Patch, kind: type) -> None:
+    def change(original: Callable[..., None], self: Views, decisions: Any, words: Any = ()) -> None:
+        if self.table.recovering:
+            decisions = [each for each in decisions if not isinstance(each[2], kind)]
+        original(self, decisions, words)
+
+    _around(patch, Views, "fold", change)
+
+
+@_sabotage("forgets cursors in replay")
+def _(patch: Patch) -> None:
+    _drop_in_replay(patch, CursorCommitted)
+
+
+@_sabotage("forgets deleted keys in replay")
+def _(patch: Patch) -> None:
+    _drop_in_replay(patch, StateDeleted)
+
+
+@_sabotage("forgets deleted shards in replay")
+def _(patch: Patch) -> None:
+    _drop_in_replay(patch, ShardDeleted)
+
+
+@_sabotage("forgets trims in replay")
+def _(patch: Patch) -> None:
+    _drop_in_replay(patch, Trimmed)
+
+
+@_sabotage("forgets in replay that a producer was opened")
+def _(patch: Patch) -> None:
+    _drop_in_replay(patch, ProducerOpened)
+
+
+@_sabotage("replays a roll to memory over newer segments", _killed_at_the_end)
+def _(patch: Patch) -> None:
+    def replay_roll(self: Views, shard: Any, decision: Rolled) -> None:
+        newest = shard.segments[-1].base_offset if shard.segments else -1
+        if newest >= decision.base_offset and decision.mode is Mode.FILE:
+            shard.in_memory_mode = False
+            return
+        if decision.base_offset > shard.next_offset:
+            self.table.forget_memory(shard)
+            shard.next_offset = decision.base_offset
+        if decision.mode is Mode.FILE:
+            self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
+        else:
+            if shard.segments:
+                shard.segments[-1].sealed = True
+            shard.in_memory_mode = True
+        shard.dirty = True
+
+    patch.setattr(Views, "_replay_roll", replay_roll)
+
+
+# Offsets, versions, producers
+
+
+@_sabotage("gives offsets out again that were lost with the memory")
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., None], self: ShardTable, shard: Any) -> None:
+        shard.reserved_offset = 0
+        original(self, shard)
+
+    _around(patch, ShardTable, "settle", change)
+
+
+@_sabotage("uses offsets in memory mode that are not reserved yet")
+def _(patch: Patch) -> None:
+    def reserve(self: Appender, shard: Any, next_offset: int) -> None:
+        shard.asked_offset = shard.reserved_offset = next_offset + (1 << 20)
+
+    patch.setattr(Appender, "_reserve", reserve)
+
+
+@_sabotage("gives lsns out again, and so versions of state", _killed_at_the_end)
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., None], self: Committer, *args: Any, **keywords: Any) -> None:
+        keywords["next_lsn"] = keywords["journal_next_lsn"]
+        original(self, *args, **keywords)
+
+    _around(patch, Committer, "__init__", change)
+
+
+@_sabotage("does not check the sequence of a producer")
+def _(patch: Patch) -> None:
+    patch.setattr(ProducerState, "follows", lambda self, sequence: True)
+
+
+@_sabotage("forgets the sequences of producers in replay")
+def _(patch: Patch) -> None:
+    patch.setattr(Views, "_replay_producer", lambda self, *args: None)
+
+
+# Log files, checkpoints, Parquet files, backups
+
+
+@_sabotage("records a checkpoint without syncing the log files")
+def _(patch: Patch) -> None:
+    def nothing(self: UnsyncedFiles) -> None:
+        self._close_all()
+        self._paths.clear()
+
+    patch.setattr(UnsyncedFiles, "sync", nothing)
+
+
+@_sabotage("syncs log files but not the directories that they are in")
+def _(patch: Patch) -> None:
+    _without_syncs(patch, UnsyncedFiles, "sync", "^sync directory")
+
+
+@_sabotage("records a checkpoint before the log files are synced")
+def _(patch: Patch) -> None:
+    sync = Flusher.sync
+    delayed: list[Flusher] = []
+
+    async def later(self: Flusher) -> None:
+        delayed.append(self)
+
+    async def checkpoint(self: Maintenance) -> None:
+        await original(self)
+        while delayed:
+            await sync(delayed.pop())
+
+    original = Maintenance.checkpoint
+    patch.setattr(Flusher, "sync", later)
+    patch.setattr(Maintenance, "checkpoint", checkpoint)
+
+
+@_sabotage("recycles the journal without flushing the views")
+def _(patch: Patch) -> None:
+    patch.setattr(SimulatedStore, "flush", lambda self: None)
+
+
+@_sabotage("records what of a log file is written before the journal has it")
+def _(patch: Patch) -> None:
+    from shards import shard_records
+
+    patch.setattr(shard_records, "safe_offset", lambda shard: shard.next_offset)
+
+
+@_sabotage("removes a log before the Parquet file in its place is durable")
+def _(patch: Patch) -> None:
+    _without_syncs(patch, SegmentFiles, "_place", "sync")
+
+
+@_sabotage("forgets files to be removed at a checkpoint")
+def _(patch: Patch) -> None:
+    def settle(self: SegmentFiles) -> None:
+        self._to_remove.clear()
+        original(self)
+
+    original = SegmentFiles._settle
+    patch.setattr(SegmentFiles, "_settle", settle)
+
+
+@_sabotage("leaves the last group out of a backup", _restored)
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., None], self: Snapshots, written: Any, target: str) -> None:
+        end = max(4096, written.end - 300) if written.end < written.size_bytes else written.end
+        original(self, attrs.evolve(written, end=end), target)
+
+    _around(patch, Snapshots, "_copy_journal_file", change)

@@ -1,0 +1,349 @@
+"""Runs sequences of failures over one simulated machine, and checks after each start that every promise is kept.
+
+`run_sequence` is what a torture run calls in a loop: one seed, one sequence, the same outcome every time. A sequence
+that breaks a promise raises `SequenceFailedError`, which tells the seed and all that happened, in order;
+`run_fates` runs such a list again.
+"""
+
+from __future__ import annotations
+
+import copy
+import posixpath
+import random
+import zlib
+from collections.abc import Sequence
+
+import attrs
+
+from journal.backup import restore
+from journal.check import check_directory
+from journal.engine import Engine
+from shards.clock import ManualClock
+from shards.errors import StorageError
+from tests.crash.fates import (
+    DIRECTORIES,
+    Evict,
+    Fail,
+    Fate,
+    Full,
+    Life,
+    PowerLoss,
+    Restore,
+    SetClock,
+    Stop,
+    Vanish,
+    choices,
+    random_fates,
+)
+from tests.crash.ledger import BrokenPromiseError, require
+from tests.crash.segment_files import check_files
+from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
+from tests.crash.simulated_workload import check
+from tests.crash.simulation import DATA, deterministic, open_simulated_store, run
+from tests.simulation.file_system import (
+    CrashNow,
+    Fault,
+    SimulatedFileSystem,
+    Trigger,
+    Vanished,
+    everything_lost,
+    full_disk,
+)
+
+STEPS = 6
+"""How much each client of a life does."""
+
+FEWEST, MOST = 4, 9
+"""Fates of a generated sequence."""
+
+_LIST_OF = {"journal": ".jnl", "log": ".log", "parquet": ".parquet"}
+
+
+class SequenceFailedError(AssertionError):
+    """A sequence of failures after which the node does not keep its promises.
+
+    Attributes:
+        seed: What `run_sequence` was given.
+        fates: All that happened.
+        at: Number of the fate, from 1, in which it was found.
+    """
+
+    def __init__(self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException) -> None:
+        told = "\n".join(f"  {'>' if number == at else ' '} {fate}" for number, fate in enumerate(fates, 1))
+        problems = "; ".join(f"{type(error).__name__}: {error}" for error in leaves(problem))
+        super().__init__(f"seed {seed}: {problems}\n{told}\n")
+        self.seed = seed
+        self.fates = list(fates)
+        self.at = at
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors in a group, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]
+
+
+@attrs.define
+class SequenceReport:
+    """What a sequence came to that kept every promise.
+
+    Attributes:
+        seed: Its seed.
+        fates: All that happened.
+        lives: Runs of the engine, those that were refused included.
+        operations: File system operations of all of them.
+        appends: Appends that the clients asked for.
+        failures: Lives that ended by a failure of the disk, a kill or a power loss in their midst.
+    """
+
+    seed: int
+    fates: list[Fate]
+    lives: int = 0
+    operations: int = 0
+    appends: int = 0
+    failures: int = 0
+
+
+class Machine:
+    """One disk and what its clients know, life after life.
+
+    Args:
+        seed: Of the clients' choices and of the scheduler.
+        steps: How much each client does in a life.
+    """
+
+    def __init__(self, seed: int, steps: int = STEPS) -> None:
+        self.seed = seed * 1000
+        self.steps = steps
+        self.ledger = SequenceLedger()
+        self.clock = ManualClock()
+        self.files = SimulatedFileSystem()
+        self.report = SequenceReport(seed, [])
+
+    def live(self, life: Life) -> None:
+        """Start the engine, check, work, and end as the life says."""
+        for fault in life.faults:
+            self._arm(fault)
+        ended = self._run(life)
+        self.report.failures += ended is not None
+        if life.end == "power":
+            self.lose_power(life.kind)
+        else:
+            self.files = self.files.kill(choices(life.kind))
+
+    def _arm(self, fault: Stop | Fail | Full) -> None:
+        if isinstance(fault, Stop):
+            self.files.crash_at(fault.nth, pattern=fault.pattern, written=fault.written)
+        elif isinstance(fault, Full):
+            self.files.inject(full_disk(Trigger(fault.nth, lasts=fault.lasts), fault.number))
+        else:
+            trigger = Trigger(fault.nth, fault.pattern)
+            self.files.inject(Fault(trigger, fault.number, fault.reached_disk, fault.keep_entries))
+
+    def _run(self, life: Life) -> BaseException | None:
+        async def body(engine: Engine) -> None:
+            await self._check(self.ledger, engine)
+            self.clock.advance(seconds=1)
+            rng = random.Random(self.seed)
+            workload = SequenceWorkload(
+                self.ledger,
+                engine,
+                rng,
+                self.clock,
+                self.steps,
+                files=self.files,
+                clock_jumps_s=life.clock_jumps_s,
+            )
+            await (workload.commit_aligned() if life.aligned else workload.run())
+            await workload.finish()
+            if engine.failure is None:
+                await look_at_all(self.ledger, engine)
+                if life.backup:
+                    await workload.back_up(DATA)
+            if life.end != "close":
+                self.files.stop()
+                raise CrashNow("at the end of the workload")
+
+        return self._start(body)
+
+    async def _check(self, ledger: SequenceLedger, engine: Engine) -> None:
+        await check(ledger, engine)
+        await check_more(ledger, engine)
+
+    def _start(self, body, *, data: str = DATA) -> BaseException | None:  # type: ignore[no-untyped-def]
+        self.seed += 1
+        self.report.lives += 1
+        try:
+            return run(self.files, body, seed=self.seed, clock=self.clock, data=data)
+        finally:
+            self.report.operations += len(self.files.operations)
+
+    def lose_power(self, kind: int) -> None:
+        """Lose the power: the machine's clock of elapsed time begins anew as well."""
+        self.files = self.files.crash(choices(kind))
+        self.clock = ManualClock(self.clock.now_us())
+
+    # What is missing
+
+    def vanish(self, what: str) -> None:
+        """Start without something. That is refused by a message that names it, or nothing is lost by it."""
+        vanished = self._take_away(what)
+        if vanished is None:
+            return
+        known = copy.deepcopy(self.ledger)
+        is_open = False
+
+        async def body(engine: Engine) -> None:
+            nonlocal is_open
+            is_open = True
+            try:
+                await self._check(known, engine)
+            finally:
+                # However it went, nothing of it is made final by a clean stop.
+                self.files.stop()
+            raise CrashNow("looked at")
+
+        refusal = ""
+        try:
+            self._start(body)
+        except BrokenPromiseError as error:
+            raise BrokenPromiseError(f"started without {vanished.path}: {error}") from error
+        except (StorageError, BaseExceptionGroup) as error:
+            refusal = "; ".join(str(leaf) for leaf in leaves(error) if isinstance(leaf, StorageError))
+            if not refusal:
+                raise
+        if what in DIRECTORIES and self.ledger.has_acknowledged:
+            require(not is_open, "a start takes an empty directory for its own", vanished.path, refusal)
+        if refusal:
+            # The next journal file may be what is named: it tells that one before it is missing.
+            named = vanished.path if what in DIRECTORIES else posixpath.dirname(vanished.path)
+            require(named in refusal, "a refusal does not name what is missing", vanished.path, refusal)
+        if refusal or not self.files.disk.exists(vanished.path):
+            self.files.disk.put_back(vanished)
+        self.files = self.files.kill(everything_lost)
+
+    def _take_away(self, what: str) -> Vanished | None:
+        disk = self.files.disk
+        if what in DIRECTORIES:
+            path = f"{DATA}/{what.rstrip('/')}"
+            if not self._files_below(path):
+                return None
+            return disk.vanish(path, leave_empty_directory=True)
+        sort = what.rsplit(maxsplit=1)[-1]
+        directory = {"journal": "journal", "log": "log", "parquet": "sealed"}[sort]
+        found = [path for path in self._files_below(f"{DATA}/{directory}") if path.endswith(_LIST_OF[sort])]
+        found = [path for path in found if sort != "journal" or "/journal-" in path]
+        if not found:
+            return None
+        at = {"newest journal": -1, "oldest journal": 0}.get(what, self.seed % len(found))
+        return disk.vanish(found[at])
+
+    def _files_below(self, directory: str) -> list[str]:
+        if not self.files.exists(directory):
+            return []
+        found: list[str] = []
+        for name in self.files.listdir(directory):
+            path = f"{directory}/{name}"
+            try:
+                self.files.listdir(path)
+            except NotADirectoryError:
+                found.append(path)
+            else:
+                found += self._files_below(path)
+        return found
+
+    # Backups
+
+    def restore(self) -> None:
+        """Restore the newest backup elsewhere and start from it."""
+        known = self.ledger.backup
+        if known is None:
+            return
+        target = f"/restored/{self.report.lives}"
+        restore(self.files, BACKUP, target)
+
+        async def body(engine: Engine) -> None:
+            await self._check(copy.deepcopy(known), engine)
+
+        self._start(body, data=target)
+        self.files = self.files.kill(everything_lost)
+
+    # The end
+
+    def look(self) -> None:
+        """Compare everything, offline and after a last start, and close cleanly."""
+        if self.files.exists(f"{DATA}/FORMAT"):
+            with deterministic(self.seed) as rng:
+                report = check_directory(
+                    DATA, files=self.files, open_store=lambda path: open_simulated_store(self.files, rng, path)
+                )
+            require(not report.damages, "the offline check finds damage", report.damages)
+            self.files = self.files.kill(everything_lost)
+
+        async def body(engine: Engine) -> None:
+            await self._check(self.ledger, engine)
+            await check_files(engine, self.files, DATA)
+
+        self._start(body)
+        self.report.appends = self.ledger.number
+
+
+def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS) -> SequenceReport:
+    """Run a list of fates, then lose the power once more and look.
+
+    Args:
+        fates: What happens.
+        seed: Of everything else.
+        steps: How much each client does in a life.
+
+    Raises:
+        SequenceFailedError: A promise was broken.
+    """
+    machine = Machine(seed, steps)
+    everything = [*fates, PowerLoss(zlib.crc32(b"%d" % seed) % 3), Life(end="close")]
+    machine.report.fates = everything
+    steps_done = 0
+    try:
+        for fate in everything:
+            steps_done += 1
+            _carry_out(machine, fate)
+        steps_done += 1
+        machine.look()
+    except (Exception, BaseExceptionGroup) as problem:
+        raise SequenceFailedError(seed, everything, steps_done, problem) from problem
+    return machine.report
+
+
+def _carry_out(machine: Machine, fate: Fate) -> None:
+    match fate:
+        case Life():
+            machine.live(fate)
+        case PowerLoss(kind):
+            machine.lose_power(kind)
+        case Evict():
+            machine.files.disk.evict()
+        case SetClock(seconds):
+            machine.clock.jump(seconds=seconds)
+        case Vanish(what):
+            machine.vanish(what)
+        case Restore():
+            machine.restore()
+
+
+def run_sequence(seed: int, *, steps: int = STEPS, clocks: bool = True) -> SequenceReport:
+    """Generate the sequence of failures of this seed and run it: `make torture` calls this with one seed after another.
+
+    It takes about a second, uses no disk, no network and no thread, and patches trio's scheduler while it runs, so
+    nothing else may use trio in the same process meanwhile.
+
+    Args:
+        seed: Of everything.
+        steps: How much each client does in a life.
+        clocks: Clocks jump, too.
+
+    Raises:
+        SequenceFailedError: A promise was broken. Its text has the seed and the list of fates.
+    """
+    rng = random.Random(seed)
+    return run_fates(random_fates(rng, rng.randint(FEWEST, MOST), clocks=clocks), seed, steps=steps)

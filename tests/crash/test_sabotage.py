@@ -1,0 +1,45 @@
+"""The failure sequences can see: an engine that is broken on purpose is caught, each time by a bounded number of seeds.
+
+The default run takes the breaks that the first sequences catch. `make crash` takes all and prints what caught which.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.sabotage import SABOTAGES, Sabotage, find
+
+QUICK = (
+    "acknowledges before the journal is synced",
+    "publishes and acknowledges before the group is written",
+    "forgets cursors in replay",
+    "forgets trims in replay",
+    "gives offsets out again that were lost with the memory",
+    "does not check the sequence of a producer",
+    "records what of a log file is written before the journal has it",
+)
+SEEDS = 200
+
+
+def test_there_are_many_ways_with_names_of_their_own() -> None:
+    assert len({sabotage.name for sabotage in SABOTAGES}) == len(SABOTAGES) >= 30
+    assert {sabotage.name for sabotage in SABOTAGES} >= set(QUICK)
+
+
+@pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.name in QUICK], ids=lambda each: each.name)
+def test_an_engine_that_is_broken_is_caught(sabotage: Sabotage) -> None:
+    assert find(sabotage, range(20)) is not None, f"no sequence notices an engine that {sabotage.name}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_every_way_to_break_the_engine_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    missed = []
+    for sabotage in SABOTAGES:
+        caught = find(sabotage, range(SEEDS))
+        how = "NOT CAUGHT" if caught is None else str(caught).partition("\n")[0][:120]
+        with capsys.disabled():
+            print(f"\n{sabotage.name:<75} {how}", end="", flush=True)
+        if caught is None:
+            missed.append(sabotage.name)
+    assert not missed

@@ -1,0 +1,154 @@
+"""Every promise is kept in every order of failures: generated sequences, and enumerated ones over a short workload.
+
+A failing test prints the seed and the list of fates; ``python -m tests.crash.shrinking SEED`` makes it shorter. `make
+crash` runs more seeds (SEQUENCE_SEEDS, 2,000) and all triples of the enumerated fates.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.crash import fates
+from tests.crash.fates import (
+    ALL_LOST,
+    ALL_THERE,
+    Evict,
+    Fail,
+    Fate,
+    Full,
+    Life,
+    PowerLoss,
+    Restore,
+    SetClock,
+    Stop,
+    Vanish,
+    random_life,
+)
+from tests.crash.sequences import run_fates, run_sequence
+
+SEEDS = 24
+
+needs_durable_start = pytest.mark.xfail(strict=False, reason="a start still trusts the page cache")
+ENUMERATED: dict[str, Fate] = {
+    "closed": Life(end="close"),
+    "killed": Life(),
+    "killed-in-write": Life((Stop(fates.GROUP_WRITE, 9, written=0.6),)),
+    "killed-before-sync": Life((Stop(fates.JOURNAL_SYNC, 12),)),
+    "killed-before-name-is-durable": Life((Stop(fates.JOURNAL_DIRECTORY, 2),)),
+    "killed-in-checkpoint": Life((Stop(fates.STORE, 4),), kind=ALL_THERE),
+    "killed-in-flush": Life((Stop(fates.LOG, 6, written=0.5),)),
+    "journal-sync-fails": Life((Fail(fates.JOURNAL_SYNC, 9),)),
+    "log-sync-fails": Life((Fail(fates.LOG_SYNC, 2, errno.ENOSPC),)),
+    "directory-sync-fails": Life((Fail(fates.DIRECTORY, 9),)),
+    "disk-full": Life((Full(60, 40),), end="close"),
+    "power-lost": Life((Stop(fates.ANY, 150),), end="power", kind=7),
+    "power": PowerLoss(ALL_LOST),
+    "evicted": Evict(),
+    "clock-back": SetClock(-50),
+    "journal-missing": Vanish("newest journal"),
+}
+
+
+def test_a_sequence_can_be_repeated_exactly() -> None:
+    assert run_sequence(3) == run_sequence(3)
+
+
+@needs_durable_start
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_was_acknowledged_survives_a_sequence_of_failures(seed: int) -> None:
+    run_sequence(seed)
+
+
+def enumerated(length: int) -> list[tuple[str, ...]]:
+    return list(itertools.product(ENUMERATED, repeat=length))
+
+
+def run_enumerated(names: tuple[str, ...], seed: int) -> None:
+    # Something must be there before the first of them, and something must be asked for after each.
+    listed: list[Fate] = [Life(end="close")]
+    for name in names:
+        fate = ENUMERATED[name]
+        listed += [fate] if isinstance(fate, Life) else [fate, Life((Stop(fates.ANY, 120),))]
+    run_fates(listed, seed, steps=3)
+
+
+@needs_durable_start
+@pytest.mark.parametrize("names", random.Random(1).sample(enumerated(2), 16), ids="-then-".join)
+def test_two_fates_after_one_another(names: tuple[str, ...]) -> None:
+    run_enumerated(names, seed=1)
+
+
+lives = st.integers(0, 2**32).map(lambda seed: random_life(random.Random(seed)))
+kinds = st.integers(0, 50)
+sequences = st.lists(
+    st.one_of(
+        lives,
+        lives,
+        st.builds(PowerLoss, kinds),
+        st.builds(SetClock, st.sampled_from([-1000.0, 1000.0])),
+        st.builds(Vanish, st.sampled_from([*fates.DIRECTORIES, *fates.FILES])),
+        st.just(Restore()),
+        st.just(Evict()),
+    ),
+    min_size=4,
+    max_size=8,
+)
+
+
+def check_any_sequence(listed: list[Fate], seed: int) -> None:
+    run_fates(listed, seed, steps=4)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(listed=sequences, seed=st.integers(0, 100))
+@pytest.mark.long
+def test_hypothesis_finds_no_sequence_that_breaks_a_promise(listed: list[Fate], seed: int) -> None:
+    check_any_sequence(listed, seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_many_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    count = int(os.environ.get("SEQUENCE_SEEDS", "2000"))
+    for seed in range(1000, 1000 + count):
+        with capsys.disabled():
+            print(f"\rsequence {seed} of 1000 to {999 + count}  ", end="", flush=True)
+        run_sequence(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_hypothesis_finds_no_sequence_in_many(capsys: pytest.CaptureFixture[str]) -> None:
+    run = settings(max_examples=1000, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+    run(given(listed=sequences, seed=st.integers(0, 1000))(check_any_sequence))()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("length", [2, 3])
+def test_every_order_of_fates(length: int, capsys: pytest.CaptureFixture[str]) -> None:
+    orders = enumerated(length)
+    for number, names in enumerate(orders, 1):
+        with capsys.disabled():
+            print(f"\rorder {number} of {len(orders)} of {length} fates  ", end="", flush=True)
+        run_enumerated(names, seed=number)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("end", ["kill", "power"])
+def test_the_process_ends_at_every_operation_and_then_the_power_goes(
+    end: fates.End, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for operation in range(1, 450):
+        with capsys.disabled():
+            print(f"\r{end} at operation {operation}  ", end="", flush=True)
+        life = Life((Stop(fates.ANY, operation),), end=end, kind=operation % 9)
+        run_fates([life, Life((Stop(fates.ANY, 1 + operation * 37 % 300),)), PowerLoss(), Life()], seed=operation % 7)

@@ -1,0 +1,214 @@
+"""Work that grows with what is stored is done in steps, so that the loop serves others in between."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import trio
+
+from journal.atomic_changes import Put
+from journal.commit import MOST_DECISIONS
+from journal.maintenance import _REMOVED_AT_ONCE
+from shards import leftovers
+from shards.batch import encode
+from shards.memory_store import MemoryStore
+from shards.model import ShardConfig
+from shards.record import Record
+from shards.state_store import StateStore
+from shards.store import Family, Mutations
+from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
+from tests.shards.batches import NOW_US
+from tests.simulation.file_system import SimulatedFileSystem
+
+WORDS = 1500
+INDEXED = ShardConfig(index_keys=True)
+
+
+def left_of(store: MemoryStore, shard_id: int) -> list[bytes]:
+    number = shard_id.to_bytes(8, "big")
+    places = ((Family.CURSORS, number), (Family.PRODUCERS, b"s" + number), (Family.KEY_INDEX, number))
+    return [key for family, prefix in places for key, _ in store.scan(family, prefix)]
+
+
+def batch_with_keys(count: int) -> bytes:
+    return encode([Record(b"v", key=b"%d" % number, timestamp_us=NOW_US) for number in range(count)], now_us=NOW_US)
+
+
+async def test_the_deletion_of_an_indexed_shard_was_one_write_of_all_its_keys() -> None:
+    """A shard with 300,000 indexed keys held the loop for 560 ms when it was deleted."""
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        store = engine.views.store
+        assert isinstance(store, MemoryStore)
+        info = await engine.control.create_shard("a", INDEXED)
+        shard = engine.table.by_name("a")
+        for _ in range(3):
+            await engine.append(shard, batch_with_keys(WORDS))
+        await engine.control.commit_cursor("a", "c", 5, None)
+        largest = 0
+        write = store.write
+
+        def measured(mutations: Mutations) -> None:
+            nonlocal largest
+            largest = max(largest, len(mutations))
+            write(mutations)
+
+        store.write = measured  # type: ignore[method-assign]
+        await engine.control.delete_shard("a")
+        await engine.maintenance.remove_leftovers()
+        assert not left_of(store, info.shard_id)
+        assert not list(leftovers.noted(store))
+        assert largest <= _REMOVED_AT_ONCE + 2
+
+
+async def test_what_a_deleted_shard_left_is_removed_after_a_crash_and_never_seen_again() -> None:
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        old = await engine.control.create_shard("a", INDEXED)
+        await engine.append(engine.table.by_name("a"), batch_with_keys(WORDS))
+        await engine.control.commit_cursor("a", "c", 5, None)
+        await engine.maintenance.checkpoint()
+        await engine.control.delete_shard("a")
+        await engine.control.create_shard("a", INDEXED)
+        assert engine.control.get_cursor("a", "c") is None
+        stop_without_checkpoint(engine)
+    async with open_simulated(files) as engine:
+        store = engine.views.store
+        assert isinstance(store, MemoryStore)
+        assert engine.table.by_name("a").shard_id != old.shard_id
+        assert engine.control.list_cursors("a") == []
+        assert list(engine.views.word_index.offsets(engine.table.by_name("a").shard_id, "key", b"1", 0)) == []
+        with trio.fail_after(5):
+            while engine.views.leftovers:
+                await engine.maintenance.remove_leftovers()
+        assert left_of(store, old.shard_id) == []
+
+
+def test_leftovers_go_on_where_they_stopped() -> None:
+    """Each step began at the first key and passed over all that the steps before had deleted: 30 s for 300,000."""
+    store = MemoryStore()
+    mutations = Mutations()
+    for number in range(25):
+        mutations.put(Family.KEY_INDEX, (7).to_bytes(8, "big") + b"%02d" % number, b"")
+        mutations.put(Family.CURSORS, (7).to_bytes(8, "big") + b"%02d" % number, b"")
+    mutations.put(Family.CURSORS, (8).to_bytes(8, "big"), b"")
+    leftovers.note(mutations, 7)
+    store.write(mutations)
+    starts = []
+    scan = store.scan
+
+    def noted(family: Family, prefix: bytes = b"", *, start: bytes | None = None, reverse: bool = False):  # type: ignore[no-untyped-def]
+        starts.append((family, start))
+        return scan(family, prefix, start=start, reverse=reverse)
+
+    store.scan = noted  # type: ignore[method-assign, assignment]
+    place: leftovers.Place | None = leftovers.BEGINNING
+    counts = []
+    while place is not None:
+        mutations = Mutations()
+        removed, place = leftovers.remove_some(store, mutations, 7, 10, place)
+        store.write(mutations)
+        counts.append(removed)
+    assert counts == [10, 10, 10, 10, 10, 0] or sum(counts) == 50
+    assert all(one != other for one, other in itertools.pairwise(starts))
+    store.scan = scan  # type: ignore[method-assign]
+    assert [key for family in Family for key, _ in store.scan(family)] == [(8).to_bytes(8, "big")]
+
+
+async def test_a_scan_that_passes_over_expired_values_reads_a_bounded_number_at_once() -> None:
+    """Values that have expired and are not removed yet were all passed over in one step of the loop."""
+    store = MemoryStore()
+    state = StateStore(store)
+    mutations = Mutations()
+    for number in range(50):
+        state.fold_put(mutations, b"%02d" % number, b"v", number + 1, 0 if number in {3, 48} else 10)
+    store.write(mutations)
+    after: bytes | None = None
+    found, pages = [], 0
+    while True:
+        some, after = state.scan_some(b"", 20, after=after, limit=5, looked_at=10, size_bytes=1 << 20)
+        found += [value.key for value in some]
+        pages += 1
+        if after is None:
+            break
+    assert found == [b"03", b"48"]
+    assert pages == 6
+    some, after = state.scan_some(b"", 0, after=None, limit=50, looked_at=50, size_bytes=10)
+    assert (len(some), after) == (1, b"00")
+
+
+def test_looking_for_what_expired_does_not_begin_with_what_was_removed_long_ago() -> None:
+    """Each look passed over the index entries of everything removed before, as long as they were not compacted."""
+    store = MemoryStore()
+    state = StateStore(store)
+    starts = []
+    scan = store.scan
+
+    def noted(family: Family, prefix: bytes = b"", *, start: bytes | None = None, reverse: bool = False):  # type: ignore[no-untyped-def]
+        starts.append(start)
+        return scan(family, prefix, start=start, reverse=reverse)
+
+    store.scan = noted  # type: ignore[method-assign, assignment]
+
+    def put(key: bytes, expires_at_us: int) -> None:
+        mutations = Mutations()
+        state.fold_put(mutations, key, b"", 1, expires_at_us)
+        store.write(mutations)
+
+    def remove(*keys: bytes) -> None:
+        mutations = Mutations()
+        for key in keys:
+            state.fold_delete(mutations, key)
+        store.write(mutations)
+
+    for number in range(4):
+        put(b"%d" % number, 10 + number)
+    assert state.expired(11, 10) == [b"0", b"1"]
+    remove(b"0", b"1")
+    assert state.expired(11, 10) == []
+    assert state.expired(12, 10) == [b"2"]
+    assert starts[-1] is not None
+    assert starts[-1].endswith(b"2")
+    put(b"late", 5)
+    assert state.expired(12, 10) == [b"late", b"2"]
+
+
+async def test_a_page_of_state_ends_with_its_bytes(tmp_path: Path) -> None:
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("a", ShardConfig())
+        await append(engine, "a", b"0")
+        for number in range(5):
+            await engine.control.put_state(b"%d" % number, bytes(1000), None, 0)
+        page, more = await engine.control.scan_state(b"", None, 10, 2500)
+        assert ([value.key for value in page], more) == ([b"0", b"1", b"2"], True)
+        page, more = await engine.control.scan_state(b"", b"2", 10, 1 << 20)
+        assert ([value.key for value in page], more) == ([b"3", b"4"], False)
+
+
+async def test_many_changes_at_once_were_folded_in_one_step() -> None:
+    """20,000 state puts that came together were one group, whose fold held the loop for 170 ms."""
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files, config(journal_file_bytes=4 << 20)) as engine:
+        folded: list[int] = []
+        fold = engine.views.fold
+
+        def measured(decisions, words=()):  # type: ignore[no-untyped-def]
+            folded.append(len(decisions))
+            fold(decisions, words)
+
+        engine.views.fold = measured  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            for number in range(3 * MOST_DECISIONS):
+                nursery.start_soon(engine.control.put_state, b"%d" % number, b"v", None, 0)
+        assert sum(folded) == 3 * MOST_DECISIONS
+        assert max(folded) <= MOST_DECISIONS
+        # What has to be made together stays together.
+        puts = [Put(b"p%d" % number, b"v") for number in range(MOST_DECISIONS + 10)]
+        await engine.atomic.commit([], puts, [])
+        assert folded[-1] == len(puts)

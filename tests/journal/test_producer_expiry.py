@@ -1,0 +1,201 @@
+"""Producers that are not used expire, those that are used do not, and what is left of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from journal.ack_waiter import AckWaiter
+from journal.disk import InlineDisk
+from journal.engine import Engine, open_engine
+from journal.producer_expiry import UNUSED_PRODUCERS_KEPT_US
+from journal.producer_use import RETURNS_WITHIN_S
+from shards import producer_records
+from shards.batch import encode_values
+from shards.errors import SequenceLostError, UnknownProducerError
+from shards.model import Appended, ProducerIdentity, ShardConfig
+from shards.shard import Shard
+from shards.store import Family
+from tests.journal.engines import DATA, config, stop_without_checkpoint
+from tests.shards.batches import NOW_US
+from tests.simulation.file_system import SimulatedFileSystem
+from tests.simulation.store import SimulatedStore
+
+DAY_US = 86_400 * 1_000_000
+
+
+@attrs.define
+class StoppedClock:
+    time_us: int = NOW_US
+
+    def now_us(self) -> int:
+        return self.time_us
+
+    def monotonic_us(self) -> int:
+        return self.time_us
+
+
+@attrs.define
+class Node:
+    """A data directory on a simulated disk, and its time."""
+
+    files: SimulatedFileSystem = attrs.Factory(SimulatedFileSystem)
+    clock: StoppedClock = attrs.Factory(StoppedClock)
+
+    def __attrs_post_init__(self) -> None:
+        self.files.mkdir(DATA)
+
+    def open(self) -> AbstractAsyncContextManager[Engine]:
+        return open_engine(
+            DATA,
+            config(),
+            files=self.files,
+            clock=self.clock,
+            make_disk=InlineDisk,
+            open_store=lambda path: SimulatedStore(self.files, path),
+        )
+
+
+class Connected(AckWaiter):
+    """Where the acknowledgement of one append of a connection goes."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+async def send(engine: Engine, shard: Shard, me: ProducerIdentity, sequence: int, number: int = 1) -> Appended:
+    batch = encode_values(
+        [b"%d" % sequence],
+        timestamp_us=NOW_US,
+        producer_id=me.producer_id,
+        producer_epoch=me.epoch,
+        sequence=sequence,
+    )
+    sink = Connected(number)
+    engine.append_nowait(shard, batch, sink, 0)
+    return await sink.wait()
+
+
+def names(engine: Engine) -> list[str]:
+    return [found.name for found in engine.views.producers.registered()]
+
+
+@asynccontextmanager
+async def settled(node: Node) -> AsyncIterator[Engine]:
+    """An engine that started so long ago that nothing is expected to return."""
+    async with node.open() as engine:
+        await trio.sleep(RETURNS_WITHIN_S)
+        yield engine
+
+
+async def test_producers_that_nobody_uses_stayed_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+    """Two keys for each client that ever appended stayed in the views, and one in each shard."""
+    node = Node()
+    async with settled(node) as engine:
+        await engine.control.create_shard("a", ShardConfig())
+        shard = engine.table.by_name("a")
+        me = await engine.control.open_producer("old")
+        await send(engine, shard, me, 0)
+        engine.producer_use.disconnected(1)
+        await engine.maintenance.checkpoint()
+        assert len(list(engine.views.store.scan(Family.PRODUCERS))) == 3
+        await trio.sleep(RETURNS_WITHIN_S)
+        node.clock.time_us += UNUSED_PRODUCERS_KEPT_US
+        await engine.producer_expiry.apply()
+        assert names(engine) == ["old"]
+        node.clock.time_us += DAY_US
+        await engine.producer_expiry.apply()
+        await engine.producer_expiry.apply()
+        assert list(engine.views.store.scan(Family.PRODUCERS)) == []
+        with pytest.raises(UnknownProducerError, match="has expired"):
+            await send(engine, shard, me, 1)
+        again = await engine.control.open_producer("old")
+        assert again.producer_id > me.producer_id
+        assert not (await send(engine, shard, again, 0)).duplicate
+
+
+async def test_a_producer_that_is_connected_does_not_expire_and_a_restart_knows_that_it_was_used(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    async with settled(node) as engine:
+        await engine.control.create_shard("a", ShardConfig())
+        me = await engine.control.open_producer("busy")
+        await send(engine, engine.table.by_name("a"), me, 0)
+        for _ in range(20):
+            node.clock.time_us += DAY_US + 1
+            await engine.producer_expiry.apply()
+        assert names(engine) == ["busy"]
+        stop_without_checkpoint(engine)
+    async with settled(node) as engine:
+        await engine.producer_expiry.apply()
+        (found,) = engine.views.producers.registered()
+        assert found.used_us == node.clock.time_us
+        assert (await send(engine, engine.table.by_name("a"), me, 0)).duplicate
+
+
+async def test_nothing_expires_before_those_who_were_connected_could_return(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    async with node.open() as engine:
+        await engine.control.open_producer("away")
+    node.clock.time_us += 100 * DAY_US
+    async with node.open() as engine:
+        await engine.producer_expiry.apply()
+        assert names(engine) == ["away"]
+        await trio.sleep(RETURNS_WITHIN_S)
+        await engine.producer_expiry.apply()
+        assert names(engine) == []
+
+
+async def test_a_deletion_is_repeated_by_a_recovery_and_an_opening_behind_it_stands(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    async with settled(node) as engine:
+        for name in ("gone", "back"):
+            await engine.control.open_producer(name)
+        node.clock.time_us += UNUSED_PRODUCERS_KEPT_US + DAY_US
+        await engine.producer_expiry.apply()
+        back = await engine.control.open_producer("back")
+        stop_without_checkpoint(engine)
+    async with node.open() as engine:
+        assert names(engine) == ["back"]
+        assert engine.views.producers.get("back") == back
+
+
+async def test_a_producer_that_was_still_connected_was_forgotten_and_its_resend_stored_twice(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind 4,096 others and a checkpoint the resend of a connected producer was taken for a new batch."""
+    monkeypatch.setattr(producer_records, "PRODUCERS_REMEMBERED", 2)
+    node = Node()
+    async with settled(node) as engine:
+        await engine.control.create_shard("a", ShardConfig())
+        shard = engine.table.by_name("a")
+        mine = [await engine.control.open_producer(f"p{number}") for number in range(5)]
+        for number, me in enumerate(mine):
+            for sequence in range(3):
+                await send(engine, shard, me, sequence, number=number + 1)
+        for number in (1, 2, 3, 4):
+            engine.producer_use.disconnected(number + 1)
+        await trio.sleep(RETURNS_WITHIN_S)
+        await engine.maintenance.checkpoint()
+        assert shard.producers is not None
+        assert set(shard.producers) == {mine[0].producer_id, mine[3].producer_id, mine[4].producer_id}
+        assert (await send(engine, shard, mine[0], 2, number=1)).duplicate
+        stop_without_checkpoint(engine)
+    async with node.open() as engine:
+        shard = engine.table.by_name("a")
+        assert (await send(engine, shard, mine[0], 2)).duplicate
+        # One that is forgotten is not stored twice, and may begin anew.
+        with pytest.raises(SequenceLostError, match="has forgotten producers") as refused:
+            await send(engine, shard, mine[1], 2)
+        assert refused.value.expected_sequence == 0
+        assert not (await send(engine, shard, mine[1], 0)).duplicate

@@ -1,0 +1,162 @@
+"""Resends of what was lost with the memory: never a durable duplicate, and the client goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from journal.client import open_client
+from journal.protocol import Op, messages
+from shards.errors import SequenceLostError
+from shards.model import AckLevel, Mode, ShardConfig
+from tests.journal.engines import stop_without_checkpoint
+from tests.server.serving import MEMORY, RawClient, Served, serving
+from tests.server.test_producers import open_producer, produced
+
+
+async def set_mode(client: RawClient, name: str, mode: Mode) -> None:
+    await client.call(Op.SET_MODE, messages.SetModeRequest(name, mode))
+
+
+async def test_what_was_lost_with_the_memory_was_acknowledged_again_as_durable(tmp_path: Path) -> None:
+    """Appended in memory mode, lost in a crash behind a switch to files: the resend was a durable duplicate."""
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a", MEMORY)
+        me = await open_producer(client)
+        await client.append(handle, produced(me, 0, b"0"))
+        await set_mode(client, "a", Mode.FILE)
+        await client.append(handle, produced(me, 1, b"1"))
+        stop_without_checkpoint(served.engine)
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a")
+        with pytest.raises(SequenceLostError, match="sent sequence 0") as refused:
+            await client.append(handle, produced(me, 0, b"0"))
+        assert refused.value.expected_sequence == 2
+        again = await client.append(handle, produced(me, 1, b"1"))
+        assert (again.level, again.base_offset, again.is_duplicate) == (AckLevel.DURABLE, 1, True)
+        await client.append(handle, produced(me, 2, b"0"))
+        assert await client.read_values(handle) == [b"1", b"0"]
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+async def test_what_was_lost_with_all_behind_it_is_stored_again_in_order(tmp_path: Path, checkpointed: bool) -> None:
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a", MEMORY)
+        me = await open_producer(client)
+        await set_mode(client, "a", Mode.FILE)
+        await client.append(handle, produced(me, 0, b"0"))
+        await set_mode(client, "a", Mode.MEMORY)
+        await client.append(handle, produced(me, 1, b"1"))
+        await client.append(handle, produced(me, 2, b"2"))
+        if checkpointed:
+            await served.engine.maintenance.checkpoint()
+        await set_mode(client, "a", Mode.FILE)
+        stop_without_checkpoint(served.engine)
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a")
+        for sequence in (1, 2):
+            again = await client.append(handle, produced(me, sequence, b"%d" % sequence))
+            assert (again.level, again.is_duplicate) == (AckLevel.DURABLE, False)
+        repeated = await client.append(handle, produced(me, 0, b"0"))
+        assert (repeated.level, repeated.is_duplicate, repeated.base_offset) == (AckLevel.DURABLE, True, 0)
+        assert await client.read_values(handle) == [b"0", b"1", b"2"]
+
+
+class Relay:
+    """The one address of a client, which leads to the server that runs now, and can hold back its answers."""
+
+    def __init__(self) -> None:
+        self.served: Served | None = None
+        self.answers = True
+        self._both: trio.CancelScope | None = None
+
+    async def forward(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            if self.served is None:
+                return
+            try:
+                async with self.served.stream() as server, trio.open_nursery() as both:
+                    self._both = both.cancel_scope
+                    both.start_soon(self._pump, stream, server, both)
+                    both.start_soon(self._pump, server, stream, both)
+            except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+    async def _pump(self, source: trio.SocketStream, target: trio.SocketStream, both: trio.Nursery) -> None:
+        while data := await source.receive_some(65536):
+            if self.answers or source.socket.getsockname()[1] == self._port:
+                await target.send_all(data)
+        both.cancel_scope.cancel()
+
+    async def listen(self, nursery: trio.Nursery) -> int:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self._port = int(listeners[0].socket.getsockname()[1])
+        nursery.start_soon(trio.serve_listeners, self.forward, listeners)
+        return self._port
+
+    def cut(self) -> None:
+        if self._both is not None:
+            self._both.cancel()
+
+
+async def test_the_client_reports_what_was_lost_and_goes_on_behind_it(tmp_path: Path) -> None:
+    """The client was told that a record which no reader will ever see is durable."""
+    relay = Relay()
+    outcomes: dict[int, object] = {}
+
+    async with trio.open_nursery() as nursery:
+        port = await relay.listen(nursery)
+        async with serving(tmp_path) as served:
+            relay.served = served
+            client_closed = trio.Event()
+            client_scope = await nursery.start(keep_client, port, client_closed)
+            client, append = client_scope
+            await client.open_shard("a", create=ShardConfig(mode=Mode.MEMORY))
+            await append(outcomes, 0)
+            assert outcomes[0] is AckLevel.MEMORY
+            relay.answers = False
+            shard = served.engine.table.by_name("a")
+            nursery.start_soon(append, outcomes, 1)
+            await until(lambda: shard.next_offset == 2)
+            await served.engine.control.set_mode("a", Mode.FILE)
+            nursery.start_soon(append, outcomes, 2)
+            await until(lambda: shard.published_offset == 3)
+            stop_without_checkpoint(served.engine)
+            relay.cut()
+            relay.served = None
+        async with serving(tmp_path) as served:
+            relay.answers = True
+            relay.served = served
+            await until(lambda: len(outcomes) == 3)
+            await append(outcomes, 3)
+            async with served.client() as reader:
+                assert await reader.read_values(await reader.open("a")) == [b"2", b"3"]
+            client_closed.set()
+        nursery.cancel_scope.cancel()
+    assert outcomes == {
+        0: AckLevel.MEMORY,
+        1: SequenceLostError.code,
+        2: AckLevel.DURABLE,
+        3: AckLevel.DURABLE,
+    }
+
+
+async def keep_client(port: int, closed: trio.Event, *, task_status: trio.TaskStatus[object]) -> None:
+    async with open_client(f"127.0.0.1:{port}", join_appends=False, backoff_min_s=0.01) as client:
+
+        async def append(outcomes: dict[int, object], number: int) -> None:
+            try:
+                outcomes[number] = (await client.append("a", [b"%d" % number])).level
+            except SequenceLostError as error:
+                outcomes[number] = error.code
+
+        task_status.started((client, append))
+        await closed.wait()
+
+
+async def until(condition: object) -> None:
+    with trio.fail_after(10):
+        while not condition():  # type: ignore[operator]
+            await trio.sleep(0.005)

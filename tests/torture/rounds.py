@@ -1,0 +1,211 @@
+"""One round with a real server: clients work, something is done to the server, everything is read back and judged."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import attrs
+import trio
+
+from journal.check import check_directory
+from shards.errors import StorageError
+from tests.crash.killed_server import KilledServer
+from tests.patience import PATIENCE_S
+from tests.torture.checker import check
+from tests.torture.final_read import read_all
+from tests.torture.history import Append, Death, Operation, Outcome, Poll, Read, Recorder, load
+from tests.torture.worker import create_shards
+
+WORKERS = 2
+
+
+@attrs.define
+class Result:
+    """What a round did and what it found.
+
+    Attributes:
+        counts: How much was done, by what it is called in the report.
+        broken: Promises that were not kept, in words.
+        skipped: Why nothing was done, if nothing was.
+    """
+
+    counts: Counter[str] = attrs.Factory(Counter)
+    broken: list[str] = attrs.Factory(list)
+    skipped: str = ""
+
+
+class Round:
+    """A server with clients at work, for the length of the context; then `finish` says what it came to.
+
+    Args:
+        directory: Empty; everything of the round lies in it, and stays for whoever looks into a failure.
+        server: Not started yet.
+        rng: Decides everything that is decided here.
+
+    Attributes:
+        may_end: The server may end by itself, since its storage is made to fail.
+        environment: Variables of the server's process besides those of this one.
+        result: What was done and found.
+    """
+
+    def __init__(self, directory: Path, server: KilledServer, rng: random.Random) -> None:
+        self.directory = directory
+        self.server = server
+        self.rng = rng
+        self.result = Result()
+        self.may_end = False
+        self.environment: Mapping[str, str] = {}
+        self._histories: list[Path] = []
+        self._workers: list[subprocess.Popen[str]] = []
+        self._file: TextIO | None = None
+        self._recorder: Recorder | None = None
+
+    def start_server(self, prefix: Sequence[str] = ()) -> None:
+        """Start it, and know that it has started."""
+        self.server.start(prefix, self.environment)
+        self.result.counts["starts"] += 1
+
+    def end_server(self, how: signal.Signals) -> int:
+        """End it, and write down when it died."""
+        assert self._recorder is not None
+        began_ns = time.monotonic_ns()
+        if self.server.exit_status is not None and not self.may_end:
+            self.result.broken.append(f"the server ended by itself with status {self.server.exit_status}")
+        status = self.server.end(how)
+        self._recorder.note(Death, began_ns, how=how.name)
+        self.result.counts[how.name] += 1
+        return status
+
+    def note_death(self, began_ns: float) -> None:
+        """It has ended by itself."""
+        assert self._recorder is not None
+        self.server.end(signal.SIGKILL)
+        self._recorder.note(Death, began_ns, how="by itself")
+
+    def start_worker(self) -> None:
+        """Have one more process of clients at work."""
+        number = len(self._histories)
+        history = self.directory / f"worker-{number}.jsonl"
+        self._histories.append(history)
+        with (self.directory / "workers.log").open("a") as log:
+            worker = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.torture.worker", self.server.address, str(history)),
+                    *(str(self.rng.randrange(1 << 30)), f"w{number}"),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._workers.append(worker)
+
+    def kill_worker(self) -> None:
+        """Kill a process of clients; what it had asked for has an unknown outcome."""
+        if self._workers:
+            worker = self._workers.pop(self.rng.randrange(len(self._workers)))
+            with worker:
+                worker.kill()
+            self.result.counts["clients killed"] += 1
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Start everything; whatever happens, nothing runs afterwards."""
+        history = self.directory / "driver.jsonl"
+        self._histories.append(history)
+        try:
+            with history.open("a") as file:
+                self._recorder = Recorder(f"driver-{self.directory.name}", file)
+                self.start_server()
+                trio.run(create_shards, self.server.address, self._recorder)
+                for _ in range(WORKERS):
+                    self.start_worker()
+                for worker in self._workers:
+                    assert worker.stdout is not None
+                    assert worker.stdout.readline() == "working\n"
+                yield
+        finally:
+            for worker in self._workers:
+                with worker:
+                    worker.kill()
+            self.server.end(signal.SIGKILL)
+
+    def finish(self, endings: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)) -> None:
+        """Stop the clients, kill the server, and look at everything after a start, and again after each ending."""
+        self.stop_workers()
+        self.end_server(signal.SIGKILL)
+        for ending in endings:
+            self.start_server()
+            try:
+                with_deadline(self.server.address, self.directory / f"final-{ending.name}.jsonl")
+            except (StorageError, trio.TooSlowError) as error:
+                self.result.broken.append(f"the final read failed: {error!r}")
+            self._histories.append(self.directory / f"final-{ending.name}.jsonl")
+            status = self.end_server(ending)
+            if ending is signal.SIGTERM and status:
+                self.result.broken.append(f"the server ended with status {status} at SIGTERM")
+        self.check_files()
+        self.check_log()
+        self.judge()
+
+    def stop_workers(self) -> None:
+        """Let the clients end."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.communicate(timeout=PATIENCE_S)
+            if worker.returncode:
+                log = (self.directory / "workers.log").read_text()[-3000:]
+                self.result.broken.append(f"the clients ended with status {worker.returncode}: {log}")
+        self._workers.clear()
+
+    def check_files(self) -> None:
+        """Have `journal check` read the data directory."""
+        report = check_directory(str(self.server.data))
+        self.result.broken += [f"journal check: {damage}" for damage in report.damages[:5]]
+        self.result.counts["checks"] += 1
+
+    def check_log(self) -> None:
+        """No fault may end in an error that the server did not expect."""
+        text = self.server.log.read_text()
+        found = re.search(r"Traceback.*", text, re.DOTALL)
+        if found:
+            self.result.broken.append(f"a traceback in the server's log: {found[0][:2000]}")
+
+    def judge(self) -> None:
+        """Check the history."""
+        operations = load(path for path in self._histories if path.exists())
+        self.result.counts.update(counted(operations))
+        self.result.broken += [str(anomaly) for anomaly in check(operations)]
+
+
+def with_deadline(address: str, path: Path) -> None:
+    """Read everything, in bounded time."""
+
+    async def read() -> None:
+        with trio.fail_after(PATIENCE_S):
+            await read_all(address, path, path.stem)
+
+    trio.run(read)
+
+
+def counted(operations: Sequence[Operation]) -> Counter[str]:
+    """How much a history holds."""
+    counts: Counter[str] = Counter(operations=len(operations))
+    for operation in operations:
+        if isinstance(operation, Append):
+            is_ok = operation.outcome is Outcome.OK
+            counts["appends acknowledged" if is_ok else f"appends {operation.outcome}"] += 1
+            counts["records appended"] += len(operation.values) if is_ok else 0
+        elif isinstance(operation, Read | Poll):
+            counts["records read"] += len(operation.records)
+    return counts

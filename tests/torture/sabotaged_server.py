@@ -1,0 +1,69 @@
+"""Starts the server with one thing broken on purpose, so that it can be shown that the torture run sees it.
+
+python -m tests.torture.sabotaged_server HOW serve --data DIR ...
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import journal.control
+import journal.engine.engine
+import journal.views
+from journal.cli.main import main
+from journal.decisions import CursorCommitted, OffsetsReserved
+from journal.views import Views
+
+
+def forget_producers() -> None:
+    """What producers had sent is not known any more after a start, so a resend is stored again."""
+    Views._replay_producer = lambda *_: None  # type: ignore[method-assign]
+    journal.engine.engine.load_producers = lambda *_: {}  # type: ignore[attr-defined]
+
+
+def lose_cursors() -> None:
+    """Every third commit of a cursor is acknowledged and not folded."""
+    counter = itertools.count()
+    fold = journal.views._FOLDS[CursorCommitted]
+
+    def sometimes(*arguments: Any) -> None:
+        if next(counter) % 3:
+            fold(*arguments)
+
+    journal.views._FOLDS[CursorCommitted] = sometimes
+
+
+def drop_entries() -> None:
+    """A start passes over one append in nine that it finds in the journal."""
+    counter = itertools.count()
+    replay = Views._replay_append
+
+    def sometimes(self: Views, entry: Any) -> None:
+        if next(counter) % 9 != 5:
+            replay(self, entry)
+
+    Views._replay_append = sometimes  # type: ignore[method-assign]
+
+
+def reuse_offsets() -> None:
+    """A start does not know which offsets had been given out in memory mode."""
+    journal.views._FOLDS[OffsetsReserved] = lambda *_: None
+
+
+def compare_nothing() -> None:
+    """A compare-and-set succeeds, whatever version it finds."""
+    journal.control.check = lambda *_: None  # type: ignore[attr-defined]
+
+
+SABOTAGES: dict[str, Callable[[], None]] = {
+    sabotage.__name__.replace("_", "-"): sabotage
+    for sabotage in (forget_producers, lose_cursors, drop_entries, reuse_offsets, compare_nothing)
+}
+
+
+if __name__ == "__main__":
+    SABOTAGES[sys.argv.pop(1)]()
+    main()
