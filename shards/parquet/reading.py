@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -108,7 +109,11 @@ class SealedReader:
             CorruptionError: The row group is damaged.
             OSError: It cannot be read.
         """
-        return encode_group(self.table(index))
+        rows = self.table(index)
+        try:
+            return encode_group(rows)
+        except struct.error as error:
+            raise self.corruption(index, f"an offset, lsn or time is below 0: {error}") from error
 
     def table(self, index: int, columns: Sequence[str] | None = None, *, check_pages: bool = False) -> pa.RecordBatch:
         """Return the rows of a row group, all columns or those named, in the order of the schema.
@@ -257,6 +262,7 @@ class FileEnd:
                 path, footer_at, f"checksum of the footer: expected {footer_crc:#010x}, found {found_crc:#010x}"
             )
         parsed, metadata = _parse_footer(path, footer_at, footer)
+        _check_places(path, footer_at, metadata)
         return cls(size, footer_at - SEALS.size, index_crc, parsed, metadata)
 
 
@@ -280,3 +286,20 @@ def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, Segmen
             path, footer_at, f"expected {len(metadata.row_groups)} row groups, found {parsed.num_row_groups}"
         )
     return parsed, metadata
+
+
+def _check_places(path: str, footer_at: int, metadata: SegmentMetadata) -> None:
+    """Refuse metadata by which a part of the file would be read that is not there."""
+    pages_end = footer_at - SEALS.size
+    if not len(MAGIC) <= metadata.data_bytes <= pages_end:
+        raise CorruptionError(
+            path, footer_at, f"expected pages up to byte {len(MAGIC)} to {pages_end}, found {metadata.data_bytes}"
+        )
+    for index, entry in enumerate(metadata.row_groups):
+        if not len(MAGIC) <= entry.start <= entry.end <= pages_end or not 0 <= entry.first_offset < entry.next_offset:
+            raise CorruptionError(
+                path,
+                footer_at,
+                f"row group {index} has bytes {entry.start} to {entry.end} and offsets {entry.first_offset} to "
+                f"{entry.next_offset}; expected rising ones, and bytes from {len(MAGIC)} to {pages_end}",
+            )

@@ -125,6 +125,11 @@ def _problems_of_statistics(reader: SealedReader, index: int, rows: pa.RecordBat
     for number in range(group.num_columns):
         chunk = group.column(number)
         name = chunk.path_in_schema
+        # pyarrow ends the process when it is asked for statistics of another type than the schema's.
+        expected, stored = reader.footer.schema.column(number).physical_type, chunk.physical_type
+        if stored != expected:
+            yield _of_group(reader, index, f"column {name} has values of type {stored}, expected {expected}")
+            continue
         if name not in _COUNTED + _COMPARED or chunk.statistics is None or not chunk.statistics.has_min_max:
             continue
         column = rows.column(name)

@@ -227,10 +227,10 @@ def _seeds() -> list[bytes]:
         *(
             bytes((kind,)) + edits((place, action, 4200 + place, 1))
             for kind in (0, 1)
-            for place in range(0, 20, 2)
+            for place in range(0, 20, 4)
             for action in (0, 1, 4)
         ),
-        *(b"\1" + edits((place, action, 5, 1)) for place in range(1, 40, 2) for action in (4, 20)),
+        *(b"\1" + edits((place, action, 5, 1)) for place in range(1, 40, 6) for action in (4, 20)),
     ]
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 import struct
 from functools import cache
+from unittest.mock import patch
 
 from shards.batch import iterate, verify
 from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError
 from shards.parquet import verification
 from shards.parquet.reading import SealedReader
-from shards.parquet.schema import MAGIC, SEALS, SEALS_MAGIC, TAIL
+from shards.parquet.schema import MAGIC, SEALS, SEALS_MAGIC, TAIL, WRITER_OPTIONS
 from shards.record import Record
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches
 from tests.shards.parquet.segments import encode_all, seal, stamp_all
 
-_ROW_GROUPS = re.compile(rb"\[(\[[0-9, ]+\],?)+\]")
-_NUMBERS = re.compile(rb"\[([0-9]+),([0-9]+),([0-9]+),([0-9]+),([0-9]+),([0-9]+),([0-9]+),( *[0-9]+)\]")
+_NUMBERS = re.compile(rb"\[" + rb"([0-9]{1,19})," * 7 + rb"( *[0-9]{1,19})\]")
 _PATH = "/sealed/segment.parquet"
 
 
@@ -59,8 +59,8 @@ def _repair(data: bytes) -> bytes:
     footer_at = len(fixed) - TAIL.size - footer_size
     seals_at = footer_at - SEALS.size
     if seals_at < 4:
-        seals_at = fixed.rfind(SEALS_MAGIC)
-        if seals_at < 4 or seals_at + SEALS.size + TAIL.size > len(fixed):
+        seals_at = fixed.rfind(SEALS_MAGIC, 4, len(fixed) - SEALS.size - TAIL.size)
+        if seals_at < 0:
             return data
         footer_at = seals_at + SEALS.size
         struct.pack_into("<I", fixed, len(fixed) - TAIL.size, max(0, len(fixed) - TAIL.size - footer_at))
@@ -88,7 +88,12 @@ def _seeds() -> tuple[bytes, ...]:
             if all(len(found[8]) == 10 for found in _NUMBERS.finditer(content)):
                 made.append(content)
                 break
-    made.append(seal(stamp_all(encode_all([(batches.RECORDS[3], 0)] * 3)), row_group_bytes=100).content)
+    several = stamp_all(encode_all([(batches.RECORDS[3], 0)] * 3))
+    made.append(seal(several, row_group_bytes=100).content)
+    # Where nothing is compressed, changed bytes are changed values.
+    with patch.dict(WRITER_OPTIONS, compression="none", compression_level=None):
+        made += [seal(stamp_all(encode_all([(records, 0)]))).content for records in batches.RECORDS]
+        made.append(seal(several).content)
     assert len(made) > 3
     assert all(_repair(each) == each for each in made)
     return tuple(made)
