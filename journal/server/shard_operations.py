@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import attrs
+import trio
 
 from journal.access.principal import Action, Principal, require
 from journal.access.quotas import Meter
@@ -97,6 +98,8 @@ class ShardOperations:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        # One page is made at a time: the steps of a hundred that are asked for at once would add up to a long one.
+        self._making = trio.Lock()
 
     async def list_shards(self, who: Asker, topic_filter: str, after: str, limit: int) -> ShardPage:
         """One page of the shards that match a filter and sort behind ``after``.
@@ -109,10 +112,13 @@ class ShardOperations:
             InvalidNameError: It is no filter.
             NotAuthorizedError: The principal may not read all that it stands for.
         """
+        pages = self._names(who, topic_filter, after)
+        async with self._making:
+            return await self._shard_page(pages, max(1, min(limit, LARGEST_PAGE)))
+
+    async def _shard_page(self, pages: NameScan, limit: int) -> ShardPage:
         found: list[ShardInfo] = []
         room = self._page_bytes
-        pages = self._names(who, topic_filter, after)
-        limit = max(1, min(limit, LARGEST_PAGE))
         step = TimeSlice()
         while (names := await pages.more()) is not None:
             for name in names:
@@ -177,9 +183,12 @@ class ShardOperations:
         Those of a shard that is stopped are left out: how far it goes is not known. As with `list_shards`, shards may
         come and go from page to page.
         """
-        found: list[CursorLag] = []
         pages = self._names(who, topic_filter, after)
-        limit = max(1, min(limit, LARGEST_PAGE))
+        async with self._making:
+            return await self._cursor_lags(pages, after, max(1, min(limit, LARGEST_PAGE)))
+
+    async def _cursor_lags(self, pages: NameScan, after: str, limit: int) -> CursorPage:
+        found: list[CursorLag] = []
         looked_at, last = 0, after
         step = TimeSlice()
         while (names := await pages.more()) is not None:

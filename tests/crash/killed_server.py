@@ -108,6 +108,11 @@ class KilledServer:
         """None while it runs."""
         return None if self._process is None else self._process.poll()
 
+    def wait(self) -> int:
+        """Wait until it has ended by itself."""
+        assert self._process is not None
+        return self._process.wait(PATIENCE_S)
+
     def end(self, how: signal.Signals) -> int:
         """Send a signal and wait for the end."""
         process, self._process = self._process, None

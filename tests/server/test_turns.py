@@ -10,25 +10,27 @@ import trio
 from trio_websocket import wrap_client_stream
 
 from journal.protocol import Op, messages
-from journal.server.shard_operations import ShardOperations, ShardPage
+from journal.server.shard_operations import SegmentPage, ShardOperations
+from shards.model import ShardConfig, ShardInfo
 from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, serving
 
+INFO = ShardInfo("a", 1, ShardConfig(), 0, 0, 0, 0, 0)
 COUNT = 100
 WORK_S = 0.003
 
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Makes lists of shards take their time on the loop; has an entry for each."""
+    """Makes descriptions of shards take their time on the loop; has an entry for each."""
     done: list[float] = []
 
-    def take_time(*_: object) -> ShardPage:
+    def take_time(*_: object) -> SegmentPage:
         time.sleep(WORK_S)
         done.append(time.monotonic())
-        return ShardPage([], more=False)
+        return SegmentPage(INFO, more=False)
 
-    monkeypatch.setattr(ShardOperations, "list_shards", take_time)
+    monkeypatch.setattr(ShardOperations, "describe_page", take_time)
     return done
 
 
@@ -66,7 +68,7 @@ async def test_many_requests_in_one_chunk_leave_others_their_turn(
             carried = _Messages(await wrap_client_stream(nursery, stream, "127.0.0.1", "/"))
         greedy = RawClient(carried)
         await greedy.hello()
-        asked = [greedy.start(Op.LIST_SHARDS, messages.ListShardsRequest("#")) for _ in range(COUNT)]
+        asked = [greedy.start(Op.DESCRIBE_SHARD, messages.DescribeShardRequest("a")) for _ in range(COUNT)]
         await greedy.send(*(frame for _, frame in asked))
         with trio.fail_after(PATIENCE_S):
             while not listed:
@@ -75,5 +77,5 @@ async def test_many_requests_in_one_chunk_leave_others_their_turn(
             await other.call(Op.PING)
         assert len(listed) < COUNT // 2
         for correlation, _ in asked:
-            await greedy.reply_to(Op.LIST_SHARDS, correlation)
+            await greedy.reply_to(Op.DESCRIBE_SHARD, correlation)
         nursery.cancel_scope.cancel()

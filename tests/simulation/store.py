@@ -6,12 +6,13 @@ memory tables to disk by itself now and then; the rest goes with the process. A 
 
 from __future__ import annotations
 
+import errno
 import threading
 import zlib
 
 import msgspec
 
-from shards.errors import CorruptionError, StorageFailedError
+from shards.errors import CorruptionError, DiskFullError, StorageFailedError
 from shards.file_system import FileSystem, make_durable_directory
 from shards.memory_store import MemoryStore
 from shards.store import Family, Mutations
@@ -73,9 +74,10 @@ class SimulatedStore(MemoryStore):
         try:
             self._write_content(_framed(body))
         except OSError as error:
-            self._failure = (
-                f"the store in {self._path} failed: {error}; nothing more is written until it is opened anew"
-            )
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                # Everything is in memory still, and all of it is written again next time.
+                raise DiskFullError(f"{self._path}: {error.strerror}; free some space") from error
+            self._failure = f"the store in {self._path} failed: {error}; open it anew to write again"
             raise StorageFailedError(self._failure) from error
         with self._writing:
             self._flushed = content

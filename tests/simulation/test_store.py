@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from shards.errors import StorageFailedError
+from shards.errors import DiskFullError, StorageFailedError
 from shards.store import Family, Mutations
 from tests.simulation.file_system import (
     Choose,
@@ -110,3 +110,14 @@ def test_a_flush_that_failed_installs_nothing_and_is_final() -> None:
     with pytest.raises(StorageFailedError):
         store.write(Mutations())
     assert SimulatedStore(disk.kill(everything_lost), "/data/store").get(Family.META, b"n") is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_flush_without_space_installs_nothing_and_can_be_repeated(number: int) -> None:
+    disk = SimulatedFileSystem()
+    store = written(disk, 2)
+    disk.inject(Fault(Trigger(1, "fsync /data/store/content.new"), number))
+    with pytest.raises(DiskFullError):
+        store.flush()
+    store.flush()
+    assert SimulatedStore(disk.crash(everything_lost), "/data/store").get(Family.META, b"n") == b"2"
