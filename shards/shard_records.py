@@ -32,6 +32,7 @@ _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 # version, 7 zero bytes; next offset, bytes of the file, created, newest append, last lsn, newest record, SHA-256 of
 # the file
 _PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
+_MAX_OFFSET = 2**63 - 1
 _VERSION = 1
 _PARQUET_VERSION = 2
 _RESTORED_VERSION = 2
@@ -155,6 +156,7 @@ def load(
             if len(value) < layout.size:
                 raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {layout.size}")
             _, start, following, reserved, last_lsn, *restored = layout.unpack_from(value)
+            _check_offsets(where, 0, start, following, reserved)
             if restored:
                 shard.restored_lsn, shard.restored_offset = restored
             shard.start_offset, shard.next_offset = start, following
@@ -170,9 +172,11 @@ def load(
         _, base_offset = _SEGMENT.unpack(key)
         recorded.append(base_offset)
         if version == _PARQUET_VERSION:
+            _check_offsets(where, base_offset, _PARQUET_VALUE.unpack(value)[1])
             shard.segments.append(_parquet_segment(shard, base_offset, value, sealed_root))
             continue
         _, sealed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
+        _check_offsets(where, base_offset, following)
         header = LogHeader(shard.shard_id, base_offset, created, shard.name)
         segment = LogSegment(log_path(shard.shard_id, base_offset), header, pool)
         segment.restore(
@@ -189,6 +193,11 @@ def load(
     for older in shard.segments[:-1]:
         older.sealed = True
     return tuple(recorded)
+
+
+def _check_offsets(where: str, least: int, *offsets: int) -> None:
+    if not all(least <= offset <= _MAX_OFFSET for offset in offsets):
+        raise CorruptionError(where, 0, f"offsets {offsets}, expected from {least} to {_MAX_OFFSET}")
 
 
 def _decode_damage(where: str, start: int, value: bytes) -> str:
