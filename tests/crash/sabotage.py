@@ -21,7 +21,6 @@ from journal.control import Control
 from journal.decisions import (
     CursorCommitted,
     ProducerOpened,
-    Rolled,
     ShardDeleted,
     StateDeleted,
     StatePut,
@@ -37,7 +36,6 @@ from journal.shard_table import ShardTable
 from journal.snapshots import Snapshots
 from journal.unsynced_files import UnsyncedFiles
 from journal.views import Views
-from shards.model import Mode
 from shards.resends import Answer
 from tests.crash.fates import (
     ANY,
@@ -365,27 +363,6 @@ def _(patch: Patch) -> None:
 @_sabotage("forgets in replay that a producer was opened")
 def _(patch: Patch) -> None:
     _drop_in_replay(patch, ProducerOpened)
-
-
-@_sabotage("replays a roll to memory over newer segments", _killed_at_the_end)
-def _(patch: Patch) -> None:
-    def replay_roll(self: Views, shard: Any, decision: Rolled) -> None:
-        newest = shard.segments[-1].base_offset if shard.segments else -1
-        if newest >= decision.base_offset and decision.mode is Mode.FILE:
-            shard.in_memory_mode = False
-            return
-        if decision.base_offset > shard.next_offset:
-            self.table.forget_memory(shard)
-            shard.next_offset = decision.base_offset
-        if decision.mode is Mode.FILE:
-            self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
-        else:
-            if shard.segments:
-                shard.segments[-1].sealed = True
-            shard.in_memory_mode = True
-        shard.dirty = True
-
-    patch.setattr(Views, "_replay_roll", replay_roll)
 
 
 # Offsets, versions, producers
