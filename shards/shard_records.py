@@ -58,7 +58,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
     present = []
     for segment in _published_file_segments(shard):
         present.append(segment.base_offset)
-        value = _log_value(segment) if isinstance(segment, LogSegment) else _parquet_value(segment)
+        value = _log_value(segment, shard.published_lsn) if isinstance(segment, LogSegment) else _parquet_value(segment)
         mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
         if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
             # What comes after it is made again from the journal, which goes on in this segment.
@@ -77,7 +77,7 @@ def _head_value(shard: Shard, safe: int) -> bytes:
     return _HEAD_VALUE.pack(_VERSION, *fields) + damage.encode()
 
 
-def _log_value(segment: LogSegment) -> bytes:
+def _log_value(segment: LogSegment, published_lsn: int) -> bytes:
     return _SEGMENT_VALUE.pack(
         _VERSION,
         segment.sealed and segment.flushed == segment.end,
@@ -86,7 +86,8 @@ def _log_value(segment: LogSegment) -> bytes:
         segment.flushed,
         segment.flushed_offset,
         segment.newest_append_us,
-        segment.last_lsn,
+        # Batches on their way to the disk may never get there, and their lsns may go to others.
+        min(segment.last_lsn, published_lsn),
         segment.newest_us,
     )
 
