@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,23 +13,21 @@ from journal.settings import ConfigurationError
 from tests.fuzz.target import Target
 
 _CONF = Path(__file__).parents[3] / "conf"
-_files: dict[int, str] = {}
+_files: dict[int, int] = {}
 
 
-def _path() -> str:
-    """A file of this process alone: the settings are read from a path."""
-    path = _files.get(os.getpid())
-    if path is None:
-        descriptor, path = tempfile.mkstemp(prefix="fuzz-settings-", suffix=".toml")
-        os.close(descriptor)
-        _files[os.getpid()] = path
-        atexit.register(Path(path).unlink, missing_ok=True)
-    return path
+def _write(data: bytes) -> str:
+    """Put data into a file of this process alone, which lies in memory: settings are read from a path."""
+    descriptor = _files.get(os.getpid())
+    if descriptor is None:
+        descriptor = _files[os.getpid()] = os.memfd_create("settings")
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, data, 0)
+    return f"/proc/self/fd/{descriptor}"
 
 
 def _run(load: Callable[[str], Any], data: bytes) -> None:
-    path = _path()
-    Path(path).write_bytes(data)
+    path = _write(data)
     try:
         first = load(path)
     except ConfigurationError as error:
