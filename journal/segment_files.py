@@ -296,6 +296,10 @@ class SegmentFiles:
                     self._files.sync_directory(directory)
                 # It may have been made for this file alone.
                 self._tidy(directory, {shard_id})
+        # The notes are all that remembers these directories: what was removed must not come back once they are gone.
+        unsynced = set(self._unsynced)
+        self._sync(unsynced)
+        self._unsynced -= unsynced
         for name in names:
             self._files.remove(f"{self._sealing}/{name}")
 
