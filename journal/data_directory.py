@@ -13,7 +13,8 @@
     snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
 
 ``journal/``, ``log/`` and ``sealed/`` each hold a marker ``.node`` with the id of the node. Any of them may be a file
-system of its own: one that is not mounted shows an empty directory, which has no marker and is refused.
+system of its own: one that is not mounted shows an empty directory, which has no marker and is refused. The views
+record the id themselves.
 """
 
 from __future__ import annotations
