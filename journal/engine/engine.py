@@ -178,6 +178,7 @@ class Engine:
             put_number(mutations, NodeKey.NODE_ID, number_of_node(self.node_id))
             self._store.write(mutations)
             self._store.flush()
+            self._directory.complete()
             writer.release_up_to(record.checkpoint, 0)
 
         try:

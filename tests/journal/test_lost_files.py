@@ -6,6 +6,7 @@ started, acknowledged records were missing, and their offsets were given to othe
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 
@@ -142,6 +143,26 @@ async def test_a_directory_of_another_node_is_refused() -> None:
                 pass
         file.truncate(0)
         file.pwritev([stored], 0)
+
+
+async def test_first_starts_may_be_killed_in_a_row_after_their_journal_file_was_made() -> None:
+    """FORMAT said that the directory was whole before the views did: the third start was refused."""
+    files = SimulatedFileSystem()
+    for _ in range(4):
+        files.crash_at(1, pattern=f"sync directory {DATA}/journal$")
+        files = await _killed_start(files)
+        files.crash_at(3, pattern=f"{DATA}/state/content.new")
+        files = await _killed_start(files)
+    async with open_simulated(files, SMALL) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+
+
+async def _killed_start(files: SimulatedFileSystem) -> SimulatedFileSystem:
+    with contextlib.suppress(CrashNow):
+        async with open_simulated(files, SMALL):
+            files.stop()
+            raise CrashNow("at the end of the start")
+    return files.kill(lambda _: 1)
 
 
 async def test_views_of_another_node_are_refused() -> None:
