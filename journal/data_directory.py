@@ -13,7 +13,8 @@
     snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
 
 ``journal/``, ``log/`` and ``sealed/`` each hold a marker ``.node`` with the id of the node. Any of them may be a file
-system of its own: one that is not mounted shows an empty directory, which has no marker and is refused.
+system of its own: one that is not mounted shows an empty directory, which has no marker and is refused. The views
+record the id themselves.
 """
 
 from __future__ import annotations
@@ -83,6 +84,15 @@ class DataDirectory:
         """Directory of the snapshots that backups copy from."""
         return f"{self.path}/snapshots"
 
+    def complete(self) -> None:
+        """Note that all that belongs to the directory was made, and that the views know of its journal; durably.
+
+        From now on the journal is refused without its markers, and without views that know of it. A start that is
+        killed before this is made again, as often as it takes.
+        """
+        if not self.was_complete:
+            _write_format(self._files, self.path, self.node_id, complete=True)
+
     def announce(self, tcp: str, pid: int) -> None:
         """Write down where this directory is served, for readers that find it locked; `close` takes it back.
 
@@ -127,8 +137,8 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         for name in (*MARKED, *_OTHERS):
             make_durable_directory(files, f"{path}/{name}")
         if not was_complete:
+            _write_format(files, path, node_id, complete=False)
             write_markers(files, path, node_id)
-            _write_format(files, path, node_id, complete=True)
         for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
             remove_snapshot(files, f"{path}/snapshots/{name}")
     except BaseException as error:

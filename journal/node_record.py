@@ -6,6 +6,8 @@ Values are u64, big-endian. A number is durable once the store was flushed.
 from __future__ import annotations
 
 import enum
+import hashlib
+import re
 import struct
 
 import attrs
@@ -15,6 +17,7 @@ from shards.errors import CorruptionError
 from shards.store import Family, Mutations, OrderedStore
 
 _NUMBER = struct.Struct(">Q")
+_NODE_ID = re.compile("[0-9a-f]{16}")
 
 
 class NodeKey(enum.Enum):
@@ -27,6 +30,7 @@ class NodeKey(enum.Enum):
         JOURNAL_FILE: A journal file with this number or a higher one exists.
         STOPPED_IN: Number of the journal file that was the newest at the last orderly stop.
         SPARES: Highest number of the spare journal files at that stop.
+        NODE_ID: Number of the node whose views these are, see `number_of_node`.
         NEWEST_APPEND_US: No append time up to the checkpoint is later, see `journal.node_time`.
     """
 
@@ -36,6 +40,7 @@ class NodeKey(enum.Enum):
     JOURNAL_FILE = b"journal_file"
     STOPPED_IN = b"stopped_in"
     SPARES = b"spares"
+    NODE_ID = b"node_id"
     NEWEST_APPEND_US = b"newest_append_us"
 
 
@@ -49,6 +54,7 @@ class NodeRecord:
     journal_file: int = 0
     stopped_in: int = 0
     spares: int = 0
+    node_id: int = 0
     newest_append_us: int = 0
 
     def expected(self, *, was_complete: bool) -> Expected:
@@ -60,6 +66,32 @@ class NodeRecord:
         return Expected(
             self.checkpoint, self.folded, self.journal_file, is_unused=was_complete and not self.journal_file
         )
+
+    def require_node(self, state: str, node_id: str) -> None:
+        """Refuse the views of another node: shards would be missing, and the files of others be written over.
+
+        Args:
+            state: Directory of the views, for people.
+            node_id: The node whose data directory it lies in.
+
+        Raises:
+            CorruptionError: They belong to another node. Views of an older program do not say whose they are.
+        """
+        expected = number_of_node(node_id)
+        if self.node_id not in (0, expected):
+            raise CorruptionError(
+                state,
+                0,
+                f"the views belong to another node: expected number {expected:016x}, found {self.node_id:016x}. If the "
+                f"directory is a file system of its own, mount the one of this node; if it is lost, restore a backup",
+            )
+
+
+def number_of_node(node_id: str) -> int:
+    """The number that stands for a node: its id, which is 16 hexadecimal digits, or a digest of any other text."""
+    if _NODE_ID.fullmatch(node_id):
+        return int(node_id, 16)
+    return int.from_bytes(hashlib.blake2b(node_id.encode(), digest_size=8).digest(), "big")
 
 
 def read_node_record(store: OrderedStore) -> NodeRecord:

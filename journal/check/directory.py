@@ -81,7 +81,7 @@ def _check(
     progress: Progress | None,
     open_store: Callable[[str], OrderedStore],
 ) -> None:
-    _check_format(files, path, report)
+    node_id = _check_format(files, path, report)
     for name in files.listdir(path):
         if name not in _KNOWN:
             report.note(f"{path}/{name}", 0, "nothing of a data directory has such a name")
@@ -97,6 +97,8 @@ def _check(
             report.note(f"{path}/{name}", 0, what)
         return
     try:
+        if node_id is not None:
+            views.node.require_node(f"{path}/state", node_id)
         expected = views.node.expected(was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path))
         expected.check_files(f"{path}/journal", journal.numbers)
         if journal.next_lsn is not None:
@@ -124,15 +126,17 @@ def _check(
     SealedPass(files, path, views, journal, report, progress).check()
 
 
-def _check_format(files: FileSystem, path: str, report: Report) -> None:
+def _check_format(files: FileSystem, path: str, report: Report) -> str | None:
+    """Id of the node, None where it cannot be read."""
     name = f"{path}/FORMAT"
     if not files.exists(name):
         report.damage(name, 0, "the file is missing")
-        return
+        return None
     try:
-        read_format(files, path)
+        return read_format(files, path)
     except CorruptionError as error:
         report.damage(error.path, error.position, error.problem)
+        return None
 
 
 def _check_markers(files: FileSystem, path: str, report: Report) -> None:

@@ -27,7 +27,7 @@ from journal.engine.replaying import RecoveryReport, replay
 from journal.engine.restoration import Restoration
 from journal.journal_file import JournalWriter
 from journal.maintenance import Maintenance
-from journal.node_record import NodeKey, NodeRecord, put_number, read_node_record
+from journal.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
 from journal.node_time import NodeTime
 from journal.producer_expiry import ProducerExpiry
 from journal.producer_use import ProducerUse
@@ -125,6 +125,7 @@ class Engine:
             StorageFailedError: What was recovered cannot be made durable again.
         """
         record = read_node_record(self._store)
+        record.require_node(self._directory.state, self.node_id)
         await self.time.load(self._store, record.newest_append_us)
         expected = record.expected(was_complete=self._directory.was_complete)
         found = Recovered()
@@ -174,8 +175,10 @@ class Engine:
             writer.begin(first_lsn, entries, next_lsn)
             mutations = Mutations()
             put_number(mutations, NodeKey.JOURNAL_FILE, writer.newest_number)
+            put_number(mutations, NodeKey.NODE_ID, number_of_node(self.node_id))
             self._store.write(mutations)
             self._store.flush()
+            self._directory.complete()
             writer.release_up_to(record.checkpoint, 0)
 
         try:

@@ -6,6 +6,7 @@ started, acknowledged records were missing, and their offsets were given to othe
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 
@@ -142,6 +143,54 @@ async def test_a_directory_of_another_node_is_refused() -> None:
                 pass
         file.truncate(0)
         file.pwritev([stored], 0)
+
+
+async def test_first_starts_may_be_killed_in_a_row_after_their_journal_file_was_made() -> None:
+    """FORMAT said that the directory was whole before the views did: the third start was refused."""
+    files = SimulatedFileSystem()
+    for _ in range(4):
+        files.crash_at(1, pattern=f"sync directory {DATA}/journal$")
+        files = await _killed_start(files)
+        files.crash_at(3, pattern=f"{DATA}/state/content.new")
+        files = await _killed_start(files)
+    async with open_simulated(files, SMALL) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+
+
+async def _killed_start(files: SimulatedFileSystem) -> SimulatedFileSystem:
+    with contextlib.suppress(CrashNow):
+        async with open_simulated(files, SMALL):
+            files.stop()
+            raise CrashNow("at the end of the start")
+    return files.kill(lambda _: 1)
+
+
+async def test_views_of_another_node_are_refused() -> None:
+    """Their numbers may fit by chance: a start served them without this node's shards, and wrote over their files."""
+    files, other = SimulatedFileSystem(), SimulatedFileSystem()
+    for each in (files, other):
+        async with open_simulated(each) as engine:
+            await engine.control.create_shard("s", ShardConfig())
+            await append(engine, "s", b"value")
+    content = other.open(f"{DATA}/state/content").pread(1 << 20, 0)
+    own = files.open(f"{DATA}/state/content").pread(1 << 20, 0)
+    _put(files, content)
+    damages = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path)).damages
+    assert [damage.path for damage in damages if "the views belong to another node" in damage.problem] == [
+        f"{DATA}/state"
+    ]
+    with pytest.raises(CorruptionError, match=f"{DATA}/state at byte 0: the views belong to another node"):
+        async with open_simulated(files):
+            pass
+    _put(files, own)
+    async with open_simulated(files) as engine:
+        assert await values_of(engine, "s") == [b"value"]
+
+
+def _put(files: SimulatedFileSystem, content: bytes) -> None:
+    file = files.open(f"{DATA}/state/content")
+    file.truncate(0)
+    file.pwritev([content], 0)
 
 
 async def test_a_directory_whose_making_was_cut_short_anywhere_is_made_to_its_end() -> None:

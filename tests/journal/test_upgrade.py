@@ -71,6 +71,28 @@ async def test_an_old_directory_is_read_written_sealed_and_exported(old: Path) -
     }
 
 
+async def test_upgrades_that_are_killed_before_the_views_know_of_the_journal_are_made_again(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FORMAT said that the directory was whole before the views did: every later start was refused, with all there."""
+    with monkeypatch.context() as patch:
+        patch.setattr("journal.engine.engine.put_number", _killed)
+        for _ in range(3):
+            with pytest.raises(_Killed):
+                await read(old)
+            assert check_directory(str(old)).damages == []
+    assert (await read(old))["plant/line-\u00fc"] == PLANT
+    assert check_directory(str(old)).damages == []
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+def _killed(*_: object) -> None:
+    raise _Killed
+
+
 async def test_an_old_directory_is_backed_up_as_it_lies_there_and_restored(old: Path, tmp_path: Path) -> None:
     lsn = newest_lsn(FILES, f"{old}/journal")
     made = back_up(FILES, str(old), str(tmp_path / "backup"), lsn=lsn, now_us=1, keep=1)
