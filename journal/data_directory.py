@@ -150,7 +150,11 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
 
 
 def _require_empty(files: FileSystem, path: str) -> None:
-    others = [entry for entry in files.listdir(path) if entry not in ("LOCK", "FORMAT.new", "lost+found")]
+    others = [
+        entry
+        for entry in files.listdir(path)
+        if entry not in ("LOCK", "FORMAT.new", "lost+found") and not _is_empty_mount(files, path, entry)
+    ]
     if "BACKUP" in others:
         raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
     if "RESTORING" in others:
@@ -160,6 +164,16 @@ def _require_empty(files: FileSystem, path: str) -> None:
             f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "
             f"choose an empty directory"
         )
+
+
+def _is_empty_mount(files: FileSystem, path: str, name: str) -> bool:
+    """Whether an entry is an empty directory of ours: a file system of its own that is mounted there already."""
+    if name not in (*MARKED, "state"):
+        return False
+    try:
+        return not set(files.listdir(f"{path}/{name}")) - {"lost+found"}
+    except NotADirectoryError:
+        return False
 
 
 def is_complete(files: FileSystem, path: str) -> bool:

@@ -211,3 +211,15 @@ async def test_a_directory_whose_making_was_cut_short_anywhere_is_made_to_its_en
                 await append(engine, "s", b"value")
             async with open_simulated(files, SMALL) as engine:
                 assert await values_of(engine, "s") == [b"value"]
+
+
+async def test_a_new_directory_may_have_its_journal_mounted_before_the_first_start() -> None:
+    """Defect: the documents allow a mount of its own, and the first start refused the directory for it."""
+    files = SimulatedFileSystem()
+    for name in ("journal/lost+found", "state"):
+        files.mkdir(f"{DATA}/{name}")
+    async with open_simulated(files, SMALL) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+        await append(engine, "s", b"value")
+    async with open_simulated(files, SMALL) as engine:
+        assert await values_of(engine, "s") == [b"value"]
