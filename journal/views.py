@@ -83,7 +83,7 @@ class Views:
         self.on_deleted: Callable[[Shard], None] | None = None
         self.on_trimmed: Callable[[Shard], None] | None = None
         self.on_start_in_sealed: Callable[[Shard], None] | None = None
-        self.leftovers = dict.fromkeys(leftovers.noted(store), leftovers.BEGINNING)
+        self.leftovers = dict(leftovers.noted(store))
         self.deleted_again: list[tuple[int, str]] = []
 
     def fold(

@@ -4,7 +4,8 @@ Written after the files that they describe are synced, so a record never promise
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
 a segment; value = version (u8: 1; 2 for a Parquet segment and for the head of a shard that was restored from a backup;
-3 for the head of a shard that lost records with the memory), then the struct below, little-endian. The states of its producers are in `shards.producer_records`.
+3 for the head of a shard that lost records with the memory), then the struct below, little-endian. The states of its
+producers are in `shards.producer_records`.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ def load(
         is_head = len(key) == _SHARD.size
         version = value[0] if value else 0
         if version not in (_HEADS if is_head else (_VERSION, _PARQUET_VERSION)):
-            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 to {3 if is_head else 2}")
+            raise FormatVersionError(
+                f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 to {3 if is_head else 2}"
+            )
         if is_head:
             layout = _HEADS[version]
             if len(value) < layout.size:
@@ -208,7 +211,8 @@ def _head_size(value: bytes) -> int:
     if value[0] == _LOSSES_VERSION and len(value) >= _LOSSES_HEAD_VALUE.size:
         count: int = _LOSSES_HEAD_VALUE.unpack_from(value)[7]
         return _LOSSES_HEAD_VALUE.size + count * _LOSS.size
-    return _HEADS.get(value[0], _HEAD_VALUE).size
+    layout: struct.Struct = _HEADS.get(value[0], _HEAD_VALUE)
+    return layout.size
 
 
 def _losses(where: str, value: bytes) -> tuple[Loss, ...]:
@@ -323,7 +327,8 @@ def newest_lsn(store: OrderedStore, shard_id: int, started_lsn: int) -> int:
 
 def _newest_lsn(head: bytes, started_lsn: int) -> int:
     _, _, following, reserved, last_lsn = _HEAD_VALUE.unpack_from(head)
-    return max(last_lsn, started_lsn) if reserved > following else last_lsn
+    newest: int = max(last_lsn, started_lsn) if reserved > following else last_lsn
+    return newest
 
 
 def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:

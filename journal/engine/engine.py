@@ -18,7 +18,7 @@ import trio
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
 from journal.atomic_changes import AtomicChanges
-from journal.commit import AckSink, Committer, Group
+from journal.commit import MOST_WORDS, AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
 from journal.data_directory import DataDirectory
@@ -514,7 +514,13 @@ class Engine:
                 f"record batch of {raw_bytes} bytes before compression is over the limit of {limit} for an indexed "
                 f"shard (limits.max_batch_bytes); split it"
             )
-        return words_of(shard.config, batch)
+        words = words_of(shard.config, batch)
+        if len(words) > MOST_WORDS:
+            raise LimitExceededError(
+                f"record batch for the indexed shard {shard.name!r} has {len(words)} keys and tags to index, over the "
+                f"limit of {MOST_WORDS} in one batch; send fewer records in a batch"
+            )
+        return words
 
 
 def _new_salt() -> int:
