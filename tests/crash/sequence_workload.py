@@ -19,7 +19,7 @@ from journal.backup import back_up
 from journal.engine import Engine
 from shards.batch import encode_values
 from shards.clock import ManualClock
-from shards.errors import DiskFullError, SequenceGapError
+from shards.errors import DiskFullError, SequenceGapError, SequenceLostError
 from shards.model import AckLevel, Appended, Mode
 from shards.record import StoredRecord
 from shards.shard import Shard
@@ -148,7 +148,7 @@ class SequenceWorkload(Workload):
 
         try:
             await append_together(self._engine, shard, [self.encoded(sent, producer) for sent in again], note)
-        except SequenceGapError:
+        except (SequenceGapError, SequenceLostError):
             # It may say that one of them is lost. It must have been in memory alone.
             lost = [sent for sent in again if sent.level is not AckLevel.DURABLE]
             require(bool(lost), "a producer whose batches are durable is refused", known.name, again)
