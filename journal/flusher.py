@@ -105,7 +105,7 @@ class Flusher:
                 self._make_directory(posixpath.dirname(path))
                 # What a process before this one left in a file is not relied on. Whether its name and its bytes would
                 # survive a power loss is not known: a sync that failed there is not told here again.
-                log = self._unsynced.create(path) if plan.is_first else self._unsynced.open(path)
+                log = self._unsynced.create(path) if plan.is_first else self._unsynced.open_written(path, plan.position)
                 plan.write(log, lambda plan=plan: self._unsynced.open(plan.segment.index_path))  # type: ignore[misc]
             if size_bytes >= LARGE_TAIL_BYTES:
                 self._unsynced.sync_content(path)

@@ -135,11 +135,14 @@ class SegmentFiles:
     def _remove(self, path: str) -> None:
         if self._files.exists(path):
             self._files.remove(path)
-            self._unsynced.add(posixpath.dirname(path))
+        # Also if it is gone already: the process before this one may have been killed before it synced the directory,
+        # and the name would come back with a power loss when nothing remembers it any more.
+        self._unsynced.add(posixpath.dirname(path))
 
     def _tidy(self, directory: str, shard_ids: set[int]) -> None:
         """Remove the marks of shards that have no Parquet file any more, and the directory when it is empty."""
         if not self._files.exists(directory):
+            self._unsynced.add(posixpath.dirname(directory))
             return
         names = self._files.listdir(directory)
         for shard_id in shard_ids:
@@ -320,8 +323,11 @@ class SegmentFiles:
             ids_of.setdefault(f"{self._log}/{shard_id % FAN_OUT:02x}", set()).add(f"{shard_id:016x}")
             ids_of.setdefault(sealed_directory(self._sealed, name), set()).add(f"{shard_id:016x}")
         for directory, ids in ids_of.items():
+            # As in `_remove`: what is gone may be gone in the cache alone.
             if not self._files.exists(directory):
+                self._unsynced.add(posixpath.dirname(directory))
                 continue
+            self._unsynced.add(directory)
             names = self._files.listdir(directory)
             for name in names:
                 if ids.intersection(posixpath.splitext(name)[0].replace("_", "-").split("-")):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import posixpath
 
+from shards.errors import CorruptionError
 from shards.file_system import File, FileSystem
 
 _OPEN_AT_MOST = 32
@@ -38,9 +39,35 @@ class UnsyncedFiles:
         Raises:
             OSError: It cannot be opened; nothing has changed.
         """
+        return self._opened(path, create=True)
+
+    def open_written(self, path: str, size_bytes: int) -> File:
+        """Open a file of which so many bytes were written before, to write behind them. It must not be closed.
+
+        Raises:
+            CorruptionError: It is missing or shorter. Made anew it would have a hole where acknowledged records were.
+            OSError: It cannot be opened; nothing has changed.
+        """
+        way_out = (
+            "put the file back and start again: the journal has what comes after it. If it is lost, restore a backup"
+        )
+        try:
+            file = self._opened(path, create=False)
+        except FileNotFoundError as error:
+            raise CorruptionError(
+                path, 0, f"the file is missing, but {size_bytes} bytes were written to it; {way_out}"
+            ) from error
+        found_bytes = file.size()
+        if found_bytes < size_bytes:
+            raise CorruptionError(
+                path, found_bytes, f"the file ends here, but {size_bytes} bytes were written to it; {way_out}"
+            )
+        return file
+
+    def _opened(self, path: str, *, create: bool) -> File:
         file = self._open.get(path)
         if file is None:
-            file = self._open[path] = self._files.open(path, create=True)
+            file = self._open[path] = self._files.open(path, create=create)
             self._paths.add(path)
         return file
 

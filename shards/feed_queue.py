@@ -143,11 +143,12 @@ class FeedQueue(Generic[T]):
         While something always waits, it goes in rounds: when every shard that waited at the beginning of a round has
         been read as far as it was published then, everything committed by then has been read.
         """
-        if not self._ready and not self.finding:
-            self._reached_lsn = max(self._reached_lsn, self._committed_lsn())
-        elif not self._goals and not self.finding:
-            self._reached_lsn = max(self._reached_lsn, self._round_lsn)
-            self._begin_round()
+        if not self.finding:
+            if not self._ready:
+                self._reached_lsn = max(self._reached_lsn, self._committed_lsn())
+            elif not self._goals:
+                self._reached_lsn = max(self._reached_lsn, self._round_lsn)
+                self._begin_round()
         if self._until_lsn is not None:
             return min(self._reached_lsn, max(self._until_lsn, 0))
         return self._reached_lsn

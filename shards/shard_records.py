@@ -38,6 +38,7 @@ _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 # version, 7 zero bytes; next offset, bytes of the file, created, newest append, last lsn, newest record, SHA-256 of
 # the file
 _PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
+_MAX_OFFSET = 2**63 - 1
 _VERSION = 1
 _PARQUET_VERSION = 2
 _RESTORED_VERSION = 2
@@ -64,7 +65,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
     present = []
     for segment in _published_file_segments(shard):
         present.append(segment.base_offset)
-        value = _log_value(segment) if isinstance(segment, LogSegment) else _parquet_value(segment)
+        value = _log_value(segment, shard.published_lsn) if isinstance(segment, LogSegment) else _parquet_value(segment)
         mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
         if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
             # What comes after it is made again from the journal, which goes on in this segment.
@@ -86,7 +87,7 @@ def _head_value(shard: Shard, safe: int) -> bytes:
     return _HEAD_VALUE.pack(_VERSION, *fields) + damage.encode()
 
 
-def _log_value(segment: LogSegment) -> bytes:
+def _log_value(segment: LogSegment, published_lsn: int) -> bytes:
     return _SEGMENT_VALUE.pack(
         _VERSION,
         segment.sealed and segment.flushed == segment.end,
@@ -95,7 +96,8 @@ def _log_value(segment: LogSegment) -> bytes:
         segment.flushed,
         segment.flushed_offset,
         segment.newest_append_us,
-        segment.last_lsn,
+        # Batches on their way to the disk may never get there, and their lsns may go to others.
+        min(segment.last_lsn, published_lsn),
         segment.newest_us,
     )
 
@@ -169,6 +171,7 @@ def load(
             if len(value) < layout.size:
                 raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {layout.size}")
             _, start, following, reserved, last_lsn, *others = layout.unpack_from(value)
+            _check_offsets(where, 0, start, following, reserved)
             if others:
                 shard.restored_lsn, shard.restored_offset = others[:2]
             shard.losses = _losses(where, value)
@@ -185,9 +188,11 @@ def load(
         _, base_offset = _SEGMENT.unpack(key)
         recorded.append(base_offset)
         if version == _PARQUET_VERSION:
+            _check_offsets(where, base_offset, _PARQUET_VALUE.unpack(value)[1])
             shard.segments.append(_parquet_segment(shard, base_offset, value, sealed_root))
             continue
         _, sealed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
+        _check_offsets(where, base_offset, following)
         header = LogHeader(shard.shard_id, base_offset, created, shard.name)
         segment = LogSegment(log_path(shard.shard_id, base_offset), header, pool)
         segment.restore(
@@ -221,7 +226,14 @@ def _losses(where: str, value: bytes) -> tuple[Loss, ...]:
     start, end = _LOSSES_HEAD_VALUE.size, _head_size(value)
     if len(value) < end:
         raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {end}")
-    return tuple(_LOSS.iter_unpack(value[start:end]))
+    losses: tuple[Loss, ...] = tuple(_LOSS.iter_unpack(value[start:end]))
+    _check_offsets(where, 1, *(next_offset for next_offset, _ in losses))
+    return losses
+
+
+def _check_offsets(where: str, least: int, *offsets: int) -> None:
+    if not all(least <= offset <= _MAX_OFFSET for offset in offsets):
+        raise CorruptionError(where, 0, f"offsets {offsets}, expected from {least} to {_MAX_OFFSET}")
 
 
 def _decode_damage(where: str, start: int, value: bytes) -> str:

@@ -381,7 +381,7 @@ def test_a_port_in_use_is_one_line_that_names_it(server: Server, tmp_path: Path)
 def test_an_unknown_configuration_key_is_one_line_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "journal.toml"
     path.write_text("nonsense_key = 1\n")
-    error = run("serve", "--data", str(tmp_path / "data"), "--config", str(path), status=1).stderr.decode()
+    error = run("serve", "--data", str(tmp_path / "data"), "--config", str(path), status=78).stderr.decode()
     assert error.count("\n") == 1
     assert "nonsense_key" in error
 

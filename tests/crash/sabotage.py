@@ -38,7 +38,7 @@ from journal.snapshots import Snapshots
 from journal.unsynced_files import UnsyncedFiles
 from journal.views import Views
 from shards.model import Mode
-from shards.producer_state import ProducerState
+from shards.resends import Answer
 from tests.crash.fates import (
     ANY,
     DIRECTORIES,
@@ -419,7 +419,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("does not check the sequence of a producer")
 def _(patch: Patch) -> None:
-    patch.setattr(ProducerState, "follows", lambda self, sequence: True)
+    patch.setattr("journal.appender.answer_to", lambda producer, sequence, places: (Answer.STORE, -1))
 
 
 @_sabotage("forgets the sequences of producers in replay")

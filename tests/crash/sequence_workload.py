@@ -123,7 +123,12 @@ class SequenceWorkload(Workload):
 
     async def _produce(self, shard: Shard, known: ShardLedger, producer: ProducerLedger) -> None:
         first = len(known.sent)
-        await super()._produce(shard, known, producer)
+        try:
+            await super()._produce(shard, known, producer)
+        except SequenceLostError:
+            # What it was not answered for was in memory and is lost, while later batches are kept. It begins anew.
+            producer.opening = True
+            return
         sent = self._sequence_ledger.resendable.setdefault(producer.name, [])
         sent.extend(one for one in known.sent[first:] if one.stream == producer.name)
         del sent[:-RESENT]
@@ -141,44 +146,40 @@ class SequenceWorkload(Workload):
         again = list(self._sequence_ledger.resendable.get(producer.name, ()))
         if not again or producer.outstanding:
             return
-        answers: list[tuple[Sent, Appended]] = []
+        for sent in again:
+            answers: list[Appended] = []
+            try:
+                await append_together(
+                    self._engine, shard, [self.encoded(sent, producer)], lambda _, got, to=answers: to.append(got)
+                )
+            except (SequenceLostError, SequenceGapError):
+                # It, or one before it, was in memory alone and is lost.
+                lost = [one for one in again if one.level is not AckLevel.DURABLE]
+                require(bool(lost), "a producer whose batches are durable is refused", known.name, again)
+                require(sent.level is not AckLevel.DURABLE, "a durable batch is refused as lost", known.name, sent)
+                continue
+            await self._check_answer(shard, known, sent, answers[0])
 
-        def note(number: int, got: Appended) -> None:
-            answers.append((again[number], got))
-
-        try:
-            await append_together(self._engine, shard, [self.encoded(sent, producer) for sent in again], note)
-        except (SequenceGapError, SequenceLostError):
-            # It may say that one of them is lost. It must have been in memory alone.
-            lost = [sent for sent in again if sent.level is not AckLevel.DURABLE]
-            require(bool(lost), "a producer whose batches are durable is refused", known.name, again)
-            producer.opening = True
+    async def _check_answer(self, shard: Shard, known: ShardLedger, sent: Sent, got: Appended) -> None:
+        """Check the acknowledgement of a batch that was sent again."""
+        if not got.duplicate:
+            require(sent.level is not AckLevel.DURABLE, "stored twice", known.name, sent, got)
+            sent.level = None
+            known.acknowledge(sent, got.base_offset, got.level)
             return
-        found = {
-            item.value: item.offset for item in await read_all(self._engine, shard) if isinstance(item, StoredRecord)
-        }
-        for sent, got in answers:
-            there = sent.values[0] in found or sent.offset < shard.start_offset
-            if got.duplicate:
-                require(
-                    got.level is AckLevel.MEMORY or there,
-                    "a repetition is acknowledged as durable and is not stored",
-                    known.name,
-                    sent,
-                    got,
-                )
-                require(
-                    # What was in memory alone may be lost, and stored again since.
-                    sent.level is not AckLevel.DURABLE or got.base_offset in (-1, sent.offset),
-                    "a repetition lies elsewhere",
-                    known.name,
-                    sent,
-                    got,
-                )
-            else:
-                require(sent.level is not AckLevel.DURABLE, "stored twice", known.name, sent, got)
-                sent.level = None
-                known.acknowledge(sent, got.base_offset, got.level)
+        if got.level is AckLevel.DURABLE:
+            items = await read_all(self._engine, shard)
+            there = any(isinstance(item, StoredRecord) and item.value == sent.values[0] for item in items)
+            require(
+                there or sent.offset < shard.start_offset,
+                "a repetition is acknowledged as durable and is not stored",
+                known.name,
+                sent,
+                got,
+            )
+        # What was in memory alone may be lost, and stored again since.
+        same = sent.level is not AckLevel.DURABLE or got.base_offset in (-1, sent.offset)
+        require(same, "a repetition lies elsewhere", known.name, sent, got)
 
     async def _switch_modes(self) -> None:
         shard, known = await self._ensure("log/switched", Mode.FILE)

@@ -25,7 +25,7 @@ from journal.disk import Done, Work
 from journal.engine import Engine, open_engine
 from journal.sealer import InlineSealer
 from shards.clock import ManualClock
-from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
+from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.parquet.sealing import seal_log
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
@@ -206,4 +206,4 @@ def run(
 def _is_expected(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_expected, error.exceptions))
-    return isinstance(error, CrashNow | OSError | StorageFailedError | DataDirectoryError)
+    return isinstance(error, CrashNow | OSError | StorageFailedError | DataDirectoryError | DiskFullError)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from journal.engine import Engine
 from shards.batch import encode_values
 from shards.clock import ManualClock
+from shards.errors import StorageError
 from shards.model import Mode, ShardConfig
 from shards.position import Start
 from shards.record import StoredRecord
+from tests.crash.segment_files import check_files
 from tests.crash.simulated_workload import read_all
-from tests.crash.simulation import QUIET, run
-from tests.simulation.file_system import SimulatedFileSystem
+from tests.crash.simulation import DATA, QUIET, run
+from tests.simulation.file_system import SimulatedFileSystem, everything_lost
 
 
 def test_a_time_is_not_found_in_trimmed_records() -> None:
@@ -39,3 +43,69 @@ def test_trimming_empty_segments_leaves_the_file_that_they_share_with_another() 
         assert [record.value for record in await read_all(engine, shard) if isinstance(record, StoredRecord)] == [b"1"]
 
     assert run(SimulatedFileSystem(), story, seed=1, clock=ManualClock(), config=QUIET) is None
+
+
+def test_a_removed_file_does_not_come_back_for_good_when_the_process_is_killed_and_then_the_power_goes() -> None:
+    """A log file of trimmed records was there again after a kill, a start and a power loss, and stayed for ever.
+
+    The killed process had removed it without a sync of the directory. The next one found it gone, so it synced nothing,
+    and forgot at its checkpoint that there had been such a file.
+    """
+    files, clock = SimulatedFileSystem(), ManualClock()
+
+    async def trim(engine: Engine) -> None:
+        await engine.control.create_shard("s", ShardConfig())
+        shard = engine.table.by_name("s")
+        await engine.append(shard, encode_values([b"0"], timestamp_us=1))
+        await engine.control.seal("s")
+        await engine.append(shard, encode_values([b"1"], timestamp_us=1))
+        await engine.maintenance.checkpoint()
+        await engine.control.trim("s", 1)
+        await engine.maintenance.remove_files()
+        files.stop()
+
+    async def checkpoint(engine: Engine) -> None:
+        await engine.maintenance.checkpoint()
+
+    async def look(engine: Engine) -> None:
+        await check_files(engine, files, DATA)
+
+    run(files, trim, seed=1, clock=clock, config=QUIET)
+    files = files.kill(everything_lost)
+    assert run(files, checkpoint, seed=2, clock=clock, config=QUIET) is None
+    files = files.crash(everything_lost)
+    assert run(files, look, seed=3, clock=clock, config=QUIET) is None
+
+
+def test_a_log_file_that_is_missing_is_not_made_anew_with_zeros_where_acknowledged_records_were() -> None:
+    """A start without a log file wrote the newest records into a new file of that name, behind a hole.
+
+    A checkpoint then recycled the journal, so that putting the missing file back lost those records.
+    """
+    files, clock = SimulatedFileSystem(), ManualClock()
+
+    async def append(engine: Engine) -> None:
+        await engine.control.create_shard("s", ShardConfig())
+        shard = engine.table.by_name("s")
+        for value in (b"0", b"1"):
+            await engine.append(shard, encode_values([value], timestamp_us=1))
+            if value == b"0":
+                await engine.maintenance.checkpoint()
+        files.stop()
+
+    async def checkpoint(engine: Engine) -> None:
+        with contextlib.suppress(StorageError):
+            await engine.maintenance.checkpoint()
+
+    async def look(engine: Engine) -> None:
+        found = await read_all(engine, engine.table.by_name("s"))
+        assert [record.value for record in found if isinstance(record, StoredRecord)] == [b"0", b"1"]
+
+    run(files, append, seed=1, clock=clock, config=QUIET)
+    files = files.kill(everything_lost)
+    vanished = files.disk.vanish(f"{DATA}/log/01/0000000000000001-00000000000000000000.log")
+    with contextlib.suppress(StorageError):
+        run(files, checkpoint, seed=2, clock=clock, config=QUIET)
+    files = files.kill(everything_lost)
+    files.disk.put_back(vanished)
+    assert run(files, look, seed=3, clock=clock, config=QUIET) is None

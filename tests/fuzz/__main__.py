@@ -40,6 +40,7 @@ class _Progress:
         begun_coverage: Places in the code that the corpus reached by itself.
         coverage: Places reached until now.
         found: Files of findings.
+        has_failed: The fuzzer itself did, so that not all of the time was used.
     """
 
     name: str
@@ -48,6 +49,7 @@ class _Progress:
     begun_coverage: int | None = None
     coverage: int = 0
     found: list[str] = attrs.Factory(list)
+    has_failed: bool = False
 
     def take(self, line: str) -> None:
         if status := _STATUS.search(line):
@@ -101,7 +103,10 @@ def main() -> int:
         print(f"found: {path}\n  again: python -m tests.fuzz replay {name} {path}")
     if found:
         print("when it is mended, keep the input in tests/fuzz/cases/TARGET/ under a name that says what it is")
-    return 1 if found else 0
+    failed = [progress.name for progress, _ in done if progress.has_failed]
+    if failed:
+        print(f"the fuzzer itself failed for {', '.join(failed)}")
+    return 1 if found or failed else 0
 
 
 def _run(target: Target, seconds: int, seed: int) -> tuple[_Progress, float]:
@@ -111,7 +116,7 @@ def _run(target: Target, seconds: int, seed: int) -> tuple[_Progress, float]:
         left_s = round(seconds - (time.monotonic() - began_s))
         if left_s < 1:
             break
-        if _run_once(progress, target, left_s, seed, began_s) == 0:
+        if _run_once(progress, target, left_s, seed, began_s) == 0 or progress.has_failed:
             break
         # The process ended with an input: go on behind it, by another way.
         progress.before_executions = progress.executions
@@ -146,7 +151,8 @@ def _run_once(progress: _Progress, target: Target, seconds: int, seed: int, bega
     os.close(reading)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status and len(progress.found) == found_before:
-        raise SystemExit(f"{target.name}: the fuzzer itself failed with status {status}:\n" + "\n".join(last))
+        print(f"{target.name}: the fuzzer itself failed with status {status}:", *last, sep="\n", flush=True)
+        progress.has_failed = True
     return status
 
 
