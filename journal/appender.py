@@ -289,6 +289,9 @@ class Appender:
                 f"or ask for level memory"
             )
         words = self._words(shard, batch) if shard.indexed else None
+        if words and not self._committer.has_room_for_words(len(words)):
+            self.flush_run()
+            self._committer.make_room_for_words(len(words))
         if shard.active() is None or shard.segments[-1].end >= shard.segment_limit_bytes:
             self.flush_run()
             self._open_segment(shard)
@@ -301,7 +304,11 @@ class Appender:
         if producer is not None:
             producer.accept(header.sequence, base_offset, header.record_count, shard.published_offset)
         if words:
-            (self._committer.group.words if waits else self._immediate_words).append((shard, base_offset, words))
+            if waits:
+                self._committer.group.words.append((shard, base_offset, words))
+                self._committer.group.word_count += len(words)
+            else:
+                self._immediate_words.append((shard, base_offset, words))
 
     def _append_to_file(
         self,

@@ -6,13 +6,14 @@ they lie in the group that is being collected; a group is written, and recovered
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
 
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
-from journal.commit import Committer
+from journal.commit import MOST_WORDS, Committer
 from journal.control import Control
 from journal.decisions import StateDeleted, StatePut
 from journal.entry import ENTRY_HEADER_SIZE
@@ -24,6 +25,9 @@ from shards.errors import BatchError, InvalidRequestError, LimitExceededError
 from shards.model import Appended, StateValue
 from shards.shard import Shard
 from shards.word_index import Words
+
+MOST_CHANGES = 2500
+"""A commit is prepared and published in one step of the loop, of some microseconds for each change."""
 
 _BESIDES_BYTES = 512
 """What an append can bring into the group beside its batch: a segment that is closed, offsets that are reserved."""
@@ -87,7 +91,8 @@ class AtomicChanges:
         Raises:
             InvalidRequestError: There is nothing to do, a key is there twice, or a batch has a producer.
             VersionConflictError: A key has another version than expected.
-            LimitExceededError: It is more than one group of the journal, or a part of it is too large.
+            LimitExceededError: It is more than one group of the journal, has too many changes or words for indexes,
+                or a part of it is too large.
             StorageError: A part of it is refused; nothing was changed.
             StorageFailedError: The disk failed; whether it was done is known after a restart.
         """
@@ -116,10 +121,17 @@ class AtomicChanges:
         """Look at everything that could refuse a part, and make room in the collecting group for the whole."""
         if not (appends or puts or deletes):
             raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
+        count = len(appends) + len(puts) + len(deletes)
+        if count > MOST_CHANGES:
+            raise LimitExceededError(
+                f"a commit of {count} changes ({len(appends)} appends, {len(puts)} puts, {len(deletes)} deletes) is "
+                f"over the limit of {MOST_CHANGES}; put what need not be atomic into several commits, and records for "
+                f"one shard into one append"
+            )
         changed: list[Put | Delete] = [*puts, *deletes]
         keys = [one.key for one in changed]
         if len(set(keys)) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
+            twice = next(key for key, number in Counter(keys).items() if number > 1)
             raise InvalidRequestError(f"state key {twice!r} is changed twice in one commit; name it once")
         self._control.check_may_change(is_freeing=not (appends or puts))
         size_bytes = 0
@@ -128,9 +140,10 @@ class AtomicChanges:
             self._control.check_state(one.key, value, one.expected_version)
             size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
         batches: list[tuple[Shard, bytes]] = []
+        word_count = 0
         for name, batch in appends:
             shard = self._table.by_name(name)
-            self._check_append(shard, batch)
+            word_count += self._check_append(shard, batch)
             batches.append((shard, batch))
             size_bytes += len(batch) + ENTRY_HEADER_SIZE + _BESIDES_BYTES
         largest_bytes = self._committer.largest_group_bytes
@@ -139,16 +152,22 @@ class AtomicChanges:
                 f"a commit of {size_bytes} bytes does not fit into one write of the journal, which takes "
                 f"{largest_bytes}; commit less at once or raise storage.journal_file_bytes"
             )
+        if word_count > MOST_WORDS:
+            raise LimitExceededError(
+                f"a commit with {word_count} keys and tags of records for indexed shards is over the limit of "
+                f"{MOST_WORDS}; put fewer such records into one commit"
+            )
         self._committer.close_if_long()
+        self._committer.make_room_for_words(word_count)
         self._committer.make_room(size_bytes)
         return batches
 
-    def _check_append(self, shard: Shard, batch: bytes) -> None:
+    def _check_append(self, shard: Shard, batch: bytes) -> int:
+        """Raise what would refuse a batch; the number of words that it brings into an index."""
         header: BatchHeader = verify_body(batch)
         if header.is_gap or header.size_bytes != len(batch):
             raise BatchError(f"a batch of {header.size_bytes} bytes is given in {len(batch)} bytes")
         if header.producer_id:
             raise InvalidRequestError(f"the batch for {shard.name!r} has a producer; a commit needs none")
         self._appender.check_acceptable(shard, len(batch))
-        if shard.indexed:
-            self._words(shard, memoryview(batch))
+        return len(self._words(shard, memoryview(batch))) if shard.indexed else 0

@@ -26,7 +26,9 @@ from shards.word_index import Words
 
 MOST_DECISIONS = 2000
 MOST_TOUCHED = 5000
-"""A group is published in one step of the loop, of some microseconds for each decision and each shard."""
+MOST_WORDS = 10_000
+"""A group is published in one step of the loop, of some microseconds for each decision, each shard and each
+word of an index."""
 
 
 class AckSink(Protocol):
@@ -56,6 +58,7 @@ class Group:
         touched: Shards with batches or segments in it, once each.
         decisions: (lsn, shard id, decision) of the entries that are not batches.
         words: (shard, base offset, words) of batches whose shard keeps an index.
+        word_count: How many these are.
         acks: Packed acknowledgements per sink, sent after the commit.
         held: Receive buffers that the entries lie in, given back after the commit.
         published: What each touched shard may show once the group is durable.
@@ -78,6 +81,7 @@ class Group:
         "size_bytes",
         "taken_at_s",
         "touched",
+        "word_count",
         "words",
     )
 
@@ -88,6 +92,7 @@ class Group:
         self.touched: list[Shard] = []
         self.decisions: list[tuple[int, int, Decision]] = []
         self.words: list[tuple[Shard, int, Words]] = []
+        self.word_count = 0
         self.acks: dict[AckSink, bytearray] = {}
         self.held: list[Callable[[], None]] = []
         self.published: list[tuple[Shard, Published]] = []
@@ -240,6 +245,15 @@ class Committer:
         REQUIRES: what has to be in one group with what is there already was put into it.
         """
         if len(self.group.decisions) >= MOST_DECISIONS or len(self.group.touched) >= MOST_TOUCHED:
+            self._close_group()
+
+    def has_room_for_words(self, count: int) -> bool:
+        """Whether the collecting group can take so many more words of indexes."""
+        return not self.group.word_count or self.group.word_count + count <= MOST_WORDS
+
+    def make_room_for_words(self, count: int) -> None:
+        """Begin a new group if the collecting one cannot."""
+        if not self.has_room_for_words(count):
             self._close_group()
 
     def _close_group(self) -> None:

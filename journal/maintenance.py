@@ -135,6 +135,7 @@ class Maintenance:
         )
         self._to_flush: dict[int, Shard] = {}
         self._to_unindex: dict[int, Shard] = {}
+        self._unindexing: tuple[Shard, bytes] | None = None
         self._asked: list[_Asked] = []
         self._has_ended = False
         self.dirty: dict[int, Shard] = {}
@@ -524,17 +525,24 @@ class Maintenance:
         self._to_unindex[shard.shard_id] = shard
 
     async def clean_indexes(self) -> None:
-        """Remove index entries of trimmed records. Readers pass over those that are still there."""
-        waiting, self._to_unindex = self._to_unindex, {}
-        for shard in waiting.values():
-            following: bytes | None = b""
-            while following is not None and not shard.deleted:
+        """Remove some index entries of trimmed records; the rest comes in the next turns. Readers pass over them."""
+        for _ in range(_STEPS_IN_A_TURN):
+            if self._unindexing is None:
+                if not self._to_unindex:
+                    return
+                # Another trim while this goes on begins anew behind it.
+                self._unindexing = (self._to_unindex.pop(next(iter(self._to_unindex))), b"")
+            shard, place = self._unindexing
+            following: bytes | None = None
+            if not shard.deleted:
                 mutations = Mutations()
                 following = self._views.word_index.drop_below(
-                    mutations, shard.shard_id, shard.start_offset, _UNINDEXED_AT_ONCE, following
+                    mutations, shard.shard_id, shard.start_offset, _UNINDEXED_AT_ONCE, place
                 )
                 self._views.store.write(mutations)
-                await trio.lowlevel.checkpoint()
+            self._unindexing = None if following is None else (shard, following)
+            await trio.lowlevel.checkpoint()
+        self.wake()
 
     async def remove_leftovers(self) -> None:
         """Remove some of what deleted shards left in the views; the rest comes in the next turns."""

@@ -34,6 +34,7 @@ from shards.extents import (
 )
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
+from shards.losses import resume_offset
 from shards.parquet_segment import ParquetSegment
 from shards.position import Start
 from shards.segment import Segment
@@ -210,9 +211,16 @@ class Reader:
         """Offset at which a reader that starts there begins.
 
         For a time it is the batch that holds the first record not older than that; the reader skips inside it. A time
-        in the future gives the next offset; an lsn the first batch with that or a later one.
+        in the future gives the next offset; an lsn the first batch with that or a later one, or the gap before it if
+        records with such an lsn may be lost.
         """
         shard.check_usable()
+        offset = await self._find_offset(shard, start)
+        if start.kind != "lsn":
+            return offset
+        return resume_offset(shard.losses, shard.segments, shard.start_offset, start.value, offset)
+
+    async def _find_offset(self, shard: Shard, start: Start) -> int:
         if start.kind == "earliest":
             return shard.start_offset
         if start.kind == "latest":

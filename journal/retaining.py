@@ -100,6 +100,7 @@ class Retaining:
                 self._trim(shard, segment.next_offset)
             else:
                 shard.segments.remove(segment)
+                shard.note_loss(segment.next_offset, segment.last_lsn)
                 self._drop([segment])
 
     async def close_idle(self) -> None:

@@ -118,7 +118,7 @@ class ShardNews:
     async def _list_stored(self) -> tuple[array[int], array[int]]:
         """The newest lsns of all stored shards in order, and the shards that have them."""
         lsns, shard_ids = array("Q"), array("Q")
-        stored = shard_records.newest_lsns(self._store)
+        stored = shard_records.newest_lsns(self._store, self._table.started_lsn)
         while some := list(islice(stored, _LISTED_AT_ONCE)):
             for newest in some:
                 if newest is not None:

@@ -38,6 +38,7 @@ class ShardTable:
         tail_pool: Memory of log segments that is not in their files yet.
         memory_pool: Memory of memory segments.
         restored_lsn: Shards with a lower id are older than the newest restore from a backup; 0 if there was none.
+        started_lsn: Every lsn that was given out before the start is at or below it.
         recovering: Entries are being folded; a shard opened now may still have entries to come.
         most_open: How many shards stay open that nobody uses.
         on_closing: Called with a shard that is about to be closed.
@@ -69,6 +70,7 @@ class ShardTable:
         self.tail_pool = tail_pool
         self.memory_pool = memory_pool
         self.restored_lsn = 0
+        self.started_lsn = 0
         self.recovering = True
         self.most_open = _MOST_OPEN
         self.on_closing: Callable[[Shard], None] = lambda shard: None
@@ -150,7 +152,9 @@ class ShardTable:
     def newest_lsn(self, shard_id: int) -> int:
         """The lsn of the newest batch that a shard has published, which is not opened for that; 0 if there is none."""
         shard = self.opened(shard_id)
-        return shard.published_lsn if shard is not None else shard_records.newest_lsn(self._store, shard_id)
+        if shard is not None:
+            return shard.published_lsn
+        return shard_records.newest_lsn(self._store, shard_id, self.started_lsn)
 
     def may_close(self) -> int:
         """How many shards are open beyond those that stay open anyway."""
@@ -212,9 +216,14 @@ class ShardTable:
 
         In memory mode its last records are gone; the offsets that were reserved for them stay taken for ever.
         """
-        if shard.in_memory_mode and shard.reserved_offset > shard.next_offset:
-            shard.next_offset = shard.reserved_offset
-            self.forget_memory(shard)
+        if shard.in_memory_mode:
+            if shard.reserved_offset > shard.next_offset:
+                shard.next_offset = shard.reserved_offset
+                # The lost records count as published up to here: readers by lsn find the shard, and the gap in it.
+                shard.last_lsn = max(shard.last_lsn, self.started_lsn)
+                self.forget_memory(shard)
+            if shard.next_offset > shard.accounted_offset:
+                shard.note_loss(shard.next_offset, shard.last_lsn)
         shard.asked_offset = shard.reserved_offset
         shard.recovered_offset = shard.next_offset
         dirty = shard.dirty

@@ -83,7 +83,7 @@ class Views:
         self.on_deleted: Callable[[Shard], None] | None = None
         self.on_trimmed: Callable[[Shard], None] | None = None
         self.on_start_in_sealed: Callable[[Shard], None] | None = None
-        self.leftovers = dict.fromkeys(leftovers.noted(store), leftovers.BEGINNING)
+        self.leftovers = dict(leftovers.noted(store))
         self.deleted_again: list[tuple[int, str]] = []
 
     def fold(
@@ -215,10 +215,10 @@ class Views:
         if shard is None:
             return
         if self.table.recovering:
-            self._replay_roll(shard, decision)
+            self._replay_roll(shard, lsn, decision)
         self._reconfigured(mutations, shard, attrs.evolve(shard.config, mode=decision.mode))
 
-    def _replay_roll(self, shard: Shard, decision: Rolled) -> None:
+    def _replay_roll(self, shard: Shard, lsn: int, decision: Rolled) -> None:
         newest = shard.segments[-1] if shard.segments else None
         to_file = decision.mode is Mode.FILE
         if newest is not None and newest.base_offset > decision.base_offset:
@@ -234,6 +234,8 @@ class Views:
             # What lay between was in memory.
             self.table.forget_memory(shard)
             shard.next_offset = decision.base_offset
+        if decision.base_offset > shard.accounted_offset:
+            shard.note_loss(decision.base_offset, lsn)
         if to_file:
             self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
         else:

@@ -4,7 +4,11 @@ The fold of a deletion removes what makes the shard be there and notes, in the s
 crash in between loses no part of the work. Nothing of it can reappear: the number of a shard is never given out again,
 and cursors, producers and indexes are found by number alone.
 
-Family ``meta``: key = b"leftovers", shard id (u64, big-endian); value = shard id, so that all values have one size.
+Each removal notes in the same write from which key on the rest lies. So a start after a crash does not pass over all
+that was removed and is not compacted yet.
+
+Family ``meta``: key = b"leftovers", shard id (u64, big-endian); value = shard id (u64, big-endian); when something was
+removed already, then the number of the key space (u8), and the key in it from which on the rest lies.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ Place: TypeAlias = tuple[int, bytes]
 """Which of the key spaces comes next, and from which key on."""
 
 BEGINNING: Final[Place] = (0, b"")
+_NUMBER_BYTES: Final = 8
 
 
 def note(mutations: Mutations, shard_id: int) -> None:
@@ -30,10 +35,11 @@ def note(mutations: Mutations, shard_id: int) -> None:
     mutations.put(Family.META, _KEY + number, number)
 
 
-def noted(store: OrderedStore) -> Iterator[int]:
-    """Numbers of the deleted shards that may have left something."""
-    for key, _ in store.scan(Family.META, _KEY):
-        yield int.from_bytes(key[len(_KEY) :], "big")
+def noted(store: OrderedStore) -> Iterator[tuple[int, Place]]:
+    """Numbers of the deleted shards that may have left something, and where to go on with each."""
+    for key, value in store.scan(Family.META, _KEY):
+        place = (value[_NUMBER_BYTES], value[_NUMBER_BYTES + 1 :]) if len(value) > _NUMBER_BYTES else BEGINNING
+        yield int.from_bytes(key[len(_KEY) :], "big"), place
 
 
 def remove_some(
@@ -58,6 +64,7 @@ def remove_some(
             removed += 1
             start = key + b"\x00"
         if removed == limit:
+            mutations.put(Family.META, _KEY + number, number + bytes((at,)) + start)
             return removed, (at, start)
         at, start = at + 1, b""
     mutations.delete(Family.META, _KEY + number)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from shards.chunks import ChunkPool
 from shards.errors import ShardDamagedError, ShardNotFoundError
 from shards.log_segment import LogHeader, LogSegment
+from shards.losses import Loss, with_loss
 from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet_segment import ParquetSegment
 from shards.producer_state import ProducerState
@@ -56,6 +57,7 @@ class Shard:
         pending_groups: Commit groups with entries of this shard that are not published yet.
         restored_lsn: First lsn after the newest restore from a backup that the shard went through; 0 if there was none.
         restored_offset: Its next offset then.
+        losses: What was lost with the memory, oldest first, see `shards.losses`.
         listeners: Called with the shard after each publish.
         era: When it published last, see `shards.recent_shards`.
     """
@@ -77,6 +79,7 @@ class Shard:
         "indexed",
         "last_lsn",
         "listeners",
+        "losses",
         "name",
         "next_offset",
         "pending_groups",
@@ -108,6 +111,7 @@ class Shard:
         self.restored_lsn = 0
         self.restored_offset = 0
         self.asked_offset = 0
+        self.losses: tuple[Loss, ...] = ()
         self.indexed = config.index_keys or config.index_tags
         self.in_memory_mode = config.mode is Mode.MEMORY
         self.chunk_number = -1
@@ -293,6 +297,17 @@ class Shard:
         # A segment that was closed while it was empty shares its file with the one that began at the same offset.
         kept = {segment.base_offset for segment in self.segments}
         return [segment for segment in dropped if segment.base_offset not in kept]
+
+    @property
+    def accounted_offset(self) -> int:
+        """Offset below which each record is in a segment, was trimmed, or is noted as lost."""
+        end = max(self.start_offset, self.losses[-1][0] if self.losses else 0)
+        return max(end, self.segments[-1].next_offset) if self.segments else end
+
+    def note_loss(self, next_offset: int, last_lsn: int) -> None:
+        """Records below an offset, with lsns up to the given one, were lost with the memory."""
+        self.losses = with_loss(self.losses, (next_offset, last_lsn), self.start_offset)
+        self.dirty = True
 
     def note_restore(self, restored_lsn: int) -> None:
         """Note that the shard was restored from a backup, if it is older than that and it is not noted yet.

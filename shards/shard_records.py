@@ -3,8 +3,9 @@
 Written after the files that they describe are synced, so a record never promises more than a file holds.
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
-a segment; value = version (u8: 1, or 2 for a Parquet segment and for the head of a shard that was restored from a
-backup), then the struct below, little-endian. The states of its producers are in `shards.producer_records`.
+a segment; value = version (u8: 1; 2 for a Parquet segment and for the head of a shard that was restored from a backup;
+3 for the head of a shard that lost records with the memory), then the struct below, little-endian. The states of its
+producers are in `shards.producer_records`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from collections.abc import Callable, Generator, Iterator
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
 from shards.log_segment import LogHeader, LogSegment
+from shards.losses import Loss, losses_of_restart
 from shards.model import SegmentKind
 from shards.parquet_segment import ParquetSegment
+from shards.segment import Segment
 from shards.shard import BEING_DELETED, Shard
 from shards.store import Family, Mutations, OrderedStore
 
@@ -26,6 +29,9 @@ _SEGMENT = struct.Struct(">QQ")
 _HEAD_VALUE = struct.Struct("<BQQQQ")
 # the same fields; restored_lsn, restored_offset; then the damage in UTF-8
 _RESTORED_HEAD_VALUE = struct.Struct("<BQQQQQQ")
+# the same fields; the number of losses; then (next offset, last lsn) of each, then the damage in UTF-8
+_LOSSES_HEAD_VALUE = struct.Struct("<BQQQQQQI")
+_LOSS = struct.Struct("<QQ")
 # version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
 # newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
@@ -36,7 +42,8 @@ _MAX_OFFSET = 2**63 - 1
 _VERSION = 1
 _PARQUET_VERSION = 2
 _RESTORED_VERSION = 2
-_HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE}
+_LOSSES_VERSION = 3
+_HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE, _LOSSES_VERSION: _LOSSES_HEAD_VALUE}
 
 
 def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
@@ -71,8 +78,11 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
 def _head_value(shard: Shard, safe: int) -> bytes:
     damage = "" if shard.damage == BEING_DELETED else shard.damage
     fields = (shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
+    restored = (shard.restored_lsn, shard.restored_offset)
+    if losses := losses_of_restart(shard.losses, _published_segments(shard), shard.start_offset):
+        head = _LOSSES_HEAD_VALUE.pack(_LOSSES_VERSION, *fields, *restored, len(losses))
+        return head + b"".join(_LOSS.pack(*loss) for loss in losses) + damage.encode()
     if shard.restored_lsn:
-        restored = (shard.restored_lsn, shard.restored_offset)
         return _RESTORED_HEAD_VALUE.pack(_RESTORED_VERSION, *fields, *restored) + damage.encode()
     return _HEAD_VALUE.pack(_VERSION, *fields) + damage.encode()
 
@@ -105,14 +115,17 @@ def _parquet_value(segment: ParquetSegment) -> bytes:
     )
 
 
-def _published_file_segments(shard: Shard) -> Iterator[LogSegment | ParquetSegment]:
+def _published_segments(shard: Shard) -> Iterator[Segment]:
     # A segment behind the published one was opened by a decision that may never be committed.
     if shard.published_segment is not None:
         for segment in shard.segments:
-            if isinstance(segment, LogSegment | ParquetSegment):
-                yield segment
+            yield segment
             if segment is shard.published_segment:
                 return
+
+
+def _published_file_segments(shard: Shard) -> Iterator[LogSegment | ParquetSegment]:
+    return (segment for segment in _published_segments(shard) if isinstance(segment, LogSegment | ParquetSegment))
 
 
 def safe_offset(shard: Shard) -> int:
@@ -150,19 +163,22 @@ def load(
         is_head = len(key) == _SHARD.size
         version = value[0] if value else 0
         if version not in (_HEADS if is_head else (_VERSION, _PARQUET_VERSION)):
-            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 and 2")
+            raise FormatVersionError(
+                f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 to {3 if is_head else 2}"
+            )
         if is_head:
             layout = _HEADS[version]
             if len(value) < layout.size:
                 raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {layout.size}")
-            _, start, following, reserved, last_lsn, *restored = layout.unpack_from(value)
+            _, start, following, reserved, last_lsn, *others = layout.unpack_from(value)
             _check_offsets(where, 0, start, following, reserved)
-            if restored:
-                shard.restored_lsn, shard.restored_offset = restored
+            if others:
+                shard.restored_lsn, shard.restored_offset = others[:2]
+            shard.losses = _losses(where, value)
             shard.start_offset, shard.next_offset = start, following
             shard.reserved_offset = shard.asked_offset = reserved
             shard.last_lsn = last_lsn
-            shard.damage = _decode_damage(where, layout.size, value)
+            shard.damage = _decode_damage(where, _head_size(value), value)
             continue
         if len(key) != _SEGMENT.size:
             raise CorruptionError(where, 0, f"the key has {len(key)} bytes, expected {_SEGMENT.size}")
@@ -193,6 +209,26 @@ def load(
     for older in shard.segments[:-1]:
         older.sealed = True
     return tuple(recorded)
+
+
+def _head_size(value: bytes) -> int:
+    """Where the damage begins in a head's value."""
+    if value[0] == _LOSSES_VERSION and len(value) >= _LOSSES_HEAD_VALUE.size:
+        count: int = _LOSSES_HEAD_VALUE.unpack_from(value)[7]
+        return _LOSSES_HEAD_VALUE.size + count * _LOSS.size
+    layout: struct.Struct = _HEADS.get(value[0], _HEAD_VALUE)
+    return layout.size
+
+
+def _losses(where: str, value: bytes) -> tuple[Loss, ...]:
+    if value[0] != _LOSSES_VERSION:
+        return ()
+    start, end = _LOSSES_HEAD_VALUE.size, _head_size(value)
+    if len(value) < end:
+        raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {end}")
+    losses: tuple[Loss, ...] = tuple(_LOSS.iter_unpack(value[start:end]))
+    _check_offsets(where, 1, *(next_offset for next_offset, _ in losses))
+    return losses
 
 
 def _check_offsets(where: str, least: int, *offsets: int) -> None:
@@ -245,8 +281,7 @@ def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bo
     """
     for key, value in store.scan(Family.SEGMENTS):
         if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
-            layout = _HEADS.get(value[0], _HEAD_VALUE)
-            yield _SHARD.unpack(key)[0], None, len(value) > layout.size, _HEAD_VALUE.unpack_from(value)[2]
+            yield _SHARD.unpack(key)[0], None, len(value) > _head_size(value), _HEAD_VALUE.unpack_from(value)[2]
         elif len(key) != _SEGMENT.size:
             continue
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
@@ -281,22 +316,31 @@ def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
             yield 0
 
 
-def newest_lsns(store: OrderedStore) -> Generator[tuple[int, int] | None, None, None]:
-    """Go through all records; give (number, lsn of the newest batch) for each that is a shard's head, else None.
+def newest_lsns(store: OrderedStore, started_lsn: int) -> Generator[tuple[int, int] | None, None, None]:
+    """Go through all records; give (number, newest lsn, as `newest_lsn` tells it) for each shard's head, else None.
 
     So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
     """
     for key, value in store.scan(Family.SEGMENTS):
         if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
-            yield _SHARD.unpack(key)[0], _HEAD_VALUE.unpack_from(value)[4]
+            yield _SHARD.unpack(key)[0], _newest_lsn(value, started_lsn)
         else:
             yield None
 
 
-def newest_lsn(store: OrderedStore, shard_id: int) -> int:
-    """The lsn of the newest batch that is recorded of a shard, 0 if there is none."""
+def newest_lsn(store: OrderedStore, shard_id: int, started_lsn: int) -> int:
+    """The lsn of the newest batch that is recorded of a shard, 0 if there is none.
+
+    A shard that had offsets reserved may have lost records since; these had lsns up to that of the start.
+    """
     value = store.get(Family.SEGMENTS, _SHARD.pack(shard_id))
-    return _HEAD_VALUE.unpack_from(value)[4] if value is not None and len(value) >= _HEAD_VALUE.size else 0
+    return _newest_lsn(value, started_lsn) if value is not None and len(value) >= _HEAD_VALUE.size else 0
+
+
+def _newest_lsn(head: bytes, started_lsn: int) -> int:
+    _, _, following, reserved, last_lsn = _HEAD_VALUE.unpack_from(head)
+    newest: int = max(last_lsn, started_lsn) if reserved > following else last_lsn
+    return newest
 
 
 def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:

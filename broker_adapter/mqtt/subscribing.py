@@ -42,6 +42,8 @@ from shards.topic_filters import is_filter, matches
 MAX_WAITING: Final = 32
 """Requests that may wait for earlier ones before no more is read from the client."""
 
+MAX_SHARED: Final = 500
+"""Most shared subscriptions of one session: they all end with it in one commit of the store, which is limited."""
 _REPLAY_FROM: Final = "replay-from"
 _REFUSED: Final = ReasonCode.UNSPECIFIED_ERROR
 
@@ -222,6 +224,10 @@ class Subscribing:
             raise TopicRefusedError(
                 ReasonCode.QUOTA_EXCEEDED, f"more than {self._limits.max_subscriptions} subscriptions"
             )
+        memberships = self._session.memberships
+        is_new_share = bool(request.group) and (request.group, topic_filter) not in memberships
+        if is_new_share and len(memberships) >= MAX_SHARED:
+            raise TopicRefusedError(ReasonCode.QUOTA_EXCEEDED, f"more than {MAX_SHARED} shared subscriptions")
         options = SubscriptionOptions(
             asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, subscription_id
         )

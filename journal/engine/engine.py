@@ -18,7 +18,7 @@ import trio
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
 from journal.atomic_changes import AtomicChanges
-from journal.commit import AckSink, Committer, Group
+from journal.commit import MOST_WORDS, AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
 from journal.data_directory import DataDirectory
@@ -146,10 +146,10 @@ class Engine:
         self.time.warn_if_behind()
         restoration = Restoration(self._files, self._directory.path, self.restores)
         if restoration.is_new:
-            reserved = max(record.lsns_reserved, self.views.lsns_reserved)
-            next_lsn = max(journal_next, record.checkpoint + 1, reserved)
+            next_lsn = self._next_lsn(journal_next, record)
             restoration.begin(self.table, self.views, next_lsn=next_lsn, now_us=self.time.now_us())
         self.table.recovering = False
+        self.table.started_lsn = self._next_lsn(journal_next, record) - 1
         for shard in self.table.open_shards():
             self.table.settle(shard)
         self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
@@ -190,16 +190,19 @@ class Engine:
             ) from error
         return writer
 
+    def _next_lsn(self, journal_next: int, record: NodeRecord) -> int:
+        """The first lsn that was never given out."""
+        return max(journal_next, record.checkpoint + 1, self.views.lsns_reserved, record.lsns_reserved)
+
     def _assemble(self, journal_next: int, record: NodeRecord) -> None:
         storage = self.config.storage
-        checkpoint = record.checkpoint
         reserved = max(self.views.lsns_reserved, record.lsns_reserved)
         self.views.lsns_reserved = reserved
         self.committer = Committer(
             self.writer,
             self._disk,
             # lsns that memory-mode batches may have used are not given out again.
-            next_lsn=max(journal_next, checkpoint + 1, reserved),
+            next_lsn=self._next_lsn(journal_next, record),
             journal_next_lsn=journal_next,
             publish=self._publish,
             failed=self._failed,
@@ -258,7 +261,7 @@ class Engine:
             fail=self._fail,
             segment_files=self.segment_files,
             sealing=self.config.sealing,
-            checkpoint_lsn=checkpoint,
+            checkpoint_lsn=record.checkpoint,
             producer_use=self.producer_use,
         )
         self.atomic = AtomicChanges(
@@ -514,7 +517,13 @@ class Engine:
                 f"record batch of {raw_bytes} bytes before compression is over the limit of {limit} for an indexed "
                 f"shard (limits.max_batch_bytes); split it"
             )
-        return words_of(shard.config, batch)
+        words = words_of(shard.config, batch)
+        if len(words) > MOST_WORDS:
+            raise LimitExceededError(
+                f"record batch for the indexed shard {shard.name!r} has {len(words)} keys and tags to index, over the "
+                f"limit of {MOST_WORDS} in one batch; send fewer records in a batch"
+            )
+        return words
 
 
 def _new_salt() -> int:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from tests.torture.anomaly import Anomaly
-from tests.torture.history import Death, GroupPosition, Operation, Outcome, Poll, Read, Shard, Trim
+from tests.torture.history import GroupPosition, Operation, Outcome, Poll, Read, Trim
 
 _SHOWN = 3
 
@@ -16,13 +16,13 @@ def check_polls(operations: Sequence[Operation]) -> Iterator[Anomaly]:
     """Skipped and repeated polls, in subscriptions of one reader and in groups."""
     polls = [one for one in operations if isinstance(one, Poll) and one.outcome is Outcome.OK]
     there = _there_at_the_end(operations)
-    may_skip = _MaySkip(operations, there)
+    trims = _trims(operations)
     by_assignment: dict[tuple[str, str], list[Poll]] = defaultdict(list)
     for poll in polls:
         by_assignment[poll.assignment, poll.shard].append(poll)
     for (assignment, shard), found in by_assignment.items():
         where = f"{assignment} in {shard}"
-        yield from _shared(where, found) if found[0].group else _alone(where, found, may_skip)
+        yield from _shared(where, found) if found[0].group else _alone(where, found, trims[shard])
     yield from _skipped_by_groups(operations, polls, there)
 
 
@@ -34,43 +34,22 @@ def _there_at_the_end(operations: Sequence[Operation]) -> dict[str, dict[int, st
     return there
 
 
-class _MaySkip:
-    """Whether a subscription may go on further ahead: behind a trim, or behind what was lost with the memory.
-
-    The latter only if the server's process ended meanwhile: over a new connection a subscription by filter begins with
-    the first record that is there, and is not shown the gap before it.
-    """
-
-    def __init__(self, operations: Sequence[Operation], there: dict[str, dict[int, str]]) -> None:
-        self._there = there
-        self._trims: dict[str, list[Trim]] = defaultdict(list)
-        self._ever_in_memory: set[str] = set()
-        self._deaths = [one for one in operations if isinstance(one, Death)]
-        for one in operations:
-            if isinstance(one, Trim) and one.outcome is not Outcome.FAILED:
-                self._trims[one.shard].append(one)
-            elif isinstance(one, Shard) and not one.always_file:
-                self._ever_in_memory.add(one.shard)
-
-    def allows(self, before: Poll, poll: Poll) -> bool:
-        """Whether the offsets between the two may be left out."""
-        first, shard = poll.first_offset, poll.shard
-        if any(trim.before >= first and trim.began_ns < poll.ended_ns for trim in self._trims[shard]):
-            return True
-        if shard not in self._ever_in_memory:
-            return False
-        died = any(death.ended_ns > before.began_ns and death.began_ns < poll.ended_ns for death in self._deaths)
-        return died and not any(before.next_offset <= offset < first for offset in self._there[shard])
+def _trims(operations: Sequence[Operation]) -> dict[str, list[Trim]]:
+    trims: dict[str, list[Trim]] = defaultdict(list)
+    for one in operations:
+        if isinstance(one, Trim) and one.outcome is not Outcome.FAILED:
+            trims[one.shard].append(one)
+    return trims
 
 
-def _alone(where: str, polls: list[Poll], may_skip: _MaySkip) -> Iterator[Anomaly]:
-    """Outside a group every poll begins where the one before ended."""
+def _alone(where: str, polls: list[Poll], trims: list[Trim]) -> Iterator[Anomaly]:
+    """Outside a group every poll begins where the one before ended, or behind a trim; what was lost is a gap in it."""
     shown = 0
     for before, poll in itertools.pairwise(polls):
         first = poll.first_offset
         if first == before.next_offset or shown == _SHOWN:
             continue
-        if first > before.next_offset and may_skip.allows(before, poll):
+        if first > before.next_offset and any(trim.before >= first and trim.began_ns < poll.ended_ns for trim in trims):
             continue
         shown += 1
         kind = "skipped poll" if first > before.next_offset else "repeated poll"

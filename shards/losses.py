@@ -1,0 +1,87 @@
+"""Which offsets of a shard were lost with the memory, so that a reader who comes back by lsn is shown the gap.
+
+The offsets alone do not tell it: a reader knows up to which lsn it has everything, and the lost records are gone
+together with their lsns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeAlias
+
+from shards.model import SegmentKind
+
+Loss: TypeAlias = tuple[int, int]
+"""(first offset behind the lost ones, an lsn that no lost record is above)."""
+
+MOST_LOSSES = 64
+"""Of older ones the segments around them tell enough to show them, perhaps once too often."""
+
+
+class Kept(Protocol):
+    """What is asked of a segment."""
+
+    kind: SegmentKind
+    base_offset: int
+    next_offset: int
+    last_lsn: int
+
+
+def with_loss(losses: tuple[Loss, ...], loss: Loss, start_offset: int) -> tuple[Loss, ...]:
+    """Add the newest one, and leave out those that were trimmed."""
+    kept = [one for one in losses if start_offset < one[0] < loss[0]]
+    return (*kept, loss)[-MOST_LOSSES:]
+
+
+def losses_of_restart(losses: tuple[Loss, ...], segments: Iterable[Kept], start_offset: int) -> tuple[Loss, ...]:
+    """What will be lost if the process ends now: memory segments with segments in files behind them as well."""
+    found = dict(losses)
+    behind: Kept | None = None
+    for segment in segments:
+        if segment.kind is SegmentKind.MEMORY:
+            if segment.next_offset > segment.base_offset:
+                behind = segment
+        elif behind is not None:
+            found[behind.next_offset] = behind.last_lsn
+            behind = None
+    return tuple(sorted(one for one in found.items() if one[0] > start_offset))[-MOST_LOSSES:]
+
+
+def resume_offset(
+    losses: tuple[Loss, ...], segments: Iterable[Kept], start_offset: int, lsn: int, found_offset: int
+) -> int:
+    """Where a reader from an lsn on begins: before the first gap that it has not been shown, if there is one.
+
+    Args:
+        losses: Of the shard.
+        segments: All that it has.
+        start_offset: Its first offset not trimmed.
+        lsn: From which the reader reads on.
+        found_offset: Offset of the first batch with this lsn or a later one, or the shard's end.
+    """
+    for gap_offset, next_offset, last_lsn in _gaps(losses, segments, start_offset):
+        if gap_offset >= found_offset:
+            break
+        if last_lsn >= lsn if last_lsn is not None else next_offset == found_offset:
+            return gap_offset
+    return found_offset
+
+
+def _gaps(
+    losses: tuple[Loss, ...], segments: Iterable[Kept], start_offset: int
+) -> Iterator[tuple[int, int, int | None]]:
+    """(first lost offset, first offset behind, lsn that no lost record is above, if it is noted) of each, in order."""
+    at, waiting = start_offset, list(reversed(losses))
+    for segment in segments:
+        while waiting and waiting[-1][0] <= segment.base_offset:
+            next_offset, last_lsn = waiting.pop()
+            if at < next_offset:
+                yield at, next_offset, last_lsn
+                at = next_offset
+        if at < segment.base_offset and segment.next_offset > segment.base_offset:
+            yield at, segment.base_offset, None
+        at = max(at, segment.next_offset)
+    for next_offset, last_lsn in reversed(waiting):
+        if at < next_offset:
+            yield at, next_offset, last_lsn
+            at = next_offset
