@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from journal.client import open_client
+from journal.client import Client, Feed, open_client
 from journal.protocol import Op, messages
+from shards.batch import read_records
 from shards.errors import SequenceLostError
 from shards.model import AckLevel, Mode, ShardConfig
+from shards.pushes import Progress
+from shards.record import StoredRecord
 from tests.journal.engines import stop_without_checkpoint
 from tests.server.serving import MEMORY, RawClient, Served, serving
 from tests.server.test_producers import open_producer, produced
@@ -141,6 +144,53 @@ async def test_the_client_reports_what_was_lost_and_goes_on_behind_it(tmp_path: 
         2: AckLevel.DURABLE,
         3: AckLevel.DURABLE,
     }
+
+
+async def test_a_filter_is_shown_what_was_lost_while_it_had_no_connection(tmp_path: Path) -> None:
+    """It went on at an lsn, behind all that was lost: the reader saw the next offset and no gap before it."""
+    relay = Relay()
+    async with trio.open_nursery() as nursery:
+        port = await relay.listen(nursery)
+        async with serving(tmp_path) as served:
+            relay.served = served
+            closed = trio.Event()
+            client, append = await nursery.start(keep_client, port, closed)
+            await client.open_shard("a", create=ShardConfig(mode=Mode.MEMORY))
+            feed = await nursery.start(keep_feed, client, closed)
+            outcomes: dict[int, object] = {}
+            await append(outcomes, 0)
+            assert await shown(feed, until_value=b"0") == [(0, 1, b"0")]
+            assert isinstance(await feed.__anext__(), Progress)
+            stop_without_checkpoint(served.engine)
+            relay.cut()
+            relay.served = None
+        async with serving(tmp_path) as served:
+            relay.served = served
+            await append(outcomes, 1)
+            offset = served.engine.table.by_name("a").next_offset - 1
+            assert offset > 1
+            assert await shown(feed, until_value=b"1") == [(1, offset, "gap"), (offset, offset + 1, b"1")]
+            closed.set()
+        nursery.cancel_scope.cancel()
+
+
+async def keep_feed(client: Client, closed: trio.Event, *, task_status: trio.TaskStatus[Feed]) -> None:
+    async with client.follow("#", 0) as feed:
+        task_status.started(feed)
+        await closed.wait()
+
+
+async def shown(feed: Feed, *, until_value: bytes) -> list[tuple[int, int, object]]:
+    """The ranges that a feed shows, each with its value, up to the one with this value."""
+    ranges: list[tuple[int, int, object]] = []
+    with trio.fail_after(10):
+        while not ranges or ranges[-1][2] != until_value:
+            item = await feed.__anext__()
+            if not isinstance(item, Progress):
+                (entry,) = read_records(item.batches, start_offset=item.first_offset)
+                value = entry.value if isinstance(entry, StoredRecord) else "gap"
+                ranges.append((item.first_offset, item.next_offset, value))
+    return ranges
 
 
 async def keep_client(port: int, closed: trio.Event, *, task_status: trio.TaskStatus[object]) -> None:
