@@ -18,6 +18,7 @@ system of its own: one that is not mounted shows an empty directory, which has n
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
 
@@ -33,6 +34,8 @@ MARKED = ("journal", "log", "sealed")
 """Directories that hold a marker."""
 
 _OTHERS = ("sealing", "snapshots")
+
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
 _SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
@@ -134,7 +137,8 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
-            raise DataDirectoryError(f"data directory {path} cannot be used: {error}; check its permissions") from error
+            way_out = "check its permissions" if error.errno in _NOT_ALLOWED else "look at its disk, then start again"
+            raise DataDirectoryError(f"data directory {path} cannot be used: {error}; {way_out}") from error
         raise
     return DataDirectory(path, node_id, lock, was_complete, files)
 
