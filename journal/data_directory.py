@@ -19,6 +19,7 @@ record the id themselves.
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
 
@@ -34,6 +35,8 @@ MARKED = ("journal", "log", "sealed")
 """Directories that hold a marker."""
 
 _OTHERS = ("sealing", "snapshots")
+
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
 _SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
@@ -144,7 +147,8 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
-            raise DataDirectoryError(f"data directory {path} cannot be used: {error}; check its permissions") from error
+            way_out = "check its permissions" if error.errno in _NOT_ALLOWED else "look at its disk, then start again"
+            raise DataDirectoryError(f"data directory {path} cannot be used: {error}; {way_out}") from error
         raise
     return DataDirectory(path, node_id, lock, was_complete, files)
 

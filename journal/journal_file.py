@@ -290,7 +290,7 @@ class JournalWriter:
         """Prove durably that the last group was whole, so that damage to it is never taken for a torn write.
 
         Raises:
-            DiskFullError: There is no space for another file; try again later.
+            DiskFullError: There is no space for it; try again later.
             OSError: The disk failed, now or before; nothing more may be written.
         """
         with self._final_failure():
@@ -334,7 +334,9 @@ class JournalWriter:
         assert self._current is not None, "begin opened it"
         lsn = self._next_lsn
         salt = self._used[-1].header.salt & 0xFFFFFFFF
-        self._current.pwritev([encode_group_header(salt, 0, lsn, lsn, continues_in)], self._position)
+        with retriable_when_full(self._directory):
+            # As for a group: nothing of it counts before the sync, and all of it is written again.
+            self._current.pwritev([encode_group_header(salt, 0, lsn, lsn, continues_in)], self._position)
         self._current.fdatasync()
         self._position += GROUP_HEADER_SIZE
 

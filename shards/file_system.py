@@ -201,8 +201,9 @@ class FileSystem(Protocol):
 class OsFile:
     """A file of the operating system. Calls for one file from several threads need no lock of their own."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def __enter__(self) -> Self:
         return self
@@ -211,6 +212,12 @@ class OsFile:
         self.close()
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        try:
+            self._pwritev(buffers, position)
+        except OSError as error:
+            raise _named(error, f"write at byte {position}", self._where()) from error
+
+    def _pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         if len(buffers) <= _MAX_BUFFERS:
             # The way of nearly every call: one system call that writes all of it.
             written = os.pwritev(self._descriptor, buffers, position)
@@ -248,16 +255,32 @@ class OsFile:
         return total
 
     def fdatasync(self) -> None:
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise _named(error, "fdatasync", self._where()) from error
+
+    def _where(self) -> str:
+        """The path it has now, which may be another one than it was opened by."""
+        try:
+            return os.readlink(f"/proc/self/fd/{self._descriptor}")
+        except OSError:
+            return self._path
 
     def drop_pages(self, position: int, size: int) -> None:
         os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
     def fsync(self) -> None:
-        os.fsync(self._descriptor)
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise _named(error, "fsync", self._where()) from error
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise _named(error, "truncate", self._where()) from error
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -319,7 +342,7 @@ class OsFileSystem:
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
-        return OsFile(os.open(path, flags, 0o644))
+        return OsFile(os.open(path, flags, 0o644), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -346,6 +369,8 @@ class OsFileSystem:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise _named(error, "fsync", path) from error
         finally:
             os.close(descriptor)
 
@@ -409,6 +434,13 @@ def _without_first(buffers: Sequence[Buffer], size: int) -> list[Buffer]:
             remaining.append(memoryview(buffer)[size:] if size else buffer)
             size = 0
     return remaining
+
+
+def _named(error: OSError, act: str, path: str) -> OSError:
+    """The error of a call that knows only a descriptor, as one that says what failed where."""
+    if error.errno is None:
+        return error
+    return OSError(error.errno, f"{act}: {error.strerror}", path)
 
 
 def _why_not_writable(directory: str, path: str, error: OSError) -> str:

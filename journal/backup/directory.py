@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import attrs
 
@@ -172,7 +172,13 @@ class BackupDirectory:
         finally:
             file.close()
         # Objects may be of any age: a backup that was killed has synced none of its own.
-        self._files.sync_all(self.path)
+        try:
+            self._files.sync_all(self.path)
+        except OSError:
+            # What they hold may not be on the disk, and the next sync would not tell of it again.
+            with suppress(OSError, CorruptionError):
+                self._remove_objects_but(self._digests(self.numbers()))
+            raise
         self._files.rename(aside, self.manifest_path(header.number))
         self._files.sync_directory(f"{self.path}/manifests")
         return self.read(header.number)
@@ -187,7 +193,7 @@ class BackupDirectory:
         """
         numbers = self.numbers()
         kept, dropped = numbers[-keep:], numbers[:-keep]
-        wanted = {bytes.fromhex(entry.sha256) for number in kept for entry in self.entries(number)}
+        wanted = self._digests(kept)
         for number in dropped:
             self._files.remove(self.manifest_path(number))
         if dropped:
@@ -195,6 +201,14 @@ class BackupDirectory:
         for name in self._files.listdir(f"{self.path}/manifests"):
             if name.endswith(".new"):
                 self._files.remove(f"{self.path}/manifests/{name}")
+        return self._remove_objects_but(wanted)
+
+    def _digests(self, numbers: Iterable[int]) -> set[bytes]:
+        """What backups refer to."""
+        return {bytes.fromhex(entry.sha256) for number in numbers for entry in self.entries(number)}
+
+    def _remove_objects_but(self, wanted: set[bytes]) -> int:
+        """Remove all other objects; gives the bytes that this frees."""
         freed = 0
         for fan in self._files.listdir(f"{self.path}/objects"):
             for name in self._files.listdir(f"{self.path}/objects/{fan}"):

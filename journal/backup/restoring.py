@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 
 import attrs
 
@@ -115,7 +116,15 @@ class _Restoring:
         self._bring(last, f"{target}/FORMAT.new")
         # Without it, a server would go on with numbers that were given out after the backup.
         write_restore_marker(files, target, RestoreMarker(secrets.token_hex(8), self._manifest.header.number))
-        files.sync_all(target)
+        try:
+            files.sync_all(target)
+        except OSError:
+            # What is there may not be on the disk, and the next sync would not tell of it again: bring all of it anew.
+            with suppress(OSError):
+                for entry in self._backup.entries(self._manifest.header.number):
+                    name = "FORMAT.new" if entry.path == "FORMAT" else entry.path
+                    files.remove(f"{target}/{name}")
+            raise
         files.rename(f"{target}/FORMAT.new", f"{target}/FORMAT")
         files.sync_directory(target)
         files.remove(f"{target}/{_MARKER}")

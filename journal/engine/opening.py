@@ -34,7 +34,10 @@ def open_rocks_store(path: str) -> DirectoryStore:
     journal = f"{posixpath.dirname(path)}/journal"
     if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
         raise CorruptionError(
-            path, 0, f"the store of the views is missing, but {journal} was in use; restore both from one copy"
+            path,
+            0,
+            f"the store of the views is missing, but {journal} was in use. Is its file system mounted? If it is lost, "
+            f"restore journal and views from one copy",
         )
     return RocksStore(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -149,6 +150,49 @@ def interrupt_after(patch: pytest.MonkeyPatch, calls: int, name: str, where: typ
         return genuine(*arguments, **options)
 
     patch.setattr(where, name, counted)
+
+
+def fail_once(patch: pytest.MonkeyPatch, where: str) -> None:
+    """Let the next sync of everything below a directory fail, as the kernel tells of a failed write back: once."""
+    genuine = OsFileSystem.sync_all
+    left = 1
+
+    def sync_all(files: OsFileSystem, path: str) -> None:
+        nonlocal left
+        if path == where and left:
+            left -= 1
+            raise OSError(errno.EIO, "syncfs: Input/output error", path)
+        genuine(files, path)
+
+    patch.setattr(OsFileSystem, "sync_all", sync_all)
+
+
+async def test_a_backup_whose_sync_failed_leaves_nothing_that_the_next_one_relies_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup"
+    make(data, backup)
+    before = {digest: path.stat().st_ino for digest, path in objects(backup).items()}
+    await write(data, b"three", seal=True)
+    fail_once(monkeypatch, str(backup))
+    with pytest.raises(OSError, match="syncfs"):
+        make(data, backup)
+    assert {digest: path.stat().st_ino for digest, path in objects(backup).items()} == before
+    assert make(data, backup).copied_files > 0
+    restore(FILES, str(backup), str(tmp_path / "restored"))
+    assert await read(tmp_path / "restored") == [*VALUES, b"three"]
+
+
+async def test_a_restore_whose_sync_failed_brings_every_file_anew(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup, target = tmp_path / "backup", tmp_path / "restored"
+    made = make(data, backup)
+    fail_once(monkeypatch, str(target))
+    with pytest.raises(OSError, match="syncfs"):
+        restore(FILES, str(backup), str(target))
+    assert restore(FILES, str(backup), str(target)).copied_files == made.files
+    assert await read(target) == VALUES
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 5, 9, 14, 25])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 from hypothesis import given
@@ -18,9 +19,9 @@ from journal.journal_file import (
     list_journal_files,
 )
 from shards.checksum import crc32c
-from shards.errors import CorruptionError, FormatVersionError
+from shards.errors import CorruptionError, DiskFullError, FormatVersionError
 from tests.journal.journals import DIRECTORY, FILE_BYTES, Written, cursor_entry, go_on, lsns, new_journal, read_back
-from tests.simulation.file_system import SimulatedFileSystem
+from tests.simulation.file_system import SimulatedFile, SimulatedFileSystem
 
 u64 = st.integers(0, 2**64 - 1)
 LARGE = 1 << 20
@@ -295,3 +296,21 @@ def test_names_and_numbers_belong_together() -> None:
         files.open(f"{DIRECTORY}/{name}", create=True).close()
     assert [number for number, _ in list_journal_files(files, DIRECTORY)] == [9, 10]
     assert UsedFile("p", HEADER).keep is False
+
+
+def test_a_mark_that_finds_no_space_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = new_journal()
+    write_single_groups(journal, 1)
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(SimulatedFile, "pwritev", full)
+        with pytest.raises(DiskFullError, match=DIRECTORY):
+            journal.writer.write_mark()
+    assert not journal.writer.is_marked
+    journal.writer.write_mark()
+    journal.position += GROUP_HEADER_SIZE
+    write_single_groups(journal, 1)
+    assert records(journal) == [[1], [2]]

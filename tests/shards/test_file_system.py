@@ -91,6 +91,29 @@ def test_a_failing_syncfs_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
     assert caught.value.errno == errno.EIO
 
 
+@pytest.mark.parametrize("act", ["pwritev", "fdatasync", "fsync", "ftruncate"])
+def test_a_failed_write_or_sync_says_what_failed_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = str(tmp_path / "file")
+    with OsFileSystem().open(path, create=True) as file:
+        monkeypatch.setattr(os, act, fail)
+        calls = {
+            "pwritev": lambda: file.pwritev([b"x"], 7),
+            "fdatasync": file.fdatasync,
+            "fsync": file.fsync,
+            "ftruncate": lambda: file.truncate(1),
+        }
+        what = {"pwritev": "write at byte 7", "ftruncate": "truncate"}.get(act, act)
+        with pytest.raises(OSError, match=f"{what}: Input/output error: '{path}'") as caught:
+            calls[act]()
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == path
+
+
 def test_clocks() -> None:
     assert abs(SystemClock().now_us() - SystemClock().now_us()) < 60_000_000
     clock = ManualClock(5)
