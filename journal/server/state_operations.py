@@ -9,7 +9,6 @@ import attrs
 
 from journal.access.principal import Action, require, require_somewhere
 from journal.atomic_changes import Delete, Put
-from journal.control import LARGEST_STATE_BYTES
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.frames import Op, build
@@ -119,8 +118,8 @@ class StateOperations:
         request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
         require(connection.principal, scan_target(request.prefix), Action.READ)
         limit = max(1, min(request.limit, LARGEST_PAGE))
-        # The last value may be as large as a value can be.
-        room = max(1, self._engine.config.limits.max_frame_bytes // 2 - LARGEST_STATE_BYTES - limit * _BESIDES_BYTES)
+        # No more is read than a reply holds; the value that passes this bound is taken off again if it does not fit.
+        room = self._engine.config.limits.max_frame_bytes // 2
         values, more = await self._engine.control.scan_state(request.prefix, request.after, limit, room)
         page = self._fit(values)
         reply = messages.StateScanReply(page, more or len(page) < len(values))

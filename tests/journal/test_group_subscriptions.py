@@ -317,13 +317,22 @@ async def test_a_group_name_that_leaves_no_room_for_its_cursor_is_refused(tmp_pa
 
 
 async def test_a_group_that_meets_a_missing_file_says_so_and_the_shard_takes_appends(tmp_path: Path) -> None:
+    """What is appended lies in the journal until the file is back: it is never written behind a hole."""
+    log = tmp_path / "data/log/01/0000000000000001-00000000000000000000.log"
+    with pytest.raises(CorruptionError, match="put the file back"):
+        await _meet_a_missing_file(tmp_path, log)
+    (tmp_path / "aside").rename(log)
+    async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
+        assert engine.table.by_name("s").published_offset == 2
+
+
+async def _meet_a_missing_file(tmp_path: Path, log: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
         await engine.control.create_shard("s", ShardConfig())
         shard = engine.table.by_name("s")
         await engine.append(shard, BATCH)
         await engine.maintenance.checkpoint()
-        for log in tmp_path.rglob("data/log/*/*.log"):
-            log.unlink()
+        log.rename(tmp_path / "aside")
         ready = trio.Event()
         member = await engine.subscriptions.subscribe(
             shard="s",
