@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 SETTINGS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
-PEERS = "mosquitto mosquitto-clients postgresql redis-server chromium prometheus"
+PEERS = "mosquitto mosquitto-clients postgresql redis-server chromium prometheus strace faketime"
 
 
 def closure(extra: str) -> set[str]:
@@ -86,7 +86,9 @@ def install_peers(
         "sudo": f'[ {int(sudo)} = 1 ] || exit 1; echo sudo >> {calls}; shift; "$@"',
     }
     if installed:
-        scripts |= dict.fromkeys(("mosquitto", "mosquitto_pub", "initdb", "redis-server", "chromium", "promtool"), "")
+        scripts |= dict.fromkeys(
+            ("mosquitto", "mosquitto_pub", "initdb", "redis-server", "chromium", "promtool", "strace", "faketime"), ""
+        )
     for name, body in scripts.items():
         (programs / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs / name).chmod(0o755)
