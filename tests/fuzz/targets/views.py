@@ -132,10 +132,10 @@ def _read_outlines(store: MemoryStore) -> None:
         pass
     for _ in shard_records.closed_logs(store, 1):
         pass
-    for _ in shard_records.newest_lsns(store):
+    for _ in shard_records.newest_lsns(store, 0):
         pass
     shard_records.range_of(store, _SHARD_ID)
-    shard_records.newest_lsn(store, _SHARD_ID)
+    shard_records.newest_lsn(store, _SHARD_ID, 0)
 
 
 _READS: tuple[Callable[[MemoryStore], None], ...] = (
