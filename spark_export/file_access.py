@@ -62,10 +62,13 @@ class FileTree:
     def files(self) -> list[tuple[str, int]]:
         """Path (below the root) and size of everything in the tree; directories have no size, -1.
 
+        Hidden files, such as the marker of a data directory, are left out, as other readers of Parquet do.
+
         Raises:
             UnreadableError: It is not there, or cannot be listed.
         """
-        return [(path.removeprefix(f"{self._root}/"), size) for path, size in self._list("", recursive=True)]
+        found = ((path.removeprefix(f"{self._root}/"), size) for path, size in self._list("", recursive=True))
+        return [(path, size) for path, size in found if not path.rpartition("/")[2].startswith(".")]
 
     def read(self, path: str) -> bytes:
         """The whole of a small file.
