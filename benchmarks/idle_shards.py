@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
-    """The one measurement of this module; ``progress`` is told shards done and shards in all."""
+    """The one measurement of this module; ``progress`` gets the shards done and the shards in all."""
     keys = ("idle.create", "idle.ready", "idle.ready-killed", "idle.bytes", "idle.bytes-written")
     return Measurement(keys, lambda _timing: _measure(stage.directory / "idle", shards, progress), repeated=False)
 

@@ -1,4 +1,4 @@
-"""The server's program with a loop monitor on it: tells its longest step to whoever connects to its control address.
+"""The server's program with a loop monitor on it: sends its longest step to each client of its control address.
 
 ``python -m benchmarks.loop_server --data DIR [--set SECTION.KEY=VALUE ...]``. It prints one line, ``ready tcp=ADDRESS
 control=ADDRESS``, once it accepts. A connection to the control address gets one line of JSON (see `LongestStep`) and is

@@ -298,7 +298,7 @@ def rows(shards: int) -> list[Row]:
 
 
 def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
-    """The one measurement of this module; ``progress`` is told shards done and shards in all."""
+    """The one measurement of this module; ``progress`` gets the shards done and the shards in all."""
 
     def run(_: object) -> Mapping[str, float]:
         with _served(stage.directory / "loop", shards, progress) as server:
@@ -311,7 +311,7 @@ def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
 
 @contextmanager
 def _served(directory: Path, shards: int, progress: Progress) -> Iterator[processes.Server]:
-    """A server that was restarted after the shards were made: nobody has opened any of them."""
+    """A server that was restarted after the shards were made: none of them was opened since."""
     server = _start(directory)
     try:
         create_shards(server.address, shards, progress)

@@ -423,7 +423,7 @@ class StorageAdapter(abc.ABC):
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
 
-        That concerns stores in this process. One elsewhere is opened anew by whoever runs it: this waits for ever then.
+        That concerns stores in this process. A store in another process is reopened by that process: then this never returns.
         """
         await trio.sleep_forever()
 
