@@ -423,7 +423,8 @@ class StorageAdapter(abc.ABC):
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
 
-        That concerns stores in this process. A store in another process is reopened by that process: then this never returns.
+        That concerns stores in this process. The failure of a store in another process is handled there: then this waits
+        for ever.
         """
         await trio.sleep_forever()
 
