@@ -423,8 +423,7 @@ class StorageAdapter(abc.ABC):
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
 
-        That concerns stores in this process. The failure of a store in another process is handled there: then this waits
-        for ever.
+        That concerns stores in this process. It never returns for a store in another one.
         """
         await trio.sleep_forever()
 
