@@ -24,6 +24,7 @@ from pathlib import Path
 import attrs
 
 from tests.torture.bit_flips import bit_flips
+from tests.torture.broker_phases import brokers, frozen_brokers, lost_answers
 from tests.torture.fault_phases import failing_starts, faults
 from tests.torture.full_disk import full_disk
 from tests.torture.process_phases import clock, kills, pauses
@@ -41,6 +42,9 @@ PHASES: dict[str, Phase] = {
     "pauses": pauses,
     "clock": clock,
     "bit-flips": bit_flips,
+    "brokers": brokers,
+    "frozen-brokers": frozen_brokers,
+    "lost-answers": lost_answers,
 }
 ROUND_S = 15
 """How long something is done to the server in one round; looking at everything afterwards comes on top."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import attrs
 import trio
@@ -13,132 +14,236 @@ from tests.mqtt.cluster.client import Client
 from tests.mqtt.cluster.ledger import Ledger, Stream
 from tests.mqtt.cluster.packets import V5, V311
 from tests.mqtt.cluster.processes import Cluster, Process
+from tests.mqtt.cluster.relay import Relay
 
 SETTLE_S = 40.0
 QUIET_S = 0.5
+REPLAY_S = 30.0
 DOWN_S = (0.0, 1.0)
 CALM_S = (0.3, 1.2)
 MESSAGE_INTERVAL_S = 0.02
-RETAIN_EVERY = 10
-GROUP = "chaos-group"
+DELAY_S = 1
+GROUP, GROUP_ONCE = "group", "group-once"
+LATE_INTERVAL_S = (0.1, 0.6)
+MOST_LATE = 30
 
-
-@attrs.define
-class Course:
-    """What was done to the cluster."""
-
-    killed_brokers: int = 0
-    killed_servers: int = 0
-    cut_connections: int = 0
+MEMORY_RULE = """\
+[[storage]]
+topics = "+/memory/#"
+storage = "memory"
+"""
+"""For `running_cluster`: what goes to these topics passes the journal's groups by."""
 
 
 @attrs.define
 class Crowd:
-    """The clients of one run."""
+    """The clients of one run.
 
+    Attributes:
+        late: Those that subscribe while messages are published.
+    """
+
+    run: str
+    ports: Sequence[int]
     ledger: Ledger
-    publishers: list[Client]
-    subscribers: list[Client]
+    rng: random.Random
+    publishers: list[Client] = attrs.Factory(list)
+    subscribers: list[Client] = attrs.Factory(list)
+    late: list[Client] = attrs.Factory(list)
 
     @property
-    def everybody(self) -> list[Client]:
-        return [*self.publishers, *self.subscribers]
+    def everyone(self) -> list[Client]:
+        return [*self.publishers, *self.subscribers, *self.late]
+
+    def client(
+        self,
+        name: str,
+        version: int = V5,
+        subscriber: str = "",
+        subscription: tuple[str, int] = ("", 0),
+        receive_maximum: int = 0,
+    ) -> Client:
+        """A client of this run."""
+        return Client(
+            f"{self.run}-{name}",
+            version,
+            self.ports,
+            self.ledger,
+            random.Random(self.rng.random()),
+            subscriber=subscriber,
+            subscription=subscription,
+            receive_maximum=receive_maximum,
+        )
+
+    def late_subscriber(self) -> Client:
+        """One more client, which asks for what a part of the topics retain or for what is published to them."""
+        number = len(self.late)
+        part, qos = self.rng.choice(("retained", "retained", "common", "own")), self.rng.choice((1, 2))
+        version, receive_maximum = self.rng.choice(((V5, 0), (V5, 2), (V311, 0)))
+        name, prefix = f"late-{number}", f"{self.run}/{part}"
+        self.ledger.subscribe(name, qos, prefix=f"{prefix}")
+        client = self.client(name, version, name, (f"{prefix}/#", qos), receive_maximum)
+        self.late.append(client)
+        return client
 
 
 def make_crowd(ports: Sequence[int], rng: random.Random, run: str, *, publishers: int) -> Crowd:
-    """Publishers of both versions; subscriptions to everything at QoS 2 and 1, and a group that shares one."""
-    ledger = Ledger()
-
-    def client(name: str, version: int, subscriber: str = "", subscription: tuple[str, int] = ("", 0)) -> Client:
-        return Client(
-            f"{run}-{name}", version, ports, ledger, random.Random(rng.random()),
-            subscriber=subscriber, subscription=subscription,
-        )  # fmt: skip
-
+    """Publishers of both versions; subscriptions to everything at QoS 2 and 1, and two groups that share one."""
+    crowd = Crowd(run, ports, Ledger(), rng)
     everything = f"{run}/#"
-    subscribers: list[Client] = []
     for name, version, qos in (("all-2", V5, 2), ("all-2-old", V311, 2), ("all-1", V5, 1)):
-        ledger.subscribe(name, qos)
-        subscribers.append(client(name, version, name, (everything, qos)))
-    ledger.subscribe(GROUP, 1, is_group=True)
-    shared = f"$share/{run}/{everything}"
-    subscribers += [client(f"member-{number}", V5, GROUP, (shared, 1)) for number in range(3)]
-    return Crowd(ledger, [client(f"p{number}", (V311, V5)[number % 2]) for number in range(publishers)], subscribers)
+        crowd.ledger.subscribe(name, qos)
+        crowd.subscribers.append(crowd.client(name, version, name, (everything, qos)))
+    for group, qos in ((GROUP, 1), (GROUP_ONCE, 2)):
+        crowd.ledger.subscribe(group, qos, is_group=True)
+        shared = f"$share/{run}-{group}/{everything}"
+        crowd.subscribers += [crowd.client(f"{group}-{number}", V5, group, (shared, qos)) for number in range(3)]
+    crowd.publishers += [crowd.client(f"p{number}", (V311, V5)[number % 2]) for number in range(publishers)]
+    return crowd
 
 
-async def run_chaos(
-    cluster: Cluster, crowd: Crowd, run: str, seconds: float, rng: random.Random, *, kills: bool
-) -> Course:
-    """Publish for a while during which processes die and connections are lost; return when all has settled."""
-    course = Course()
-    async with trio.open_nursery() as nursery:
-        for client in crowd.everybody:
-            nursery.start_soon(client.run)
-        for subscriber in crowd.subscribers:
-            await subscriber.is_subscribed.wait()
-        async with trio.open_nursery() as publishing:
-            stop = trio.Event()
-            for publisher in crowd.publishers:
-                publishing.start_soon(_publish, publisher, run, stop, random.Random(rng.random()))
-            with trio.move_on_after(seconds):
-                await _wreak_havoc(cluster, crowd, course, rng, kills=kills)
-            await _restore(cluster)
-            stop.set()
-        await _settle(crowd)
-        nursery.cancel_scope.cancel()
-    return course
+@attrs.define
+class Chaos:
+    """What is done to a cluster under its clients.
 
+    Args:
+        kinds: Of events, each as often as it stands here: names of `EVENTS`.
+        relays: Between each broker and the store, for the kinds that need them.
+        with_memory: Some topics are in memory mode (`MEMORY_RULE`).
 
-async def _publish(publisher: Client, run: str, stop: trio.Event, rng: random.Random) -> None:
-    """Number messages to a topic of its own, to one that all share and, now and then, to one that retains them."""
-    name = publisher.client_id
-    count = 0
-    while not stop.is_set():
-        count += 1
-        if count % RETAIN_EVERY == 0:
-            await publisher.publish(Stream(name, f"{run}/retained/{name}", 1), is_retained=True)
-        else:
-            topic = rng.choice((f"{run}/own/{name}", f"{run}/common"))
-            await publisher.publish(Stream(name, topic, rng.choice((1, 2))))
-        await trio.sleep(rng.uniform(0, 2 * MESSAGE_INTERVAL_S))
+    Attributes:
+        counts: How often each kind of event happened.
+    """
 
+    cluster: Cluster
+    crowd: Crowd
+    rng: random.Random
+    kinds: Sequence[str]
+    relays: Sequence[Relay] = ()
+    with_memory: bool = False
+    frozen_s: tuple[float, float] = (0.1, 3.0)
+    counts: Counter[str] = attrs.Factory(Counter)
 
-async def _wreak_havoc(cluster: Cluster, crowd: Crowd, course: Course, rng: random.Random, *, kills: bool) -> None:
-    while True:
-        await trio.sleep(rng.uniform(*CALM_S))
-        what = rng.choice(("broker", "broker", "server", "cut")) if kills else "cut"
-        if what == "cut":
-            await rng.choice(crowd.everybody).cut()
-            course.cut_connections += 1
-            continue
-        process = cluster.server if what == "server" else rng.choice(cluster.brokers)
-        assert process is not None
-        if what == "server":
-            course.killed_servers += 1
-        else:
-            course.killed_brokers += 1
-        await _kill_and_restart(process, rng.uniform(*DOWN_S))
+    async def run(self, seconds: float) -> None:
+        """Publish for a while during which all this happens; return when all has settled."""
+        crowd = self.crowd
+        async with trio.open_nursery() as nursery:
+            for client in crowd.everyone:
+                nursery.start_soon(client.run)
+            for subscriber in crowd.subscribers:
+                await subscriber.is_subscribed.wait()
+            async with trio.open_nursery() as publishing:
+                stop = trio.Event()
+                for publisher in crowd.publishers:
+                    publishing.start_soon(self._publish, publisher, stop, random.Random(self.rng.random()))
+                with trio.move_on_after(seconds):
+                    async with trio.open_nursery() as events:
+                        events.start_soon(self._join_late, nursery)
+                        events.start_soon(self._go_wrong)
+                self._check_processes()
+                stop.set()
+            await _settle(crowd)
+            nursery.cancel_scope.cancel()
+        self.counts["messages"] += sum(sent.count for sent in crowd.ledger.streams.values())
+        self.counts["late subscribers"] += len(crowd.late)
 
+    def _check_processes(self) -> None:
+        """All processes run; those that have died by themselves fail the run."""
+        for process in (*self.cluster.brokers, *([self.cluster.server] if self.cluster.server else [])):
+            assert process.is_running, process.log_text[-2000:]
 
-async def _kill_and_restart(process: Process, down_s: float) -> None:
-    # What is begun here is ended here, so that no process is left half started when the time is up.
-    with trio.CancelScope(shield=True):
+    async def _publish(self, publisher: Client, stop: trio.Event, rng: random.Random) -> None:
+        """Number messages to a topic of its own, to one that all share, and now and then to special ones."""
+        name, run = publisher.client_id, self.crowd.run
+        count = 0
+        while not stop.is_set():
+            count += 1
+            if count % 10 == 0:
+                # One QoS for each topic, so that one stream tells which value is the newest.
+                await publisher.publish(Stream(name, f"{run}/retained/{name}", 1 + ord(name[-1]) % 2), is_retained=True)
+            elif count % 10 == 5:
+                await publisher.publish(Stream(name, f"{run}/delayed/{name}", rng.choice((1, 2))), delay_s=DELAY_S)
+            elif count % 10 in {3, 7} and self.with_memory:
+                await publisher.publish(Stream(name, f"{run}/memory/{name}", 1), may_be_lost=True)
+            else:
+                topic = rng.choice((f"{run}/own/{name}", f"{run}/common"))
+                await publisher.publish(Stream(name, topic, rng.choice((1, 2))))
+            await trio.sleep(rng.uniform(0, 2 * MESSAGE_INTERVAL_S))
+
+    async def _join_late(self, clients: trio.Nursery) -> None:
+        while len(self.crowd.late) < MOST_LATE:
+            await trio.sleep(self.rng.uniform(*LATE_INTERVAL_S))
+            clients.start_soon(self.crowd.late_subscriber().run)
+
+    async def _go_wrong(self) -> None:
+        while True:
+            await trio.sleep(self.rng.uniform(*CALM_S))
+            kind = self.rng.choice(self.kinds)
+            # What is begun here is ended here, so that nothing is left half done when the time is up.
+            with trio.CancelScope(shield=True):
+                await EVENTS[kind](self)
+            self.counts[kind] += 1
+
+    async def kill_broker(self) -> None:
+        await self._kill_and_restart(self.rng.choice(self.cluster.brokers))
+
+    async def kill_server(self) -> None:
+        assert self.cluster.server is not None
+        await self._kill_and_restart(self.cluster.server)
+
+    async def _kill_and_restart(self, process: Process) -> None:
         await trio.to_thread.run_sync(process.end, signal.SIGKILL)
-        await trio.sleep(down_s)
+        await trio.sleep(self.rng.uniform(*DOWN_S))
         await trio.to_thread.run_sync(process.start)
 
+    async def cut(self) -> None:
+        await self.rng.choice(self.crowd.everyone).cut()
 
-async def _restore(cluster: Cluster) -> None:
-    """All processes run; those that have died by themselves fail the run."""
-    processes = [*cluster.brokers, *([cluster.server] if cluster.server else [])]
-    for process in processes:
-        assert process.is_running, process.log_text[-2000:]
+    async def cut_members(self) -> None:
+        """All members of a group lose their connections within a moment."""
+        group = self.rng.choice((GROUP, GROUP_ONCE))
+        for client in self.crowd.subscribers:
+            if client.client_id.startswith(f"{self.crowd.run}-{group}-") and self.rng.random() < 0.7:
+                await client.cut()
+                await trio.sleep(self.rng.uniform(0, 0.05))
+
+    async def freeze_broker(self) -> None:
+        await self._freeze(self.rng.choice(self.cluster.brokers))
+
+    async def freeze_server(self) -> None:
+        assert self.cluster.server is not None
+        await self._freeze(self.cluster.server)
+
+    async def _freeze(self, process: Process) -> None:
+        process.freeze()
+        await trio.sleep(self.rng.uniform(*self.frozen_s))
+        process.thaw()
+
+    async def lose_answers(self) -> None:
+        """What the store answers to a broker is lost, and then the connection."""
+        relay = self.rng.choice(self.relays)
+        relay.lose_answers()
+        await trio.sleep(self.rng.uniform(0.01, 0.2))
+        relay.cut()
+
+
+EVENTS: Mapping[str, Callable[[Chaos], Awaitable[None]]] = {
+    "brokers killed": Chaos.kill_broker,
+    "servers killed": Chaos.kill_server,
+    "connections cut": Chaos.cut,
+    "groups cut": Chaos.cut_members,
+    "brokers frozen": Chaos.freeze_broker,
+    "servers frozen": Chaos.freeze_server,
+    "answers lost": Chaos.lose_answers,
+}
+"""What may go wrong, by its name in reports."""
 
 
 async def _settle(crowd: Crowd) -> None:
     """Wait until all is acknowledged and delivered, or until it is plain that it will not be."""
     ledger = crowd.ledger
     with trio.move_on_after(SETTLE_S):
+        await _wait_until(lambda: all(each.is_subscribed.is_set() for each in crowd.late))
         await _wait_until(lambda: all(publisher.is_idle for publisher in crowd.publishers))
         await _wait_until(lambda: not ledger.missing())
     # What must not come has no condition to wait for.
@@ -170,3 +275,28 @@ async def read_retained(port: int, run: str) -> dict[str, tuple[Stream, int] | N
         nursery.cancel_scope.cancel()
     received = ledger.subscribers["late"].received
     return {stream.topic: (stream, numbers[-1]) for stream, numbers in received.items()}
+
+
+async def read_replayed(port: int, run: str, ledger: Ledger) -> dict[Stream, list[int]]:
+    """What a replay of everything from the beginning gives, when nothing more comes."""
+    replayed = Ledger(ledger.streams)
+    replayed.subscribe("replay", 2)
+    reader = Client(
+        f"{run}-replay",
+        V311,
+        [port],
+        replayed,
+        random.Random(0),
+        subscriber="replay",
+        subscription=(f"$replay/earliest/{run}/#", 2),
+    )
+    received = replayed.subscribers["replay"].received
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reader.run)
+        await reader.is_subscribed.wait()
+        wanted = sum(len(sent.acknowledged) for sent in ledger.streams.values())
+        with trio.move_on_after(REPLAY_S):
+            await _wait_until(lambda: sum(len(set(numbers)) for numbers in received.values()) >= wanted)
+        await trio.sleep(QUIET_S)
+        nursery.cancel_scope.cancel()
+    return received

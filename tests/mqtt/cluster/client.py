@@ -17,6 +17,7 @@ from tests.mqtt.cluster.ledger import Ledger, Stream
 from tests.mqtt.cluster.packets import Packet, Reader
 
 ANSWER_TIMEOUT_S = 5.0
+PING_INTERVAL_S = 1.0
 PAUSE_S = (0.05, 0.3)
 WINDOW = 16
 RECEIVE_BYTES = 65_536
@@ -34,6 +35,7 @@ class Outgoing:
     """A publish that is not through.
 
     Attributes:
+        delay_s: Seconds after which a broker is to publish it; 0 for at once.
         is_received: The broker has said PUBREC.
         sent_on: The newest connection on which it was sent.
     """
@@ -41,6 +43,7 @@ class Outgoing:
     stream: Stream
     number: int
     is_retained: bool
+    delay_s: int = 0
     is_received: bool = False
     sent_on: trio.SocketStream | None = None
 
@@ -50,7 +53,8 @@ class Outgoing:
             return packets.answer(packets.PUBREL, packet_id)
         payload = f"{self.stream.publisher} {self.stream.qos} {self.number}".encode()
         stream = self.stream
-        return packets.publish(version, packet_id, stream.topic, payload, stream.qos, dup=dup, retain=self.is_retained)
+        topic = f"$delayed/{self.delay_s}/{stream.topic}" if self.delay_s else stream.topic
+        return packets.publish(version, packet_id, topic, payload, stream.qos, dup=dup, retain=self.is_retained)
 
 
 class Client:
@@ -61,6 +65,7 @@ class Client:
         ledger: Where it enters what it sends and gets.
         subscriber: Name in the ledger under which it receives; empty if it does not subscribe.
         subscription: Its topic filter and QoS.
+        receive_maximum: How much may be under way to it, for MQTT 5; 0 for the standard's 65,535.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Client:
         *,
         subscriber: str = "",
         subscription: tuple[str, int] = ("", 0),
+        receive_maximum: int = 0,
     ) -> None:
         self.client_id = client_id
         self.connections = 0
@@ -83,10 +89,12 @@ class Client:
         self._rng = rng
         self._subscriber = subscriber
         self._subscription = subscription
+        self._receive_maximum = receive_maximum
         self._outgoing: dict[int, Outgoing] = {}
         self._incoming: set[int] = set()
         self._next_id = 1
         self._moved = trio.Event()
+        self._has_asked = False
         self._stream: trio.SocketStream | None = None
         self._sending = trio.Lock()
         self._handlers: dict[int, Callable[[Packet], bytes]] = {
@@ -107,22 +115,25 @@ class Client:
         while True:
             try:
                 await self._be_connected(self._rng.choice(self._ports))
-            except LOST:
+            except* LOST:
                 self._stream = None
-                await trio.sleep(self._rng.uniform(*PAUSE_S))
+            await trio.sleep(self._rng.uniform(*PAUSE_S))
 
-    async def publish(self, stream: Stream, *, is_retained: bool = False) -> None:
+    async def publish(
+        self, stream: Stream, *, is_retained: bool = False, delay_s: int = 0, may_be_lost: bool = False
+    ) -> None:
         """Hand over the next message of a stream; waits while too many are not through."""
         while len(self._outgoing) >= WINDOW:
             await self._moved.wait()
         packet_id = self._free_id()
-        number = self._ledger.send(stream, is_retained=is_retained)
-        outgoing = Outgoing(stream, number, is_retained)
+        number = self._ledger.send(stream, is_retained=is_retained, is_delayed=bool(delay_s), may_be_lost=may_be_lost)
+        outgoing = Outgoing(stream, number, is_retained, delay_s)
         self._outgoing[packet_id] = outgoing
         async with self._sending:
             # On a connection that was opened while this waited it was sent already.
             if self._stream is not None and outgoing.sent_on is not self._stream:
                 outgoing.sent_on = self._stream
+                self._ledger.write(stream, number)
                 await self._send_now(self._stream, outgoing.encoded(self._version, packet_id, dup=False))
 
     async def cut(self) -> None:
@@ -143,27 +154,47 @@ class Client:
                 for packet_id, outgoing in self._outgoing.items():
                     again.append(outgoing.encoded(self._version, packet_id, dup=outgoing.sent_on is not None))
                     outgoing.sent_on = stream
+                    if not outgoing.is_received:
+                        self._ledger.write(outgoing.stream, outgoing.number)
                 await self._send_now(stream, b"".join(again))
             await self._handle(unread)
-            while True:
-                await self._handle(reader.feed(await self._receive(stream)))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ping)
+                while True:
+                    await self._handle(reader.feed(await self._receive(stream)))
+
+    async def _ping(self) -> None:
+        """Ask for a sign of life, so that a broker that is frozen is left."""
+        while True:
+            await trio.sleep(PING_INTERVAL_S)
+            await self._send(packets.pingreq())
 
     async def _open_session(self, stream: trio.SocketStream, reader: Reader) -> list[Packet]:
         """CONNECT and, for a new session, SUBSCRIBE; the packets that came after the answers."""
-        hello = packets.connect(self._version, self.client_id, clean_start=False)
+        # A SUBSCRIBE whose answer was lost is not repeated in its session: what is retained would come a second time.
+        is_asked_again = self._has_asked and not self.is_subscribed.is_set()
+        hello = packets.connect(
+            self._version,
+            self.client_id,
+            clean_start=is_asked_again and self._version == packets.V5,
+            is_durable=True,
+            receive_maximum=self._receive_maximum,
+        )
         connack, *rest = await self._answer(stream, reader, hello)
         if connack.kind != packets.CONNACK or connack.code:
             raise BrokenConnectionError(f"refused: {connack}")
-        if self.connections and not connack.session_present:
+        if self.connections and not connack.session_present and not is_asked_again:
             self._ledger.lose_session(self.client_id)
             self._incoming.clear()
         self.connections += 1
         if self._subscriber and not self.is_subscribed.is_set():
+            self._has_asked = True
             suback, *rest = await self._answer(
                 stream, reader, packets.subscribe(self._version, 65_535, *self._subscription)
             )
             if suback.kind != packets.SUBACK or suback.code != self._subscription[1]:
                 raise BrokenConnectionError(f"not subscribed: {suback}")
+            self._ledger.subscribed(self._subscriber)
             self.is_subscribed.set()
         return rest
 
@@ -178,7 +209,8 @@ class Client:
         return found
 
     async def _receive(self, stream: trio.SocketStream) -> bytes:
-        data = bytes(await stream.receive_some(RECEIVE_BYTES))
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            data = bytes(await stream.receive_some(RECEIVE_BYTES))
         if not data:
             raise BrokenConnectionError("the broker has closed")
         return data
@@ -242,7 +274,13 @@ class Client:
     def _enter(self, packet: Packet) -> None:
         publisher, qos, number = packet.payload.decode().split()
         if self._subscriber:
-            self._ledger.receive(self._subscriber, Stream(publisher, packet.topic, int(qos)), int(number))
+            self._ledger.receive(
+                self._subscriber,
+                Stream(publisher, packet.topic, int(qos)),
+                int(number),
+                connection=f"{self.client_id}/{self.connections}",
+                dup=packet.dup,
+            )
 
     def _move(self) -> None:
         self._moved.set()

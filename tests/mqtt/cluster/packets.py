@@ -38,11 +38,24 @@ class Packet:
     retain: bool = False
 
 
-def connect(version: int, client_id: str, *, clean_start: bool, keep_alive_s: int = 300) -> bytes:
-    """A CONNECT; the session outlives the connection unless it starts clean."""
+def connect(
+    version: int,
+    client_id: str,
+    *,
+    clean_start: bool,
+    keep_alive_s: int = 300,
+    is_durable: bool = False,
+    receive_maximum: int = 0,
+) -> bytes:
+    """A CONNECT. The session outlives the connection unless it starts clean, in MQTT 5 also if it is to be durable.
+
+    A receive maximum is for MQTT 5 alone.
+    """
     properties = b""
     if version == V5:
-        properties = b"\x00" if clean_start else b"\x05\x11" + struct.pack(">I", _SESSION_EXPIRY_S)
+        content = b"\x11" + struct.pack(">I", _SESSION_EXPIRY_S) if is_durable or not clean_start else b""
+        content += b"\x21" + _U16.pack(receive_maximum) if receive_maximum else b""
+        properties = bytes((len(content),)) + content
     head = _text("MQTT") + bytes((version, 2 if clean_start else 0)) + _U16.pack(keep_alive_s)
     return _packet(0x10, head + properties + _text(client_id))
 

@@ -91,6 +91,16 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
+    def freeze(self) -> None:
+        """Stop it where it stands: its connections stay open, and nothing answers."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     @property
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")
@@ -161,15 +171,23 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(directory: Path, *, brokers: int = 3) -> Iterator[Cluster]:
-    """A cluster for the length of a block. Everything is ended by SIGTERM at its end, and must obey."""
+def running_cluster(
+    directory: Path, *, brokers: int = 3, store_port: int = 0, by_way_of: Sequence[int] = (), settings: str = ""
+) -> Iterator[Cluster]:
+    """A cluster for the length of a block. Everything is ended by SIGTERM at its end, and must obey.
+
+    Args:
+        store_port: Of the store, if it is not to be any that is free.
+        by_way_of: Port by which each broker reaches the store, if it is not to go straight to it.
+        settings: More lines of each broker's configuration.
+    """
     if USES_MOSQUITTO:
         cluster = _mosquitto(directory, brokers)
     elif STAND_IN:
         alone = Process(broker_command(directory, "alone", STAND_IN), directory / "alone.log")
         cluster = Cluster(None, [alone] * brokers)
     else:
-        cluster = _ours(directory, brokers)
+        cluster = _ours(directory, brokers, store_port or free_port(), by_way_of, settings)
     processes = [*cluster.brokers, *([cluster.server] if cluster.server else [])]
     with ExitStack() as stack:
         for process in processes:
@@ -182,19 +200,15 @@ def running_cluster(directory: Path, *, brokers: int = 3) -> Iterator[Cluster]:
         assert set(statuses) <= {0}, f"{statuses}: {[process.log_text[-1000:] for process in processes]}"
 
 
-def _ours(directory: Path, count: int) -> Cluster:
+def _ours(directory: Path, count: int, port: int, by_way_of: Sequence[int], settings: str) -> Cluster:
     if not (REPOSITORY / "broker_adapter" / "mqtt" / "process.py").exists():
         pytest.skip("the broker has no command yet")
-    port = free_port()
-    store = f"journal://127.0.0.1:{port}"
     server = journal_server(directory, port)
-    return Cluster(
-        server,
-        [
-            Process(broker_command(directory, f"broker-{number}", store), directory / f"broker-{number}.log")
-            for number in range(count)
-        ],
-    )
+    brokers: list[Process] = []
+    for number, store_port in zip(range(count), by_way_of or [port] * count, strict=True):
+        command = broker_command(directory, f"broker-{number}", f"journal://127.0.0.1:{store_port}", settings)
+        brokers.append(Process(command, directory / f"broker-{number}.log"))
+    return Cluster(server, brokers)
 
 
 def journal_server(directory: Path, port: int) -> Process:
@@ -207,7 +221,7 @@ def journal_server(directory: Path, port: int) -> Process:
     )
 
 
-def broker_command(directory: Path, broker_id: str, store: str) -> list[str]:
+def broker_command(directory: Path, broker_id: str, store: str, settings: str = "") -> list[str]:
     """The command of one broker, on ports that stay the same when it is started again."""
     config = directory / f"{broker_id}.toml"
     config.write_text(f"""\
@@ -220,7 +234,7 @@ mqtt = "127.0.0.1:{free_port()}"
 websocket = "127.0.0.1:{free_port()}"
 [access]
 anonymous = true
-""")
+{settings}""")
     return [*_module("broker_adapter.mqtt.cli.main"), "--config", str(config)]
 
 

@@ -92,10 +92,10 @@ def test_a_changed_order_is_found(history: History, data: st.DataObject) -> None
 
 
 def test_what_nobody_sent_is_found() -> None:
-    assert "nobody sent this" in ledger_of(ONCE, 3, {0}, [0, 3]).problems()[0]
+    assert "no client sent this" in ledger_of(ONCE, 3, {0}, [0, 3]).problems()[0]
     ledger = ledger_of(ONCE, 3, {0}, [0])
     ledger.receive("s", AT_LEAST_ONCE, 0)
-    assert "nobody sent this" in ledger.problems()[0]
+    assert "no client sent this" in ledger.problems()[0]
 
 
 def test_lost_sessions_and_refusals_are_problems() -> None:

@@ -1,0 +1,82 @@
+"""What is done to a cluster of brokers under MQTT clients. Each phase is one round; the ledger says what was promised."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import trio
+
+from tests.mqtt.cluster.chaos import MEMORY_RULE, Chaos, make_crowd, read_replayed, read_retained
+from tests.mqtt.cluster.processes import free_port, running_cluster
+from tests.mqtt.cluster.relay import Relay
+from tests.torture.rounds import Result
+
+BROKERS = 3
+PUBLISHERS = 6
+LONGEST_WAIT_S = 30.0
+"""How long a message may be under way when one broker is frozen: docs/mqtt.md promises less. No process is down then."""
+
+
+def brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
+    """Brokers and the server are killed, connections and whole groups are cut."""
+    kinds = ("brokers killed", "brokers killed", "servers killed", "connections cut", "connections cut", "groups cut")
+    return _round(directory, rng, seconds, kinds)
+
+
+def frozen_brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
+    """Brokers and the server stand still, some longer than a lease, and go on."""
+    kinds = ("brokers frozen", "brokers frozen", "servers frozen", "groups cut")
+    return _round(directory, rng, seconds + 30, kinds, frozen_s=rng.choice(((0.1, 3.0), (20.0, 40.0))))
+
+
+def lost_answers(directory: Path, rng: random.Random, seconds: float) -> Result:
+    """What the store answers to brokers is lost. No process dies, so nothing may come twice, and memory loses nothing."""
+    return _round(
+        directory, rng, seconds, ("answers lost", "groups cut"), with_relays=True, with_memory=True, none_dies=True
+    )
+
+
+def _round(
+    directory: Path,
+    rng: random.Random,
+    seconds: float,
+    kinds: Sequence[str],
+    *,
+    frozen_s: tuple[float, float] = (0.1, 3.0),
+    with_relays: bool = False,
+    with_memory: bool = False,
+    none_dies: bool = False,
+) -> Result:
+    result = Result()
+    with ExitStack() as stack:
+        store_port = free_port()
+        relays = [stack.enter_context(Relay(store_port).running()) for _ in range(BROKERS if with_relays else 0)]
+        cluster = stack.enter_context(
+            running_cluster(
+                directory,
+                brokers=BROKERS,
+                store_port=store_port,
+                by_way_of=[relay.port for relay in relays],
+                settings=MEMORY_RULE if with_memory else "",
+            )
+        )
+        run = f"run-{rng.randrange(1 << 30)}"
+        crowd = make_crowd(cluster.mqtt_ports, rng, run, publishers=PUBLISHERS)
+        chaos = Chaos(cluster, crowd, rng, kinds, relays, with_memory=with_memory, frozen_s=frozen_s)
+        trio.run(chaos.run, seconds)
+        ledger = crowd.ledger
+        if count := ledger.unacknowledged():
+            result.broken.append(f"{count} messages were never acknowledged")
+        result.broken += ledger.problems()
+        if none_dies:
+            result.broken += ledger.repetitions()
+        if frozen_s[1] > LONGEST_WAIT_S and ledger.longest_wait()[0] > LONGEST_WAIT_S:
+            result.broken.append("a message was under way for {:.0f} s: {}".format(*ledger.longest_wait()))
+        for port in cluster.mqtt_ports:
+            result.broken += ledger.retained_problems(dict(trio.run(read_retained, port, run)))
+        result.broken += ledger.replay_problems(trio.run(read_replayed, rng.choice(cluster.mqtt_ports), run, ledger))
+        result.counts.update(chaos.counts)
+    return result
