@@ -1,4 +1,4 @@
-"""What is done to a cluster of brokers under MQTT clients. Each phase is one round; the ledger says what was promised."""
+"""What is done to a cluster of brokers under MQTT clients. Each phase is one round, which a ledger judges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.torture.rounds import Result
 BROKERS = 3
 PUBLISHERS = 6
 LONGEST_WAIT_S = 30.0
-"""How long a message may be under way when one broker is frozen: docs/mqtt.md promises less. No process is down then."""
+"""How long a message may be under way while brokers are frozen and the server is not; docs/mqtt.md promises less."""
 
 
 def brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
@@ -27,13 +27,14 @@ def brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
 
 
 def frozen_brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
-    """Brokers and the server stand still, some longer than a lease, and go on."""
-    kinds = ("brokers frozen", "brokers frozen", "servers frozen", "groups cut")
-    return _round(directory, rng, seconds + 30, kinds, frozen_s=rng.choice(((0.1, 3.0), (20.0, 40.0))))
+    """Brokers and the server stand still for a moment, or one broker for much longer than its lease, and go on."""
+    if rng.random() < 0.5:
+        return _round(directory, rng, seconds, ("brokers frozen", "brokers frozen", "servers frozen", "groups cut"))
+    return _round(directory, rng, seconds, ("brokers frozen",), frozen_s=(30.0, 50.0))
 
 
 def lost_answers(directory: Path, rng: random.Random, seconds: float) -> Result:
-    """What the store answers to brokers is lost. No process dies, so nothing may come twice, and memory loses nothing."""
+    """What the store answers to brokers is lost. No process dies: memory loses nothing, and nothing comes twice."""
     return _round(
         directory, rng, seconds, ("answers lost", "groups cut"), with_relays=True, with_memory=True, none_dies=True
     )
@@ -73,10 +74,11 @@ def _round(
         result.broken += ledger.problems()
         if none_dies:
             result.broken += ledger.repetitions()
-        if frozen_s[1] > LONGEST_WAIT_S and ledger.longest_wait()[0] > LONGEST_WAIT_S:
+        if frozen_s[0] >= LONGEST_WAIT_S and ledger.longest_wait()[0] > LONGEST_WAIT_S:
             result.broken.append("a message was under way for {:.0f} s: {}".format(*ledger.longest_wait()))
         for port in cluster.mqtt_ports:
             result.broken += ledger.retained_problems(dict(trio.run(read_retained, port, run)))
-        result.broken += ledger.replay_problems(trio.run(read_replayed, rng.choice(cluster.mqtt_ports), run, ledger))
+        replayed = trio.run(read_replayed, rng.choice(cluster.mqtt_ports), run, ledger)
+        result.broken += ledger.replay_problems(replayed)
         result.counts.update(chaos.counts)
     return result

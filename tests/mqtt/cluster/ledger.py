@@ -2,8 +2,8 @@
 
 The promises:
 
-- Each message that was acknowledged reaches every subscription that was acknowledged before it was sent, at QoS 1 at least
-  once and at QoS 2 exactly once; a group that shares a subscription counts as one subscriber.
+- Each message that was acknowledged reaches every subscription that was acknowledged before it was sent, at QoS 1 at
+  least once and at QoS 2 exactly once; a group that shares a subscription counts as one subscriber.
 - What one publisher sends to one topic at one QoS arrives in its order.
 - A new subscription gets the value that its topic retained at one moment between SUBSCRIBE and SUBACK, and everything
   that came after that moment.
