@@ -139,3 +139,98 @@ def test_the_retained_value_is_the_last_acknowledged_or_a_later_one(
     for number in range(3):
         ledger.acknowledge(AT_LEAST_ONCE, number)
     assert (ledger.retained_problems({"t": value}) == []) is is_right
+
+
+class LateSubscriber:
+    """A topic that retains, and a subscription to it that comes when some of its values are stored.
+
+    Five values were sent before SUBACK, of which 0 to 2 were acknowledged before SUBSCRIBE; 5 and 6 came after it.
+    """
+
+    def __init__(self, received: list[int]) -> None:
+        self.ledger = Ledger()
+        for _ in range(3):
+            self.send()
+        self.ledger.subscribe("s", 1, prefix="t")
+        for _ in range(2):
+            self.send()
+        self.ledger.subscribed("s")
+        for _ in range(2):
+            self.send()
+        for number in received:
+            self.ledger.receive("s", AT_LEAST_ONCE, number)
+
+    def send(self) -> None:
+        self.ledger.acknowledge(AT_LEAST_ONCE, self.ledger.send(AT_LEAST_ONCE, is_retained=True))
+
+
+@pytest.mark.parametrize("first", [2, 3, 4])
+def test_a_late_subscriber_may_get_any_value_retained_while_it_subscribed(first: int) -> None:
+    late = LateSubscriber(list(range(first, 7)))
+    assert late.ledger.problems() == []
+    assert late.ledger.missing() == 0
+
+
+@pytest.mark.parametrize(
+    ("received", "sign"),
+    [
+        ([5, 6], "was retained when it subscribed"),
+        ([1, 2, 3, 4, 5, 6], "was retained when it subscribed"),
+        ([], "was retained when it subscribed"),
+        ([2, 5, 6], "2 of 7 acknowledged messages did not come, the first is 3"),
+        ([4, 6], "the first is 5"),
+        ([2, 4, 3, 5, 6], "out of order"),
+    ],
+    ids=["neither copy", "stale value", "nothing", "hole behind what was retained", "live one", "older behind newer"],
+)
+def test_a_late_subscriber_that_misses_a_value_is_found(received: list[int], sign: str) -> None:
+    assert any(sign in problem for problem in LateSubscriber(received).ledger.problems())
+
+
+def test_what_was_sent_before_a_subscription_is_not_owed_to_it() -> None:
+    ledger = Ledger()
+    ledger.acknowledge(AT_LEAST_ONCE, ledger.send(AT_LEAST_ONCE))
+    ledger.subscribe("s", 1)
+    ledger.acknowledge(AT_LEAST_ONCE, ledger.send(AT_LEAST_ONCE))
+    ledger.subscribed("s")
+    assert ledger.problems() == []
+    ledger.acknowledge(AT_LEAST_ONCE, ledger.send(AT_LEAST_ONCE))
+    assert "the first is 2" in ledger.problems()[0]
+
+
+def test_a_message_that_comes_unmarked_more_often_than_it_was_sent_is_a_repetition() -> None:
+    ledger = Ledger()
+    ledger.subscribe("s", 1)
+    number = ledger.send(AT_LEAST_ONCE, is_delayed=True)
+    ledger.write(AT_LEAST_ONCE, number)
+    ledger.receive("s", AT_LEAST_ONCE, number, connection="c/1", dup=False)
+    ledger.receive("s", AT_LEAST_ONCE, number, connection="c/1", dup=True)
+    ledger.receive("s", AT_LEAST_ONCE, number, connection="c/2", dup=False)
+    assert ledger.repetitions() == []
+    ledger.receive("s", AT_LEAST_ONCE, number, connection="c/1", dup=False)
+    assert "came 2 times, it was sent 1 times" in ledger.repetitions()[0]
+    ledger.write(AT_LEAST_ONCE, number)
+    assert ledger.repetitions() == []
+
+
+def test_the_longest_wait_counts_from_the_acknowledgement_to_the_first_arrival() -> None:
+    now_s = [0.0]
+    ledger = Ledger(clock=lambda: now_s[0])
+    ledger.subscribe("s", 1)
+    for number in range(2):
+        ledger.acknowledge(AT_LEAST_ONCE, ledger.send(AT_LEAST_ONCE))
+        now_s[0] += 3
+        ledger.receive("s", AT_LEAST_ONCE, number)
+    now_s[0] += 100
+    ledger.receive("s", AT_LEAST_ONCE, 1)
+    assert ledger.longest_wait()[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("found", "sign"),
+    [([0, 1, 2], ""), ([0, 2], "missing"), ([0, 2, 1], "out of order"), ([0, 1, 1, 2], "more than once")],
+)
+def test_a_replay_gives_what_was_acknowledged_once_and_in_order(found: list[int], sign: str) -> None:
+    ledger = ledger_of(ONCE, 3, {0, 1, 2}, [])
+    problems = ledger.replay_problems({ONCE: found})
+    assert [sign in problem for problem in problems] == ([True] if sign else [])
