@@ -29,10 +29,12 @@ from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.outbound import Outbound
 from broker_adapter.mqtt.permissions import Access, Principal
+from broker_adapter.mqtt.position import BEGINNING, Position
 from broker_adapter.mqtt.publishing import until_reached
 from broker_adapter.mqtt.replay_start import parse_replay_start
 from broker_adapter.mqtt.sending import Output
 from broker_adapter.mqtt.session import Retained, Session, Sessions
+from broker_adapter.mqtt.session.retained import version_of
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.mqtt.topics import FilterRequest, TopicRefusedError, parse_filter
 from shards.clock import Clock
@@ -53,13 +55,13 @@ class _Granted:
     """A subscription that was made, as far as retained messages go.
 
     Attributes:
-        live_after_lsn: Messages with a higher lsn come as live ones, retained or not.
+        live_after: What lies behind this comes as live messages, retained or not.
     """
 
     request: FilterRequest
     options: SubscriptionOptions
     wants_retained: bool = False
-    live_after_lsn: int = 0
+    live_after: Position = BEGINNING
 
 
 class Subscribing:
@@ -237,16 +239,18 @@ class Subscribing:
         if request.group:
             await self._join(text, request, options)
             return _Granted(request, options)
-        newest_lsn = self._distributor.newest_lsn
-        since_lsn = await until_reached(lambda: self._distributor.subscribe(self._inbox, topic_filter, options))
-        options = subscriptions[text] = attrs.evolve(options, since_lsn=since_lsn)
+        since = await until_reached(lambda: self._distributor.subscribe(self._inbox, topic_filter, options))
+        options = subscriptions[text] = attrs.evolve(options, since=since)
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)
-        return _Granted(request, options, wants_retained, since_lsn if is_new else max(since_lsn, newest_lsn))
+        if wants_retained and not is_new:
+            # It got as live messages what was retained up to now, and gets it once more as retained.
+            since = await until_reached(self._distributor.current_position)
+        return _Granted(request, options, wants_retained, since)
 
     async def _join(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
         topic_filter = request.topic_filter
         self._session.subscriptions[text] = options
-        start_lsn = await until_reached(self._distributor.current_lsn)
+        start_lsn = (await until_reached(self._distributor.current_position)).lsn
         membership = await self._sessions.join_share(self._session, request.group, topic_filter, start_lsn=start_lsn)
         await until_reached(
             lambda: self._distributor.join_group(
@@ -281,7 +285,7 @@ class Subscribing:
         return [
             Arrival(message, min(message.qos, options.qos), retain=True, subscription_ids=ids)
             for message in found
-            if message.lsn <= made.live_after_lsn
+            if made.live_after.covers(version_of(message))
         ]
 
     def _answer(self, packet: Suback | Unsuback) -> None:

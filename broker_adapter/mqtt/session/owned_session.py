@@ -17,6 +17,7 @@ import trio
 
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.contact import Contact, concerns, may_pass
 from broker_adapter.mqtt.session.errors import SessionTakenOverError
@@ -353,14 +354,14 @@ def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Sess
             one.retain_as_published,
             one.retain_handling,
             one.subscription_id,
-            one.since_lsn,
+            Position(one.since_lsn),
         )
         for one in record.subscriptions
     }
     window = OutboundWindow() if progress is None else window_of(progress)
     if subscriptions:
         # Nothing that came before all subscriptions is for this client; a position is stored only now and then.
-        window.advance(min(options.since_lsn for options in subscriptions.values()))
+        window.advance(min(options.since for options in subscriptions.values()).lsn)
     return Session(
         record.client_id,
         record.epoch,
@@ -383,7 +384,7 @@ def stored_subscriptions(subscriptions: dict[str, SubscriptionOptions]) -> tuple
             options.retain_as_published,
             options.retain_handling,
             options.subscription_id,
-            options.since_lsn,
+            options.since.lsn,
         )
         for topic_filter, options in subscriptions.items()
     )

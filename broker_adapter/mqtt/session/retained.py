@@ -9,6 +9,7 @@ from typing import Final
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import StateDelete, StatePut
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import StateVersion
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.stored import StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
@@ -19,6 +20,11 @@ from shards.topic_filters import is_filter, literal_prefix, matches
 
 RETAINED_SHARD_PREFIX: Final = "$mqtt/retained/"
 """With the topic behind it, what stands for the shard of a message that was found here; no shard has such a name."""
+
+
+def version_of(message: Message) -> StateVersion:
+    """The version of the value in the store that a retained message was found in."""
+    return StateVersion(message.offset)
 
 
 class Retained:
@@ -48,9 +54,9 @@ class Retained:
     async def find(self, topic_filter: str) -> list[Message]:
         """The retained messages that match a filter, by topic, without those that have expired.
 
-        They lie in the shard ``$mqtt/retained/<topic>``, which is no shard of the store, and their lsn is that of the
-        commit that retained them: who subscribed at a lower one gets the message as a live one too. It stands for their
-        offset as well, so that what is sent again is the message that was sent, not its successor.
+        Who subscribed at a position that does not cover the version of one gets it as a live message too. They lie in
+        the shard ``$mqtt/retained/<topic>``, which is no shard of the store, and have no lsn. The version stands for
+        their offset, so that what is sent again is the message that was sent, not its successor.
         """
         async with aclosing(self.iterate(topic_filter)) as messages:
             return [message async for message in messages]
@@ -76,7 +82,7 @@ class Retained:
                     yield message
 
     def _message(self, value: StateValue) -> Message | None:
-        message = message_from(decode(StoredMessage, value.key, value.value), lsn=value.version)
+        message = message_from(decode(StoredMessage, value.key, value.value))
         if 0 < message.expires_at_us <= self._clock.now_us():
             return None
         message.shard, message.offset = RETAINED_SHARD_PREFIX + message.topic, value.version

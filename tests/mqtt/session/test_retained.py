@@ -12,8 +12,10 @@ from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.codec.properties import Properties
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.keys import MAX_PART_BYTES
+from broker_adapter.mqtt.session.retained import version_of
 from shards.clock import ManualClock
 from shards.topic_filters import matches
 
@@ -63,13 +65,15 @@ async def test_everything_that_goes_from_end_to_end_is_kept(adapter: StorageAdap
     assert (found.properties, found.publisher, found.timestamp_us) == (properties, "p", 5)
 
 
-async def test_its_lsn_tells_whether_a_subscription_gets_it_live_too(adapter: StorageAdapter) -> None:
+async def test_its_version_tells_whether_a_subscription_gets_it_live_too(adapter: StorageAdapter) -> None:
     await retain(adapter, "t", b"1")
     (first,) = await Retained(adapter, clock=CLOCK).find("t")
     await retain(adapter, "t", b"2")
     (second,) = await Retained(adapter, clock=CLOCK).find("t")
-    assert second.lsn > first.lsn > 0
-    assert (second.shard, second.offset) == ("$mqtt/retained/t", second.lsn)
+    assert second.offset > first.offset > 0
+    assert (second.shard, second.lsn) == ("$mqtt/retained/t", 0)
+    assert Position(first.offset).covers(version_of(first))
+    assert not Position(first.offset).covers(version_of(second))
 
 
 async def test_a_wildcard_in_first_place_finds_no_topic_that_begins_with_a_dollar(adapter: StorageAdapter) -> None:
