@@ -405,6 +405,7 @@ class StorageAdapter(abc.ABC):
         Raises:
             InvalidRequestError: There is nothing to do, or a key is there twice.
             VersionConflictError: A key has another version than expected.
+            CursorConflictError: A cursor lies further on than it may.
             ShardNotFoundError: There is no such shard.
             LimitExceededError: It is too large for one commit.
             ConnectionLostError: The connection to the store was lost: whether it was done is not known. The versions of

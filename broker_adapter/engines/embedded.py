@@ -25,7 +25,7 @@ from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Subscription
-from journal.atomic_changes import Delete, Put
+from journal.atomic_changes import CursorCheck, Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.name_scan import NameScan
@@ -387,6 +387,7 @@ class EmbeddedAdapter(StorageAdapter):
                 [(shard, self._encode(records)) for shard, records in changes.appends],
                 [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [Delete(one.key, one.expected_version) for one in changes.deletes],
+                [CursorCheck(one.shard, one.name, one.max_offset) for one in changes.cursors],
             )
         )
         return Committed(tuple(appended), tuple(values))

@@ -27,6 +27,7 @@ from journal.client import Delivery as PushedBatches
 from journal.client import Feed as ClientFeed
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import CursorCheck as CursorCheckRequest
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest
 from shards.batch import BatchHeader
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError
@@ -284,6 +285,7 @@ class JournalAdapter(StorageAdapter):
                 [(shard, encoded(records, now_us=_now_us())) for shard, records in changes.appends],
                 [StatePutRequest(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [StateDeleteRequest(one.key, one.expected_version) for one in changes.deletes],
+                [CursorCheckRequest(one.shard, one.name, one.max_offset) for one in changes.cursors],
             )
         )
         return Committed(tuple(appended), tuple(values))

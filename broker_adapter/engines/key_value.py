@@ -372,6 +372,7 @@ class KeyValueAdapter(StorageAdapter):
         for _, batch in encoded_batches:
             self._appends.check_size(batch)
         keys = self._state.check_changes((*changes.puts, *changes.deletes))
+        self._cursors.check_all(changes.cursors)
         mutations = Mutations()
         appended, show = self._appends.place(mutations, encoded_batches)
         values = self._state.change(mutations, changes.puts, changes.deletes)

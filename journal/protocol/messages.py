@@ -326,12 +326,25 @@ class ShardBatch:
 
 
 @attrs.frozen(slots=True)
+class CursorCheck:
+    """A condition: the cursor, if there is one, lies at ``max_offset`` or before it."""
+
+    shard: str
+    name: str
+    max_offset: Count
+
+
+@attrs.frozen(slots=True)
 class CommitRequest:
-    """Appends and state changes that are made together or not at all; no key may be there twice."""
+    """Appends and state changes that are made together or not at all; no key may be there twice.
+
+    They are made only if all of ``cursors`` hold at that moment.
+    """
 
     appends: list[ShardBatch] = attrs.Factory(list)
     puts: list[StatePutRequest] = attrs.Factory(list)
     deletes: list[StateDeleteRequest] = attrs.Factory(list)
+    cursors: list[CursorCheck] = attrs.Factory(list)
 
 
 @attrs.frozen(slots=True)

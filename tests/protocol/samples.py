@@ -135,6 +135,17 @@ def _without_restores(reply: object) -> object:
     return plain
 
 
+OLD_COMMIT = {
+    "appends": REQUESTS[Op.COMMIT].appends,  # type: ignore[attr-defined]
+    "deletes": REQUESTS[Op.COMMIT].deletes,  # type: ignore[attr-defined]
+    "puts": REQUESTS[Op.COMMIT].puts,  # type: ignore[attr-defined]
+}
+CHECKED_COMMIT = messages.CommitRequest(
+    puts=[messages.StatePutRequest(b"claim/1", b"", 0)],
+    cursors=[messages.CursorCheck("plant/line-1", "group/g", 42)],
+)
+
+
 def golden_frames() -> dict[str, bytes]:
     """Name of the golden file -> the whole frame that it must hold."""
     made: dict[str, bytes] = {}
@@ -164,6 +175,9 @@ def golden_frames() -> dict[str, bytes]:
     # And as clients have always sent it that know no end of a subscription.
     made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
     made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ENDING_SUBSCRIBE))
+    # As clients have always sent it that make no condition on cursors.
+    made["commit.request"] = frames.build(Op.COMMIT, _correlation, messages.encode(OLD_COMMIT))
+    made["commit.checked_request"] = frames.build(Op.COMMIT, _correlation, messages.encode(CHECKED_COMMIT))
     made["describe_shard.restored_reply"] = frames.build(
         Op.DESCRIBE_SHARD, _correlation, messages.encode(RESTORED_INFO)
     )
