@@ -108,6 +108,7 @@ class Conversation:
             output,
             self._saved,
             PublishEncoder(terms.version, OutboundAliases(terms.topic_alias_maximum), terms.max_packet_bytes),
+            claim=partial(services.sessions.claim, session),
             may_have=partial(services.access.may_subscribe, admission.principal),
             adapter=services.adapter,
             retained=services.retained,

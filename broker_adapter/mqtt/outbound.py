@@ -7,10 +7,11 @@ delivery: it never waits for a single message.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.claiming import ClaimedFirst
 from broker_adapter.mqtt.codec import Pubrel, ReasonCode, encode
 from broker_adapter.mqtt.delivery import Arrival, Inbox
 from broker_adapter.mqtt.fetching import fetch_messages
@@ -18,6 +19,7 @@ from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.sending import Output, SavedFirst
 from broker_adapter.mqtt.session import InFlight, Origin, Retained, Session
+from broker_adapter.mqtt.session.claims import Claim
 from broker_adapter.mqtt.statistics import BrokerStatistics
 from shards.clock import Clock
 
@@ -34,6 +36,7 @@ class Outbound:
         output: Where they go.
         saved: The same, for what must be durable first.
         encoder: Makes packets of them.
+        claim: Claims messages of shared subscriptions for the session.
         may_have: Whether the client may have messages of a topic; asked before one of an earlier connection is sent
             again: that may have been another user's, or under other rules.
         adapter: Where messages of an earlier connection are read again.
@@ -54,6 +57,7 @@ class Outbound:
         saved: SavedFirst,
         encoder: PublishEncoder,
         *,
+        claim: Callable[[Mapping[Claim, InFlight]], Awaitable[None]],
         may_have: Callable[[str], bool],
         adapter: StorageAdapter,
         retained: Retained,
@@ -66,6 +70,7 @@ class Outbound:
         self._inbox = inbox
         self._output = output
         self._saved = saved
+        self._claimed = ClaimedFirst(claim, session.out, output, start, self.pump)
         self._encoder = encoder
         self._may_have = may_have
         self._adapter = adapter
@@ -142,14 +147,25 @@ class Outbound:
                 window.sent(message)
             self._done(arrival)
             return
-        packet_id = window.assign(
-            message, qos, origin=origin, retain=arrival.retain, subscription_ids=arrival.subscription_ids
-        ).packet_id
-        if qos == 2 and self._session.is_durable:
-            # At QoS 2 it is this client's once that is durable; at QoS 1 its share of a group is done when it says so.
-            # What waits for that must not set an alias that others would use before it.
+        acknowledge_claim = arrival.acknowledge if qos == 2 else None
+        entry = window.assign(
+            message,
+            qos,
+            origin=origin,
+            retain=arrival.retain,
+            subscription_ids=arrival.subscription_ids,
+            is_claimed=acknowledge_claim is None,
+        )
+        packet_id = entry.packet_id
+        if acknowledge_claim is not None:
+            # A share of a group at QoS 1 is done when the client says so. At QoS 2 it must be this client's for good
+            # before anything is sent, or another member would get it too.
             packet = self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False)
-            self._saved.send(packet, arrival.acknowledge)
+            self._claimed.send(entry, arrival.store_group, packet, acknowledge_claim)
+            return
+        if qos == 2 and self._session.is_durable:
+            # What waits must not set an alias that others would use before it.
+            self._saved.send(self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False))
             return
         self._output.send(self._encoder.packet(template, message, packet_id, now_us))
         if arrival.acknowledge is not None:

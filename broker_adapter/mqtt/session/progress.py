@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
@@ -20,15 +20,25 @@ class _Names:
         return self.numbers.setdefault(name, len(self.numbers))
 
 
-def progress_of(window: OutboundWindow, inbound: Iterable[int], *, claim: int, write_number: int) -> ProgressRecord:
-    """The stored form of the moment. What does not outlive the connection is left out."""
+def progress_of(
+    window: OutboundWindow, inbound: Iterable[int], *, claim: int, write_number: int, claiming: Collection[int] = ()
+) -> ProgressRecord:
+    """The stored form of the moment. What does not outlive the connection is left out.
+
+    Args:
+        claiming: Packet identifiers of the messages that are claimed in the same step.
+    """
     names = _Names()
     return ProgressRecord(
         claim=claim,
         write_number=write_number,
         position_lsn=window.position_lsn,
         last_packet_id=window.last_packet_id,
-        publishes=tuple(_stored(entry, names) for entry in window.publishes() if entry.is_kept),
+        publishes=tuple(
+            _stored(entry, names)
+            for entry in window.publishes()
+            if entry.is_kept and (entry.is_claimed or entry.packet_id in claiming)
+        ),
         releases=tuple(_stored(entry, names) for entry in window.releases() if entry.is_kept),
         done=_stored_ranges(window.done, names),
         seen=_stored_ranges(window.seen, names),
