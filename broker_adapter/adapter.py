@@ -412,6 +412,21 @@ class StorageAdapter(abc.ABC):
                 the keys tell.
         """
 
+    # Other clients of the store
+
+    @property
+    def client_name(self) -> str:
+        """What the store calls this client; empty where the store lies in this process, and so has no other."""
+        return ""
+
+    async def end_client(self, name: str) -> None:
+        """End what another client of the store has open, above all its shares in groups. One that lives comes back.
+
+        Raises:
+            StorageError: The store does not answer, or does not allow it.
+        """
+        await trio.lowlevel.checkpoint()
+
     # Producers and life cycle
 
     @abc.abstractmethod

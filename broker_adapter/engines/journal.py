@@ -290,6 +290,15 @@ class JournalAdapter(StorageAdapter):
         )
         return Committed(tuple(appended), tuple(values))
 
+    # Other clients of the store
+
+    @property
+    def client_name(self) -> str:
+        return self._client.name
+
+    async def end_client(self, name: str) -> None:
+        await self._calls.run(self._client.end_client(name))
+
     # Producers and life cycle
 
     async def open_producer(self, name: str) -> ProducerIdentity:

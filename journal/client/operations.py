@@ -25,6 +25,8 @@ from journal.protocol.messages import (
     DescribedShard,
     DescribeShardRequest,
     Empty,
+    EndClientReply,
+    EndClientRequest,
     FetchIndexedRequest,
     FindOffsetReply,
     FindOffsetRequest,
@@ -307,6 +309,15 @@ class Operations(abc.ABC):
         appended = [Appended(one.base_offset, AckLevel(one.level)) for one in reply.appended]
         values = [attrs.evolve(stored, value=put.value) for stored, put in zip(reply.values, puts, strict=True)]
         return appended, values
+
+    async def end_client(self, name: str) -> int:
+        """End the connections of the client of this name, and with them its subscriptions. Repeatable.
+
+        Returns:
+            How many connections that were.
+        """
+        reply: EndClientReply = await self._call(Op.END_CLIENT, EndClientRequest(name), repeat=True)
+        return reply.connections
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         """Register a producer, or raise its epoch, which fences its older holders. Not needed for `append`."""

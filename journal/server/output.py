@@ -81,6 +81,7 @@ class Output:
     Attributes:
         waiting_bytes: Bytes that wait to be sent.
         sent_bytes: Bytes sent so far.
+        stalled_after_s: A peer that takes nothing for so long counts as gone.
     """
 
     def __init__(self, carrier: Carrier, limit_bytes: int) -> None:
@@ -91,6 +92,7 @@ class Output:
         self._drained = trio.lowlevel.ParkingLot()
         self._broken = False
         self._reserved_bytes = 0
+        self.stalled_after_s = _STALLED_AFTER_S
         self.waiting_bytes = 0
         self.sent_bytes = 0
 
@@ -167,11 +169,11 @@ class Output:
                     await self._wake.wait()
                     continue
                 some = [self._queue[at] for at in range(min(len(self._queue), _BUFFERS_AT_ONCE))]
-                with trio.move_on_after(_STALLED_AFTER_S) as scope:
+                with trio.move_on_after(self.stalled_after_s) as scope:
                     sent = await self._carrier.send_some(some)
                 if scope.cancelled_caught:
                     raise PeerStalledError(
-                        f"the peer took none of {self.waiting_bytes} waiting bytes for {_STALLED_AFTER_S:.0f} s"
+                        f"the peer took none of {self.waiting_bytes} waiting bytes for {self.stalled_after_s:g} s"
                     )
                 self._take_out(sent)
         finally:

@@ -23,6 +23,7 @@ from tests.protocol.samples import (
     DESCRIBED_PAGE,
     END,
     ENDING_SUBSCRIBE,
+    HEARTBEAT_HELLO,
     PROGRESS,
     REPLIES,
     REQUESTS,
@@ -89,6 +90,10 @@ def test_a_restored_shard_is_read_from_the_golden_bytes() -> None:
 
 def test_a_commit_with_a_condition_is_read_from_the_golden_bytes() -> None:
     assert decode_request(Op.COMMIT, parse(read("commit.checked_request")).body) == CHECKED_COMMIT
+
+
+def test_a_hello_that_promises_heartbeats_is_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.HELLO, parse(read("hello.heartbeat_request")).body) == HEARTBEAT_HELLO
 
 
 def test_pages_are_read_from_the_golden_bytes() -> None:
