@@ -172,7 +172,7 @@ class Conversation:
 
     def close(self) -> None:
         """The connection has ended: bring the session's position up to date, and receive nothing any more."""
-        self.session.advance(self._inbox.safe_lsn)
+        self.session.advance(self._outbound.safe_lsn)
         self._services.distributor.close_inbox(self._inbox)
 
     @property

@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+import structlog
+
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.claiming import ClaimedFirst
-from broker_adapter.mqtt.codec import Pubrel, ReasonCode, encode
+from broker_adapter.mqtt.codec import PublishTemplate, Pubrel, ReasonCode, encode
 from broker_adapter.mqtt.delivery import Arrival, Inbox
 from broker_adapter.mqtt.fetching import fetch_messages
 from broker_adapter.mqtt.message import Message
@@ -22,6 +24,8 @@ from broker_adapter.mqtt.session import InFlight, Origin, Retained, Session
 from broker_adapter.mqtt.session.claims import Claim
 from broker_adapter.mqtt.statistics import BrokerStatistics
 from shards.clock import Clock
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 _TAKEN_AT_ONCE: Final = 128
 _RESENT_AT_ONCE: Final = 64
@@ -80,6 +84,7 @@ class Outbound:
         self._statistics = statistics
         self._first: deque[Arrival] = deque()
         self._acknowledge: dict[int, Callable[[], None]] = {}
+        self._unsent: list[Arrival] = []
         self._holds = 0
         self._is_resending = False
         self.took = False
@@ -97,6 +102,12 @@ class Outbound:
     def stop(self) -> None:
         """Send no messages any more."""
         self._holds += 1
+
+    @property
+    def safe_lsn(self) -> int:
+        """Every matching stored message up to here was sent, or need not be."""
+        lsns = [one.message.lsn for one in self._unsent if one.origin is Origin.SUBSCRIPTION and one.message.lsn]
+        return min([self._inbox.safe_lsn, *(lsn - 1 for lsn in lsns)])
 
     def pump(self) -> None:
         """Send as much as the client, the connection and the rules allow now."""
@@ -119,9 +130,14 @@ class Outbound:
                 if not arrivals:
                     break
                 self.took = True
-            for arrival in arrivals:
-                self._send(arrival, origin, now_us)
-        self._session.advance(inbox.safe_lsn)
+            for at, arrival in enumerate(arrivals):
+                try:
+                    self._send(arrival, origin, now_us)
+                except BaseException:
+                    # The connection ends over it. What was taken and not sent is not passed by the position.
+                    self._unsent.extend(arrivals[at:])
+                    raise
+        self._session.advance(self.safe_lsn)
         output.flush()
 
     def _send(self, arrival: Arrival, origin: Origin, now_us: int) -> None:
@@ -134,10 +150,9 @@ class Outbound:
         if message.expires_at_us and message.expires_at_us <= now_us:
             self._done(arrival)
             return
-        template = self._encoder.template(message, qos, arrival.retain, arrival.subscription_ids)
+        template = self._template(message, qos, arrival.retain, arrival.subscription_ids)
         if template is None:
-            # Larger than what the client takes: for it the message is as good as delivered.
-            self._statistics.dropped["packet_too_large"] += 1
+            # For this client the message is as good as delivered.
             self._done(arrival)
             return
         self._count(message, qos)
@@ -170,6 +185,26 @@ class Outbound:
         self._output.send(self._encoder.packet(template, message, packet_id, now_us))
         if arrival.acknowledge is not None:
             self._acknowledge[packet_id] = arrival.acknowledge
+
+    def _template(
+        self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
+    ) -> PublishTemplate | None:
+        """What packets of a message are made of; None, and counted, if there can be none for this client."""
+        try:
+            template = self._encoder.template(message, qos, retain, subscription_ids)
+        except ValueError as error:
+            log.warning(
+                "message dropped",
+                client=self._session.client_id,
+                shard=message.shard,
+                offset=message.offset,
+                reason=str(error),
+            )
+            self._statistics.dropped["not_encodable"] += 1
+            return None
+        if template is None:
+            self._statistics.dropped["packet_too_large"] += 1
+        return template
 
     def _count(self, message: Message, qos: int) -> None:
         statistics = self._statistics
@@ -253,7 +288,7 @@ class Outbound:
         template = None
         if message is not None:
             if self._may_have(message.topic):
-                template = self._encoder.template(message, entry.qos, entry.retain, entry.subscription_ids)
+                template = self._template(message, entry.qos, entry.retain, entry.subscription_ids)
             else:
                 self._statistics.dropped["not_allowed"] += 1
         if message is not None and template is not None:
