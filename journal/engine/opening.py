@@ -56,8 +56,9 @@ async def open_engine(
     """Open a data directory, recover it, and run the engine's background work while the context lasts.
 
     Leaving the context drains what was decided, makes a checkpoint and closes everything, so that the next start has
-    nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged. Cancelled while it
-    enters, it leaves the directory as a crash would; the work since the last completed step is done again.
+    nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged.
+
+    Cancelled while the context is entered, it leaves the directory as a crash would, and the next start recovers it.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.

@@ -37,8 +37,8 @@ async def run_server(
 ) -> None:
     """Serve a data directory until SIGTERM or SIGINT, or until its storage fails.
 
-    It reports its addresses once it accepts. A start that is told to stop is given up between two of its steps: the data
-    directory is then as after a crash, and the next start takes it up from there.
+    It reports its addresses once it accepts. A start that is told to stop is given up between two of its steps: the
+    data directory is then as after a crash, and the next start takes it up from there.
 
     Args:
         config: The settings.
@@ -89,10 +89,14 @@ async def run_server(
                         server.addresses = addresses
                         task_status.started(addresses)
             if signals.start.cancelled_caught:
+                log.info("stopped during the start")
                 task_status.started([])
-            log.info("stopped", during_start=signals.start.cancelled_caught)
+            else:
+                log.info("stopped")
             nursery.cancel_scope.cancel()
-        if not signals.start.cancelled_caught and config.storage.on_failure is OnFailure.EXIT and engine.failure is not None:
+        if signals.start.cancelled_caught:
+            return
+        if config.storage.on_failure is OnFailure.EXIT and engine.failure is not None:
             raise afresh(engine.failure)
     finally:
         interpreter.restore()
