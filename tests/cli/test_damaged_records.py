@@ -44,7 +44,7 @@ def damaged(stored: Path, tmp_path: Path) -> Iterator[Server]:
 
 
 def test_damage_is_told_with_shard_offsets_and_file(damaged: Server) -> None:
-    """"record batch at byte 19536: wrong body checksum" named neither shard nor file, and there was no way out."""
+    """ "record batch at byte 19536: wrong body checksum" named neither shard nor file, and there was no way out."""
     for command in (
         ("read", "plant/a"),
         ("read", "plant/a", "--json"),
@@ -53,7 +53,9 @@ def test_damage_is_told_with_shard_offsets_and_file(damaged: Server) -> None:
     ):
         done = run(*command, "--server", damaged.address, status=1)
         said = done.stderr.decode()
-        assert said.startswith("journal: shard 'plant/a' is damaged at offsets 1200 up to, not including, 1300, in log/")
+        assert said.startswith(
+            "journal: shard 'plant/a' is damaged at offsets 1200 up to, not including, 1300, in log/"
+        )
         assert "0000000000000001-00000000000000000000.log of the server's data directory: wrong body checksum" in said
         assert "`journal check DIR`" in said
         assert "`journal restore`" in said
