@@ -59,13 +59,12 @@ class AppendWatch:
         """Return when a batch is answered, or took too long."""
         began_s = trio.current_time()
         look_s = _TOLD_AFTER_S
-        while not pending.is_done and self.failure is None:
-            with trio.move_on_at(began_s + min(look_s, self._timeout_s)):
+        while self.failure is None:
+            with trio.move_on_at(began_s + min(look_s, self._timeout_s)) as patience:
                 await pending.wait_done()
-            waited_s = trio.current_time() - began_s
-            if pending.is_done:
+            if not patience.cancelled_caught:
                 break
-            if waited_s >= self._timeout_s:
+            if look_s >= self._timeout_s:
                 self.failure = CommandError(
                     f"gave up after {self._timeout_s:g}s without an acknowledgement (--timeout): {self._reason()}; "
                     f"what is not acknowledged may be stored or not"
