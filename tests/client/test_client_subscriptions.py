@@ -159,6 +159,38 @@ async def test_damaged_shard_does_not_end_a_filter() -> None:
             assert isinstance(subscription.failed_shards["x/a"], ShardDamagedError)
 
 
+async def test_a_shard_that_failed_came_back_behind_records_that_were_never_delivered() -> None:
+    """The next connection began behind the newest progress, which does not count what a failed shard holds."""
+    async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
+        server.create("x/a")
+        server.create("x/b")
+
+        async def tell(event: str, lsn: int = 0) -> None:
+            number = server.subscribed[-1].subscription
+            status = ERROR_NUMBERS[ShardDamagedError] if event == "error" else 0
+            told = ShardEvent(number, event, 1, "x/a", status=status, code="shard_damaged", lsn=lsn)
+            await server.sessions[-1].stream.send_all(build(Op.SHARD_EVENT, 0, encode(told)))
+            await client.ping()
+
+        async def reconnect() -> tuple[str, int]:
+            known = len(server.subscribed)
+            await server.kill_connections()
+            await client.ping()
+            while len(server.subscribed) == known:
+                await trio.lowlevel.checkpoint()
+            return server.subscribed[-1].start, server.subscribed[-1].value
+
+        async with client.subscribe(topic_filter="x/#", start=Start.earliest()) as subscription:
+            await tell("progress", 1)
+            await tell("error")
+            assert list(subscription.failed_shards) == ["x/a"]
+            await tell("progress", 5)
+            assert await reconnect() == ("lsn", 2)
+            # Nothing fails over the new connection.
+            await tell("progress", 6)
+            assert await reconnect() == ("lsn", 7)
+
+
 async def test_shard_made_anew_while_away_is_read_from_its_beginning() -> None:
     async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
         server.create("x/a")
