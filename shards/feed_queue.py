@@ -115,7 +115,7 @@ class FeedQueue(Generic[T]):
             self.queue(standing)
 
     def postpone(self, standing: T) -> None:
-        """A shard whose turn it is cannot be read now. Nothing is said of the whole until `resume` was called for it."""
+        """A shard whose turn it is cannot be read now: nothing is said of the whole before it is resumed."""
         if self._standings.get(standing.shard_id) is standing:
             self._postponed.add(standing.shard_id)
 

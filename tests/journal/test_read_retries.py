@@ -75,9 +75,12 @@ class Node:
             start=start or Start.earliest(),
             until_lsn=until_lsn,
             group=group or None,
-            on_ready=lambda: self._told.set(),
+            on_ready=self._tell,
             credit_bytes=lambda: MIB,
         )
+
+    def _tell(self) -> None:
+        self._told.set()
 
     async def taken(self, subscription: AnySubscription) -> Push | Notice:
         """What comes next, however long it takes."""
