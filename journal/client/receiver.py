@@ -154,7 +154,8 @@ class Receiver:
 
     def established(self, reply: SubscribeReply) -> None:
         """The server accepted."""
-        if self._resume is None or (self._resume.kind == "latest" and self._filter is not None):
+        # Of one shard the event "added" tells the offset, but the connection may be lost before that comes.
+        if self._resume is None or self._resume.kind == "latest":
             self._resume = Start.lsn(reply.lsn + 1)
         self._is_established = True
         self._event.set()

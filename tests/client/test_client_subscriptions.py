@@ -11,7 +11,7 @@ from journal.client import Delivery, Subscription, open_client
 from journal.protocol import Op, encode
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.protocol.frames import build
-from journal.protocol.messages import ShardEvent
+from journal.protocol.messages import ShardEvent, SubscribeReply
 from shards.batch import read_records
 from shards.errors import InvalidRequestError, ShardDamagedError, ShardNotFoundError
 from shards.model import ProducerIdentity
@@ -86,6 +86,26 @@ async def test_latest_does_not_skip_what_came_while_disconnected() -> None:
             await server.kill_connections()
             await client.append("a", [b"new"])
             assert await take(subscription, 1) == [("a", b"new")]
+
+
+async def test_latest_of_a_shard_began_anew_when_the_connection_was_lost_before_its_offset_was_told() -> None:
+    """The caller had been told that the subscription stands: what came meanwhile was skipped."""
+    subscription = Subscription(1, Start.latest(), shard="a", topic_filter=None, group=None, credit_bytes=1000)
+
+    def asked() -> tuple[str, int]:
+        request = subscription.request(lambda frame: None)
+        return request.start, request.value
+
+    assert asked() == ("latest", 0)
+    subscription.disconnected()
+    assert asked() == ("latest", 0)  # the server has not accepted it
+    subscription.established(SubscribeReply(7))
+    subscription.disconnected()
+    assert asked() == ("lsn", 8)
+    subscription.established(SubscribeReply(20))
+    subscription.shard_event(ShardEvent(1, "added", 1, "a", offset=5))
+    subscription.disconnected()
+    assert asked() == ("offset", 5)
 
 
 async def test_progress_moves_the_resume_position_of_a_filter() -> None:
