@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from journal.check import check_directory
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.data_directory import MARKER
 from journal.decisions import Sealed
@@ -32,7 +33,7 @@ from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
 from tests.patience import PATIENCE_S
 from tests.simulation.faults import OperationKind
-from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost
+from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost, everything_survived
 from tests.simulation.store import SimulatedStore
 
 KIB = 1024
@@ -281,6 +282,37 @@ async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> 
         seen = min(n for n, what in enumerate(operations) if what.startswith("rename") and what.endswith(".parquet"))
         assert marked < seen
         assert shard.segments[0].base_offset < shard.start_offset
+
+
+@pytest.mark.parametrize("trim", [0, 2])
+async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_seal(trim: int) -> None:
+    """A check called the mark of a committed trim damage: the views knew the trim, but no Parquet file of the shard."""
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await create(engine)
+        values = await fill(engine, "s", 3)
+        if trim:
+            await engine.control.trim("s", trim)
+    # The trim is in the views alone: a start goes on in a new journal file and removes those before the checkpoint.
+    async with opened(files) as engine:
+        shard = engine.table.by_name("s")
+        await engine.seal("s", wait=True)
+        mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
+        assert files.exists(mark) == bool(trim)
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_survived)
+    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+    assert (report.damages, report.notes) == ([], [])
+    files = files.crash(everything_survived)
+    if trim:
+        # A crash may come before the mark is written: the check says so and the next start writes it.
+        files.remove(mark)
+        report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+        assert ["the mark is missing" in note.problem for note in report.notes] == [True]
+        files = files.crash(everything_survived)
+    async with opened(files) as engine:
+        await check_files(engine, files, DATA)
+        assert await values_of(engine, "s") == values[trim:]
 
 
 async def test_retention_removes_parquet_files() -> None:
