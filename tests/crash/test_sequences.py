@@ -34,6 +34,8 @@ from tests.crash.fates import (
 from tests.crash.sequences import run_fates, run_sequence
 
 SEEDS = 12
+FOUND = (770051, 4200013)
+"""Seeds that found a defect: a trim under a seal that was called a failing disk, and a right mark called damage."""
 
 ENUMERATED: dict[str, Fate] = {
     "closed": Life(end="close"),
@@ -59,7 +61,7 @@ def test_a_sequence_can_be_repeated_exactly() -> None:
     assert run_sequence(3) == run_sequence(3)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(SEEDS), *FOUND])
 def test_what_was_acknowledged_survives_a_sequence_of_failures(seed: int) -> None:
     run_sequence(seed)
 
