@@ -28,6 +28,7 @@ from tests.crash.fates import (
     Fate,
     Full,
     Life,
+    LosePages,
     PowerLoss,
     Restore,
     SetClock,
@@ -329,6 +330,8 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
             machine.lose_power(kind)
         case Evict():
             machine.files.disk.evict()
+        case LosePages():
+            machine.files.disk.lose_pages()
         case SetClock(seconds):
             machine.clock.jump(seconds=seconds)
         case Vanish(what):
