@@ -69,7 +69,7 @@ def skip_records() -> None:
         push = await read_push(*arguments)
         return None if next(counter) % 9 == 5 else push
 
-    journal.filter_feed.read_push = sometimes  # type: ignore[attr-defined]
+    journal.filter_feed.read_push = sometimes  # type: ignore[attr-defined, assignment]
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {
