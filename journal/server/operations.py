@@ -314,6 +314,9 @@ class ServerOperations:
             raise
         connection.reply(build(Op.SUBSCRIBE, correlation, encode(messages.SubscribeReply(lsn))))
         pushing.begin(state, subscription)
+        if request.group is not None:
+            state.is_member = True
+            connection.watch_members()
 
     def _unsubscribe(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.UnsubscribeRequest = decode_request(Op.UNSUBSCRIBE, body)
