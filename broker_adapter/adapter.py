@@ -383,8 +383,10 @@ class StorageAdapter(abc.ABC):
         """Delete a key; deleting one that is not there does nothing. Durable like `put_state`."""
 
     @abc.abstractmethod
-    def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+    def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot.
+
+        With ``after``, only those whose key sorts behind it.
 
         Close it (`contextlib.aclosing`) where the loop may be left early, by an error too.
         """

@@ -169,8 +169,7 @@ class CommittedState:
             self._check(one.key, one.expected_version)
         return [_state_key(one.key) for one in changes]
 
-    async def scan(self, prefix: bytes) -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan(self, prefix: bytes, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             await self._writes.settled()
             page = self._view.scan(prefix, self._clock.now_us(), after=after, limit=_SCAN_PAGE_VALUES)

@@ -368,8 +368,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._control.delete_state(key, expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             self._calls.require_open()
             await trio.lowlevel.checkpoint()

@@ -268,8 +268,7 @@ class JournalAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._client.delete_state(key, expected_version=expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             page = await self._calls.run(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))
             for value in page.values:

@@ -357,9 +357,9 @@ class KeyValueAdapter(StorageAdapter):
         self._require_open()
         await self._state.delete(key, expected_version)
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         self._require_open()
-        async with aclosing(self._state.scan(prefix)) as values:
+        async with aclosing(self._state.scan(prefix, after)) as values:
             async for value in values:
                 yield value
                 self._require_open()

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+import attrs
 import structlog
 
 from broker_adapter.adapter import StorageAdapter
@@ -19,9 +20,12 @@ from broker_adapter.mqtt.delivery import Arrival, Inbox
 from broker_adapter.mqtt.fetching import fetch_messages
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.publish_encoding import PublishEncoder
+from broker_adapter.mqtt.publishing import until_reached
 from broker_adapter.mqtt.sending import Output, SavedFirst
 from broker_adapter.mqtt.session import InFlight, Origin, Retained, Session
 from broker_adapter.mqtt.session.claims import Claim
+from broker_adapter.mqtt.session.retained import version_of
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.statistics import BrokerStatistics
 from shards.clock import Clock
 
@@ -29,6 +33,23 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 _TAKEN_AT_ONCE: Final = 128
 _RESENT_AT_ONCE: Final = 64
+
+
+@attrs.frozen(slots=True)
+class _Owed:
+    """A retained message that is owed.
+
+    Attributes:
+        scan: For which subscription.
+        key: Where the scan is when this is taken.
+        arrival: None for what only moves the scan.
+        is_last: Nothing more is owed then.
+    """
+
+    scan: RetainedScan
+    key: bytes
+    arrival: Arrival | None
+    is_last: bool = False
 
 
 class Outbound:
@@ -83,6 +104,8 @@ class Outbound:
         self._start = start
         self._statistics = statistics
         self._first: deque[Arrival] = deque()
+        self._owed: deque[_Owed] = deque()
+        self._is_asking = False
         self._acknowledge: dict[int, Callable[[], None]] = {}
         self._unsent: list[Arrival] = []
         self._holds = 0
@@ -93,8 +116,14 @@ class Outbound:
         """Send no messages until `release`: others are being looked for that go first."""
         self._holds += 1
 
+    def forget_retained(self, topic_filter: str) -> None:
+        """Send no more of the retained messages of a subscription."""
+        scans = self._session.retained
+        scans[:] = [one for one in scans if one.topic_filter != topic_filter]
+        self._owed = deque(one for one in self._owed if one.scan.topic_filter != topic_filter)
+
     def release(self, first: list[Arrival]) -> None:
-        """Go on, with these before all that waits."""
+        """Go on, with these and what is owed of retained messages before all that waits."""
         self._holds -= 1
         self._first.extend(first)
         self.pump()
@@ -111,7 +140,7 @@ class Outbound:
 
     def pump(self) -> None:
         """Send as much as the client, the connection and the rules allow now."""
-        if self._holds or self._is_resending:
+        if self._holds or self._is_resending or self._is_asking:
             return
         window, output, inbox = self._window, self._output, self._inbox
         if window.has_resends:
@@ -124,6 +153,14 @@ class Outbound:
             if first:
                 arrivals = [first.popleft() for _ in range(min(quota, _TAKEN_AT_ONCE, len(first)))]
                 origin = Origin.RETAINED
+            elif self._owed:
+                self._send_owed(min(quota, _TAKEN_AT_ONCE), now_us)
+                continue
+            elif self._session.retained:
+                # Nothing else goes out before it: a message that is older than a live one must not come behind it.
+                self._is_asking = True
+                self._start(self._ask_for_owed)
+                break
             else:
                 arrivals = inbox.take(min(quota, _TAKEN_AT_ONCE))
                 origin = Origin.SUBSCRIPTION
@@ -139,6 +176,34 @@ class Outbound:
                     raise
         self._session.advance(self.safe_lsn)
         output.flush()
+
+    def _send_owed(self, max_count: int, now_us: int) -> None:
+        """Send retained messages. What is owed moves on in the step in which each is taken."""
+        self.took = True
+        for _ in range(min(max_count, len(self._owed))):
+            owed = self._owed.popleft()
+            if owed.arrival is not None:
+                if self._may_have(owed.arrival.message.topic):
+                    self._send(owed.arrival, Origin.RETAINED, now_us)
+                else:
+                    self._statistics.dropped["not_allowed"] += 1
+            owed.scan.after = owed.key
+            if owed.is_last:
+                self._session.retained.remove(owed.scan)
+
+    async def _ask_for_owed(self) -> None:
+        """Read some of what is owed of retained messages, no more than there is room for."""
+        scan = self._session.retained[0]
+        page = await until_reached(lambda: self._retained.page(scan.topic_filter, scan.after))
+        self._is_asking = False
+        if scan in self._session.retained:  # it may have been unsubscribed
+            ids = (scan.subscription_id,) if scan.subscription_id else ()
+            for key, message in page.messages:
+                if scan.until.covers(version_of(message)):
+                    arrival = Arrival(message, min(message.qos, scan.qos), retain=True, subscription_ids=ids)
+                    self._owed.append(_Owed(scan, key, arrival))
+            self._owed.append(_Owed(scan, page.last, None, is_last=page.is_last))
+        self.pump()
 
     def _send(self, arrival: Arrival, origin: Origin, now_us: int) -> None:
         message, qos = arrival.message, arrival.qos

@@ -34,7 +34,7 @@ from broker_adapter.mqtt.publishing import until_reached
 from broker_adapter.mqtt.replay_start import parse_replay_start
 from broker_adapter.mqtt.sending import Output
 from broker_adapter.mqtt.session import Retained, Session, Sessions
-from broker_adapter.mqtt.session.retained import version_of
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.mqtt.topics import FilterRequest, TopicRefusedError, parse_filter
 from shards.clock import Clock
@@ -177,6 +177,7 @@ class Subscribing:
         }
         for text, request in denied.items():
             del self._session.subscriptions[text]
+            self._outbound.forget_retained(text)
             if request.group:
                 await self._sessions.leave_share(self._session, request.group, request.topic_filter)
         if denied:
@@ -202,11 +203,12 @@ class Subscribing:
                 else:
                     codes.append(ReasonCode(asked.qos))
                     granted.append(made)
-            if any(made.request.replay_from is None and not made.request.group for made in granted):
-                await self._sessions.save_subscriptions(self._session)
             for made in granted:
                 if made.wants_retained:
-                    first += await self._find_retained(made)
+                    first += self._owe_retained(made)
+            if any(made.request.replay_from is None and not made.request.group for made in granted):
+                # Together with what is owed of retained messages, which a lost connection does not end.
+                await self._sessions.save_subscriptions(self._session)
             self._answer(Suback(packet.packet_id, tuple(codes)))
         finally:
             self._outbound.release(first)
@@ -273,19 +275,20 @@ class Subscribing:
         await until_reached(lambda: self._distributor.replay(self._inbox, request.topic_filter, start, options))
         self._replays[text] = request.topic_filter
 
-    async def _find_retained(self, made: _Granted) -> list[Arrival]:
+    def _owe_retained(self, made: _Granted) -> list[Arrival]:
+        """Have the retained messages sent that a subscription is owed; those that are not stored are given back."""
         request, options = made.request, made.options
-        if request.is_system or request.topic_filter.startswith("$SYS"):
-            found = [
-                message for topic, message in self._system_messages.items() if matches(request.topic_filter, topic)
-            ]
-        else:
-            found = await until_reached(lambda: self._retained.find(request.topic_filter))
+        if not request.is_system and not request.topic_filter.startswith("$SYS"):
+            self._outbound.forget_retained(request.topic_filter)
+            self._session.retained.append(
+                RetainedScan(request.topic_filter, made.live_after, options.qos, options.subscription_id)
+            )
+            return []
         ids = (options.subscription_id,) if options.subscription_id else ()
         return [
             Arrival(message, min(message.qos, options.qos), retain=True, subscription_ids=ids)
-            for message in found
-            if made.live_after.covers(version_of(message))
+            for topic, message in self._system_messages.items()
+            if matches(request.topic_filter, topic)
         ]
 
     def _answer(self, packet: Suback | Unsuback) -> None:
@@ -315,6 +318,7 @@ class Subscribing:
         request = parse_filter(text)
         if not request.group:
             await until_reached(lambda: self._distributor.unsubscribe(self._inbox, request.topic_filter))
+            self._outbound.forget_retained(text)
             del subscriptions[text]
             return ReasonCode.SUCCESS
         membership = self._session.memberships.get((request.group, request.topic_filter))

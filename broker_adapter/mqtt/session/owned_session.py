@@ -23,7 +23,7 @@ from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.contact import Contact, concerns, may_pass
 from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
-from broker_adapter.mqtt.session.progress import progress_of, window_of
+from broker_adapter.mqtt.session.progress import progress_of, retained_of, window_of
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredSubscription
 from broker_adapter.mqtt.session.transitions import Found, Transition
@@ -362,6 +362,7 @@ class OwnedSession:
             claim=self.claim,
             write_number=number,
             claiming=taken.claiming,
+            retained=session.retained,
         )
 
     def _current_record(self) -> SessionRecord:
@@ -402,6 +403,7 @@ def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Sess
         {(one.group, one.topic_filter): Membership(one.store_group, one.start_lsn) for one in record.memberships},
         window,
         set() if progress is None else set(progress.inbound),
+        [] if progress is None else retained_of(progress),
     )
 
 

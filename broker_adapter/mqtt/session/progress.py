@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
 from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
-from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
+from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange, StoredRetainedScan
 
 
 class _Names:
@@ -21,12 +23,19 @@ class _Names:
 
 
 def progress_of(
-    window: OutboundWindow, inbound: Iterable[int], *, claim: int, write_number: int, claiming: Collection[int] = ()
+    window: OutboundWindow,
+    inbound: Iterable[int],
+    *,
+    claim: int,
+    write_number: int,
+    claiming: Collection[int] = (),
+    retained: Iterable[RetainedScan] = (),
 ) -> ProgressRecord:
     """The stored form of the moment. What does not outlive the connection is left out.
 
     Args:
         claiming: Packet identifiers of the messages that are claimed in the same step.
+        retained: What is owed of retained messages.
     """
     names = _Names()
     return ProgressRecord(
@@ -43,9 +52,21 @@ def progress_of(
         done=_stored_ranges(window.done, names),
         seen=_stored_ranges(window.seen, names),
         inbound=tuple(inbound),
+        retained=tuple(
+            StoredRetainedScan(one.topic_filter, one.until.lsn, one.qos, one.subscription_id, one.after)
+            for one in retained
+        ),
         # Last, when all that need one have their number.
         shards=tuple(names.numbers),
     )
+
+
+def retained_of(progress: ProgressRecord) -> list[RetainedScan]:
+    """What is owed of retained messages, as it was stored."""
+    return [
+        RetainedScan(one.topic_filter, Position(one.until_lsn), one.qos, one.subscription_id, one.after)
+        for one in progress.retained
+    ]
 
 
 def window_of(progress: ProgressRecord) -> OutboundWindow:

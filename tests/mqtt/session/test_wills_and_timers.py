@@ -157,7 +157,7 @@ async def test_a_retained_will_with_expiry_is_dated_when_it_is_published(autojum
         assert 110 <= published_s <= 113
         assert message.expires_at_us == message.timestamp_us + 60_000_000
         assert (message.qos, message.publisher, message.properties.content_type) == (2, "c", "x")
-        (retained,) = await Retained(brokers.store, clock=brokers.clock).find("will")
+        ((_, retained),) = (await Retained(brokers.store, clock=brokers.clock).page("will", b"")).messages
         assert retained.payload == b"gone"
 
 
