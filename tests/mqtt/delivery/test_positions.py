@@ -158,6 +158,18 @@ async def test_a_subscription_that_comes_while_a_window_is_read_misses_what_lies
         await session.assert_silent()
 
 
+async def test_a_broker_that_lives_through_a_restore_of_the_store_gets_what_comes_then() -> None:
+    """Offsets are given again, but lsns go on far above all that were given out before (decision 0023)."""
+    async with scripted() as (broker, store):
+        session = broker.session()
+        await session.subscribe("#")
+        await store.bring("#", one("a", 105, b"lost with the node", 7), Progress(105))
+        await store.bring("#", one("a", (1 << 40) + 1, b"after the restore", 3), one("b", (1 << 40) + 2, b"other"))
+        assert await session.take(3) == [b"lost with the node", b"after the restore", b"other"]
+        await store.bring("#", Progress((1 << 40) + 2))
+        assert session.inbox.safe_lsn == (1 << 40) + 2
+
+
 async def test_positions_and_lsns_cannot_be_compared() -> None:
     assert Position(3) < Position(4)
     for compare in (lambda: Position(3) < 4, lambda: Position(3) >= 2):
