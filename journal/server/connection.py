@@ -137,7 +137,7 @@ class Connection:
         """The client has promised to say something now and then."""
         self.silence_s = silence_s(heartbeat_ms)
         # A client that takes nothing keeps the server from listening, and is gone as well.
-        self.output.stalled_after_s = min(self.output.stalled_after_s, self.silence_s)
+        self.output.expect_progress(self.silence_s)
 
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
         """HELLO was accepted: the real limits hold from here on."""

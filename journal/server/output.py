@@ -81,7 +81,6 @@ class Output:
     Attributes:
         waiting_bytes: Bytes that wait to be sent.
         sent_bytes: Bytes sent so far.
-        stalled_after_s: A peer that takes nothing for so long counts as gone.
     """
 
     def __init__(self, carrier: Carrier, limit_bytes: int) -> None:
@@ -92,9 +91,14 @@ class Output:
         self._drained = trio.lowlevel.ParkingLot()
         self._broken = False
         self._reserved_bytes = 0
-        self.stalled_after_s = _STALLED_AFTER_S
+        self._stalled_after_s = _STALLED_AFTER_S
         self.waiting_bytes = 0
         self.sent_bytes = 0
+
+    def expect_progress(self, within_s: float) -> None:
+        """Give the peer up sooner that takes nothing, where each piece that it takes is seen."""
+        if not self._carrier.keeps_frames_whole:
+            self._stalled_after_s = min(self._stalled_after_s, within_s)
 
     def send(self, frame: Frame, size_bytes: int) -> None:
         """Send one or more whole frames, or queue them. Never blocks; the sender minds `has_room`."""
@@ -169,11 +173,11 @@ class Output:
                     await self._wake.wait()
                     continue
                 some = [self._queue[at] for at in range(min(len(self._queue), _BUFFERS_AT_ONCE))]
-                with trio.move_on_after(self.stalled_after_s) as scope:
+                with trio.move_on_after(self._stalled_after_s) as scope:
                     sent = await self._carrier.send_some(some)
                 if scope.cancelled_caught:
                     raise PeerStalledError(
-                        f"the peer took none of {self.waiting_bytes} waiting bytes for {self.stalled_after_s:g} s"
+                        f"the peer took none of {self.waiting_bytes} waiting bytes for {self._stalled_after_s:g} s"
                     )
                 self._take_out(sent)
         finally:

@@ -342,10 +342,12 @@ class Sessions:
                 break
             claiming = [entry.packet_id for entry in rest.values()]
             try:
-                await owned.commit(changes_of(rest.keys(), session.client_id), (), claiming=claiming)
-            except (VersionConflictError, CursorConflictError):
-                await self._contact.pause_after_conflict(attempt)
-                foreign |= await self._claims.foreign([claim for claim, entry in rest.items() if not entry.is_claimed])
+                try:
+                    await owned.commit(changes_of(rest.keys(), session.client_id), (), claiming=claiming)
+                except (VersionConflictError, CursorConflictError):
+                    await self._contact.pause_after_conflict(attempt)
+                    mine = {claim for claim, entry in rest.items() if entry.is_claimed}
+                    foreign |= await self._claims.foreign(rest.keys() - mine)
             except StorageError as error:
                 if not may_pass(error):
                     raise
