@@ -2,8 +2,8 @@
 
 The server runs in a process of its own under a monitor that sees every step of every task (`benchmarks.loop_server`);
 the operations come through its socket, as from any client. The figure of a row is the longest step while its operation
-was carried out. All operations work on one server, one after the other, in the order of `OPERATIONS`: those that need
-shards that nobody has opened yet come first.
+was carried out. All operations work on one server, one after the other, in the order of `OPERATIONS`. Operations that
+measure the opening of closed shards come first, because the later ones leave shards open.
 
 To add an operation: write a function that takes a `Scene` and does it with blocking requests (`scene.wire`), and put
 it into `OPERATIONS` with its key and title. What has to be there before, and is not to be measured, goes into a

@@ -21,7 +21,8 @@ from journal.maintenance import Maintenance
 from journal.protocol.frames import build_append
 from journal.shard_table import ShardTable
 from shards.batch import BatchHeader, verify_body
-from shards.errors import BatchError, InvalidRequestError, LimitExceededError
+from shards.compare_and_set import check_cursor
+from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
 from shards.model import Appended, StateValue
 from shards.shard import Shard
 from shards.word_index import Words
@@ -49,6 +50,15 @@ class Delete:
 
     key: bytes
     expected_version: int | None = None
+
+
+@attrs.frozen(slots=True)
+class CursorCheck:
+    """Only if this cursor lies at ``max_offset`` or before it, or is not there; see `check_cursor`."""
+
+    shard: str
+    name: str
+    max_offset: int
 
 
 class AtomicChanges:
@@ -79,7 +89,11 @@ class AtomicChanges:
         self._words = words
 
     async def commit(
-        self, appends: Sequence[tuple[str, bytes]], puts: Sequence[Put], deletes: Sequence[Delete]
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck] = (),
     ) -> tuple[list[Appended], list[StateValue]]:
         """Carry out all of it, and return when it is durable and shown. Cancelling gives up waiting, not the changes.
 
@@ -87,10 +101,12 @@ class AtomicChanges:
             appends: Shard name and encoded batch without a producer.
             puts: Keys to set.
             deletes: Keys to delete. No key may be there twice.
+            cursors: What must hold at the moment at which the changes are decided.
 
         Raises:
             InvalidRequestError: There is nothing to do, a key is there twice, or a batch has a producer.
             VersionConflictError: A key has another version than expected.
+            CursorConflictError: A cursor lies further on than it may.
             LimitExceededError: It is more than one group of the journal, has too many changes or words for indexes,
                 or a part of it is too large.
             StorageError: A part of it is refused; nothing was changed.
@@ -98,7 +114,7 @@ class AtomicChanges:
         """
         await self._maintenance.wait_for_room()
         self._begin_chunk()
-        batches = self._checked(appends, puts, deletes)
+        batches = self._checked(appends, puts, deletes, cursors)
         waiters = [AckWaiter() for _ in batches]
         for (shard, batch), waiter in zip(batches, waiters, strict=True):
             # Memory-mode batches too are shown with the group, not ahead of it.
@@ -116,17 +132,21 @@ class AtomicChanges:
         return [await waiter.wait() for waiter in waiters], values
 
     def _checked(
-        self, appends: Sequence[tuple[str, bytes]], puts: Sequence[Put], deletes: Sequence[Delete]
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck],
     ) -> list[tuple[Shard, bytes]]:
         """Look at everything that could refuse a part, and make room in the collecting group for the whole."""
         if not (appends or puts or deletes):
             raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
-        count = len(appends) + len(puts) + len(deletes)
+        count = len(appends) + len(puts) + len(deletes) + len(cursors)
         if count > MOST_CHANGES:
             raise LimitExceededError(
-                f"a commit of {count} changes ({len(appends)} appends, {len(puts)} puts, {len(deletes)} deletes) is "
-                f"over the limit of {MOST_CHANGES}; put what need not be atomic into several commits, and records for "
-                f"one shard into one append"
+                f"a commit of {count} changes ({len(appends)} appends, {len(puts)} puts, {len(deletes)} deletes, "
+                f"{len(cursors)} cursors to check) is over the limit of {MOST_CHANGES}; put what need not be atomic "
+                f"into several commits, and records for one shard into one append"
             )
         changed: list[Put | Delete] = [*puts, *deletes]
         keys = [one.key for one in changed]
@@ -139,6 +159,8 @@ class AtomicChanges:
             value = one.value if isinstance(one, Put) else b""
             self._control.check_state(one.key, value, one.expected_version)
             size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
+        for check in cursors:
+            self._check_cursor(check)
         batches: list[tuple[Shard, bytes]] = []
         word_count = 0
         for name, batch in appends:
@@ -161,6 +183,13 @@ class AtomicChanges:
         self._committer.make_room_for_words(word_count)
         self._committer.make_room(size_bytes)
         return batches
+
+    def _check_cursor(self, check: CursorCheck) -> None:
+        try:
+            found = self._control.get_cursor(check.shard, check.name)
+        except ShardNotFoundError:
+            return
+        check_cursor(check.shard, check.name, check.max_offset, None if found is None else found.offset)
 
     def _check_append(self, shard: Shard, batch: bytes) -> int:
         """Raise what would refuse a batch; the number of words that it brings into an index."""

@@ -12,6 +12,7 @@ The prefix bytes are part of the stored format and never change their meaning.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -32,6 +33,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from shards.errno_advice import way_out
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.file_system import OsFileSystem, make_durable_directory
 from shards.store import Family, Mutations, prefix_end
@@ -50,6 +52,8 @@ FAMILY_PREFIXES: dict[Family, bytes] = {
 _STALLED = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left on device"
 _LOOK_AGAIN_S = 0.01
+# Refusals of the operating system while the store is opened, that may be mended and tried again.
+_TOLD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 _FIRST_CHUNK_KEYS = 32
 _CHUNK_KEYS = 512
@@ -416,12 +420,20 @@ def _raise_opening_error(path: str, error: Exception) -> NoReturn:
         ) from error
     if "corrupt" in lowered or "no such file" in lowered:
         raise CorruptionError(path, 0, f"RocksDB reports: {text}") from error
-    if isinstance(error, OSError) or "permission denied" in lowered or "read-only" in lowered:
+    if isinstance(error, OSError) or _number_in(lowered):
         raise DataDirectoryError(
-            f"the store in {path} cannot be opened: {text}; "
-            f"give this process write permission or choose another directory"
+            f"the store in {path} cannot be opened: {text}; {_way_out(error)}, or choose another directory"
         ) from error
     raise StorageFailedError(f"the store in {path} cannot be opened: {text}") from error
+
+
+def _number_in(text: str) -> int:
+    """The errno whose message RocksDB passes on, out of those with a way out of their own; 0 if there is none."""
+    return next((number for number in _TOLD if os.strerror(number).lower() in text), 0)
+
+
+def _way_out(error: Exception) -> str:
+    return way_out(error if isinstance(error, OSError) else OSError(_number_in(str(error).lower()), str(error)))
 
 
 def _lock_holder(path: str) -> str:

@@ -18,7 +18,7 @@ import trio
 from journal.client.address import Address
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
-from journal.client.connection import Connection
+from journal.client.connection import HEARTBEAT_S, Connection
 from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.pending import PendingAppend
@@ -63,6 +63,7 @@ async def open_client(
     give_up_after_s: float | None = None,
     first_within_s: float | None = None,
     ping_interval_s: float = 15.0,
+    heartbeat_s: float = HEARTBEAT_S,
     flush_timeout_s: float = 5.0,
     connect: Callable[[trio.Nursery], Awaitable[Transport]] | None = None,
 ) -> AsyncIterator[Client]:
@@ -88,6 +89,8 @@ async def open_client(
         give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
         first_within_s: The same for the time before the first connection; None takes ``give_up_after_s``.
         ping_interval_s: Silence after which the server must answer.
+        heartbeat_s: How often something is sent at least. The server ends a connection over which nothing came for
+            three times as long, and hands the shares in groups of such a client to others.
         flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
         connect: Makes the transport, instead of connecting to ``address``.
 
@@ -116,7 +119,7 @@ async def open_client(
             max_in_flight=max_batches_in_flight,
             backoff=backoff,
         )
-        client = Client(appends, after=after, backoff=backoff, join_appends=join_appends)
+        client = Client(identity, appends, after=after, backoff=backoff, join_appends=join_appends)
 
         async def keep() -> None:
             await keep_session(
@@ -129,6 +132,7 @@ async def open_client(
                 give_up_after_s=give_up_after_s,
                 first_within_s=first_within_s,
                 ping_interval_s=ping_interval_s,
+                heartbeat_s=heartbeat_s,
             )
 
         nursery.start_soon(keep)
@@ -147,16 +151,22 @@ async def open_client(
 
 
 class Client(Operations):
-    """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order."""
+    """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order.
+
+    Attributes:
+        name: What it calls itself.
+    """
 
     def __init__(
         self,
+        name: str,
         appends: Appends,
         *,
         after: Callable[[float, Callable[[], None]], None],
         backoff: Backoff,
         join_appends: bool,
     ) -> None:
+        self.name = name
         self._appends = appends
         self._after = after
         self._backoff = backoff
@@ -165,6 +175,7 @@ class Client(Operations):
         self._hello: HelloReply | None = None
         self._changed = trio.Event()
         self._refused: StorageError | None = None
+        self._lost: StorageError | None = None
         self._handles: dict[str, int] = {}
         self._subscriptions: dict[int, Receiver] = {}
         self._subscription_number = 0
@@ -231,6 +242,13 @@ class Client(Operations):
         pending = pending_of_batch(batch, ack_level=ack, expected_offset=expected_offset)
         self._appends.append_nowait(shard, pending)
         return pending
+
+    def append_refusal(self, shard: str) -> StorageError | None:
+        """Why appends to a shard wait: the connection is lost, or the server refuses them for the moment.
+
+        They are sent again by themselves. None if neither is known; the server may still take its time.
+        """
+        return self._lost if self._connection is None else self._appends.refusal(shard)
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         """Wait until the window has room for ``size_bytes`` more."""
@@ -344,6 +362,7 @@ class Client(Operations):
 
     def session_ended(self, reason: StorageError) -> None:
         self._connection = None
+        self._lost = reason
         self._appends.disconnected()
         for subscription in self._subscriptions.values():
             subscription.disconnected()

@@ -138,7 +138,12 @@ class Engine:
             writer = await self._begin_journal(found, record, group.first_lsn, group.unproven, group.next_lsn)
 
         groups = read_journal(self._files, self._directory.journal, found, expected)
-        entries = await replay(groups, self.table, self.views, record.checkpoint, prove)
+        try:
+            entries = await replay(groups, self.table, self.views, record.checkpoint, prove)
+        except BaseException:
+            if writer is not None:
+                writer.close()
+            raise
         # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
         journal_next = found.next_lsn if found.used else record.checkpoint + 1
         self.writer = writer or await self._begin_journal(found, record, journal_next)
@@ -154,7 +159,9 @@ class Engine:
             self.table.settle(shard)
         self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
         self._assemble(journal_next, record)
-        await restoration.finish(self.maintenance)
+        with trio.CancelScope(shield=True):
+            # A checkpoint is not given up half way.
+            await restoration.finish(self.maintenance)
 
     async def _begin_journal(
         self, found: Recovered, record: NodeRecord, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import attrs
 import trio
 
 from broker_adapter.background_tasks import background_tasks
@@ -42,15 +43,26 @@ _CLEANUP_TIME_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
 
 
-def delayed_puts(message: Message, due_us: int) -> tuple[StatePut, ...]:
+@attrs.frozen(slots=True)
+class Due:
+    """When a message is to be published, and the name that it waits under.
+
+    The name is made once for a message, not for each attempt to store it: an attempt that was carried out and not
+    answered stands against the next one.
+    """
+
+    at_us: int
+    name: str = attrs.field(factory=lambda: secrets.token_hex(16))
+
+
+def delayed_puts(message: Message, due: Due) -> tuple[StatePut, ...]:
     """What makes a message wait for a time.
 
     The message lies beside its timer, so that looking for due timers costs the same whatever they are for.
     """
-    name = secrets.token_hex(16)
     return (
-        StatePut(keys.TimerKey(due_us, DELAYED, name.encode()).encode(), b"", 0),
-        StatePut(keys.delayed(name), encode(stored_message(message)), 0),
+        StatePut(keys.TimerKey(due.at_us, DELAYED, due.name.encode()).encode(), b"", 0),
+        StatePut(keys.delayed(due.name), encode(stored_message(message)), 0),
     )
 
 

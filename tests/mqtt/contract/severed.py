@@ -53,9 +53,9 @@ class SeveredStore:
         self._require()
         return done
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         self._require()
-        async with aclosing(self._store.scan_state(prefix)) as values:
+        async with aclosing(self._store.scan_state(prefix, after=after)) as values:
             async for value in values:
                 yield value
                 self._require()
