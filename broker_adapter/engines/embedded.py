@@ -34,6 +34,7 @@ from journal.settings import MIB
 from journal.time_slice import TimeSlice
 from shards.errors import OverloadedError, StorageError, StorageFailedError
 from shards.extents import Extent
+from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
     Appended,
@@ -94,6 +95,10 @@ class EmbeddedAdapter(StorageAdapter):
         self._control = engine.control
         self._calls = OpenCalls()
         self._appends = _Appends(engine)
+
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        return tuple(self._engine.restores.gaps())
 
     async def wait_failed(self) -> StorageFailedError:
         committer = self._engine.committer

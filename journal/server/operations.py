@@ -141,6 +141,7 @@ class ServerOperations:
             max_frame_bytes=limits.max_frame_bytes,
             max_batch_bytes=limits.max_batch_bytes,
             connection_id=connection.number,
+            restores=self._engine.restores.gaps(),
         )
         connection.reply(build(Op.HELLO, correlation, encode(reply)))
 
@@ -283,6 +284,7 @@ class ServerOperations:
                 topic_filter=request.filter,
                 start=start,
                 until_lsn=request.until_lsn,
+                common_lsn=request.common_lsn,
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,
