@@ -429,8 +429,8 @@ class StorageAdapter(abc.ABC):
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
 
-        That concerns stores in this process. For a store in another one it returns only if the adapter was opened to end
-        when that is restored from a backup (`open_adapter`).
+        That concerns stores in this process. For a store in another one it returns only if the adapter was opened to
+        end when that is restored from a backup (`open_adapter`).
         """
         await trio.sleep_forever()
 

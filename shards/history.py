@@ -1,8 +1,8 @@
 """Which lsns belong to the history of a store, and up to where two histories are the same. Pure values.
 
-A restore from a backup ends one history and begins another: what was given out behind the backup is gone, and lsns go on
-far above it (docs/adr/0023). So a history is known by its gaps, and two of them are the same up to the first gap that
-only one of them has.
+A restore from a backup ends one history and begins another: what was given out behind the backup is gone, and lsns go
+on far above it (docs/adr/0023). So a history is known by its gaps, and two of them are the same up to the first gap
+that only one of them has.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import trio
@@ -20,12 +20,13 @@ from broker_adapter.bridge.pace import RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, ensure_queue, names
-from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.cache_queue.stored import Counts, Definition
 from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError
 from journal.protocol.errors import is_retriable
 from journal.settings import ConfigurationError
 from shards.clock import Clock, SystemClock
 from shards.errors import ShardNotFoundError, StorageError
+from shards.history import HistoryGap
 
 STANDING_BY: Final = "standing by"
 """Another process drives the bridge, or nobody can reach the store."""
@@ -95,7 +96,8 @@ class BridgeDriver:
         definition = await ensure_queue(self._adapter, grant.queue, self._spec.queue)
         drain = QueueDrain(self._adapter, grant)
         await drain.begin()
-        context = SinkContext(self._spec.name, definition.queue_id, self._spec.projection.columns, grant.epoch)
+        queue_id = id_for_sinks(definition, self._adapter.restores)
+        context = SinkContext(self._spec.name, queue_id, self._spec.projection.columns, grant.epoch)
         reporter = self._reporter = Reporter(self._adapter, grant, drain, self._clock)
         try:
             async with self._spec.open_sink(context) as sink:
@@ -106,6 +108,17 @@ class BridgeDriver:
                         await sink.aclose()
         finally:
             self._reporter = None
+
+
+def id_for_sinks(definition: Definition, restores: Sequence[HistoryGap]) -> str:
+    """The name under which a sink knows a queue: another one after each restore of the store from a backup.
+
+    A restored queue gives the offsets of lost records to others. A sink that keeps a position, or knows repetitions by
+    their offsets, would take the new records for those that it has.
+    """
+    if not restores or restores[-1].lsn_after < definition.shard_id:
+        return definition.queue_id
+    return f"{definition.queue_id}-{restores[-1].lsn_after}"
 
 
 class _Driving:

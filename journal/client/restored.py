@@ -9,8 +9,8 @@ import attrs
 class ServerRestored:
     """The server's data was restored from a backup while this client had no connection.
 
-    What the client was told with a higher lsn than ``common_lsn`` (records, also acknowledged ones, versions, cursors) is
-    lost or was replaced; offsets of lost records are given to others. Everything up to that lsn is as it was.
+    What the client was told with a higher lsn than ``common_lsn`` (records, also acknowledged ones, versions, cursors)
+    is lost or was replaced; offsets of lost records are given to others. Everything up to that lsn is as it was.
 
     Attributes:
         node_id: The server.

@@ -1,7 +1,7 @@
 """Clients that stay connected, again and again, to one address while the server behind it is restored from a backup.
 
-Before this was mended they dropped every push below the offset that they had reached before the restore. A restore gives
-offsets out again, so new records were skipped without a word.
+Before this was mended they dropped every push below the offset that they had reached before the restore. A restore
+gives offsets out again, so new records were skipped without a word.
 """
 
 from __future__ import annotations
