@@ -342,7 +342,7 @@ class Control:
             VersionConflictError: It is not.
             LimitExceededError: Key or value is too large.
         """
-        _check_state_size(key, value)
+        check_state_size(key, value)
         decision = StatePut(key, value, expires_at_us)
         lsn = await self._compare_and_set(
             ("state", key), f"state key {key!r}", expected_version, self._state_version(key), decision, 0
@@ -355,13 +355,16 @@ class Control:
             ("state", key), f"state key {key!r}", expected_version, self._state_version(key), StateDeleted(key), 0
         )
 
-    def check_state(self, key: bytes, value: bytes, expected_version: int | None) -> None:
-        """Raise what stands against changing a key, as `put_state` and `delete_state` do, and change nothing."""
-        _check_state_size(key, value)
-        self._check_version(("state", key), f"state key {key!r}", expected_version, self._state_version(key))
+    def check_state_version(self, key: bytes, expected_version: int | None) -> None:
+        """Raise what stands against changing a key of this version, as `put_state` does, and change nothing."""
+        if expected_version is not None:
+            self._check_version(("state", key), f"state key {key!r}", expected_version, self._state_version(key))
 
     def change_state_nowait(self, decision: StatePut | StateDeleted) -> int:
-        """Change a key that `check_state` was asked about, in the group that is being collected; gives the lsn."""
+        """Change a key in the group that is being collected; gives the lsn.
+
+        REQUIRES: `check_state_size` and `check_state_version` refuse nothing.
+        """
         return self._decide(decision, 0, pending=self._version_note(("state", decision.key), decision))
 
     def _state_version(self, key: bytes) -> int:
@@ -505,7 +508,8 @@ class Control:
             del self._pending_epochs[name]
 
 
-def _check_state_size(key: bytes, value: bytes) -> None:
+def check_state_size(key: bytes, value: bytes) -> None:
+    """Raise LimitExceededError for a key or value of the state store that is too large."""
     if not 0 < len(key) <= LARGEST_KEY_BYTES or len(value) > LARGEST_STATE_BYTES:
         raise LimitExceededError(
             f"state key of {len(key)} bytes with a value of {len(value)} bytes: a key has 1 to {LARGEST_KEY_BYTES} "
