@@ -190,6 +190,26 @@ async def test_a_checkpoint_waited_until_all_expired_state_was_removed(autojump_
         going_on.set()
 
 
+async def test_a_cursor_made_the_next_checkpoint_save_its_shard_again() -> None:
+    """A group that noted its positions in 100,000 shards opened all of them and had all their records rewritten."""
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("a", ShardConfig())
+        await append(engine, "a", b"0")
+        await engine.maintenance.checkpoint()
+        assert not engine.maintenance.dirty
+        await engine.control.commit_cursor("a", "c", 1, None)
+        await engine.control.commit_cursor("a", "gone", 1, None)
+        await engine.control.delete_cursor("a", "gone", None)
+        assert not engine.maintenance.dirty
+        await engine.control.trim("a", 1)
+        assert engine.maintenance.dirty
+        stop_without_checkpoint(engine)
+    async with open_simulated(files) as engine:
+        assert [(cursor.name, cursor.offset) for cursor in engine.control.list_cursors("a")] == [("c", 1)]
+
+
 async def test_state_that_was_put_again_since_it_was_found_expired_is_not_removed() -> None:
     files = SimulatedFileSystem()
     files.mkdir(DATA)
