@@ -25,6 +25,7 @@ import attrs
 from journal.backup.manifest import FileEntry, Header, ManifestDecoder, ManifestEncoder, Seal, lines_of
 from journal.backup.objects import Objects, chunks_of, object_path, size_of
 from journal.json_files import read_marker, write_marker
+from shards.errno_advice import way_out
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.file_system import File, FileSystem, make_durable_directory
 
@@ -251,7 +252,9 @@ def opened_for_writing(files: FileSystem, path: str, node_id: str) -> Iterator[B
     try:
         make_durable_directory(files, path)
     except OSError as error:
-        raise DataDirectoryError(f"backup directory {path} cannot be made: {error.strerror}; choose another") from error
+        raise DataDirectoryError(
+            f"backup directory {path} cannot be made: {error.strerror or error}; {way_out(error)}, or choose another"
+        ) from error
     lock = files.lock(path)
     try:
         if not is_backup(files, path):
