@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from broker_adapter.adapter import StorageAdapter
 from shards.errors import InvalidRequestError
 
-_Opener = Callable[[str], AbstractAsyncContextManager[StorageAdapter]]
+_Opener = Callable[..., AbstractAsyncContextManager[StorageAdapter]]
 
 ENGINES = {
     "memory": "broker_adapter.engines.local:open_memory",
@@ -22,7 +22,7 @@ ENGINES = {
     "journal+ws": "broker_adapter.engines.journal:open_journal",
     "journal+wss": "broker_adapter.engines.journal:open_journal",
 }
-"""URL scheme -> module and function that opens it. The function takes the URL."""
+"""URL scheme -> module and function that opens it. The function takes the URL; that of a server `ends_at_restore` too."""
 
 _EXTRAS = {"journal+ws": "websocket", "journal+wss": "websocket"}
 """URL scheme -> extra that installs what its engine needs, where it is called otherwise."""
