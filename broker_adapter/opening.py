@@ -22,7 +22,7 @@ ENGINES = {
     "journal+ws": "broker_adapter.engines.journal:open_journal",
     "journal+wss": "broker_adapter.engines.journal:open_journal",
 }
-"""URL scheme -> module and function that opens it. The function takes the URL; that of a server `ends_at_restore` too."""
+"""URL scheme -> module and function that opens it. It takes the URL; that of a server `ends_at_restore` too."""
 
 _EXTRAS = {"journal+ws": "websocket", "journal+wss": "websocket"}
 """URL scheme -> extra that installs what its engine needs, where it is called otherwise."""
