@@ -291,7 +291,8 @@ class Sealing:
             # Whether the file counts is known after a restart; the note tells where to look.
             self._stopped = failure
         except CorruptionError as error:
-            self._note_corruption(shard, segment, error)
+            if _is_wanted(shard, segment):
+                self._note_corruption(shard, segment, error)
             await self._discard(path)
         except UnsyncedDirectoryError as error:
             self._stop(
@@ -301,7 +302,9 @@ class Sealing:
                 )
             )
         except (StorageError, OSError) as error:
-            self._note_failure(shard, segment, error)
+            # Trimmed or deleted while it was being written: its log file is gone, as it should be.
+            if _is_wanted(shard, segment):
+                self._note_failure(shard, segment, error)
             await self._discard(path)
         else:
             self._failures_in_a_row = 0
