@@ -40,7 +40,7 @@ class CheckedViews:
         segments: The log segments by the paths of their files.
         sealed: The Parquet segments.
         shards: The catalogue.
-        starts: First offsets of the shards that have Parquet segments.
+        starts: First offsets of the shards, also of those whose Parquet segments only the journal knows yet.
     """
 
     node: NodeRecord = attrs.Factory(NodeRecord)
@@ -131,14 +131,13 @@ class ViewPass:
     def _check_shard(self, shard: Shard) -> None:
         if shard.damage:
             self._damage(f"shard {shard.name!r} was stopped: {shard.damage}")
-        following = shard.start_offset
+        self.found.starts[shard.shard_id] = following = shard.start_offset
         segments = shard.segments
         for segment in segments:
             if isinstance(segment, LogSegment):
                 self.found.segments[segment.path] = segment
             elif isinstance(segment, ParquetSegment):
                 self.found.sealed.append(segment)
-                self.found.starts[shard.shard_id] = shard.start_offset
             if segment is not segments[0] and segment.base_offset < following:
                 self._damage(
                     f"shard {shard.name!r}: the segment at offset {segment.base_offset} begins before the end "

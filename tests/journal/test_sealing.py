@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from journal.check import check_directory
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.data_directory import MARKER
 from journal.decisions import Sealed
@@ -306,6 +307,23 @@ async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> 
         seen = min(n for n, what in enumerate(operations) if what.startswith("rename") and what.endswith(".parquet"))
         assert marked < seen
         assert shard.segments[0].base_offset < shard.start_offset
+
+
+async def test_a_check_after_a_crash_knows_the_start_of_a_segment_that_was_trimmed_before_it_was_sealed() -> None:
+    """The views know where the shard starts, the journal alone that it has a Parquet file; the mark fits both."""
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await create(engine)
+        await append(engine, "s", b"trimmed", b"kept")
+        await engine.control.trim("s", 1)
+    # After an orderly stop the journal begins anew.
+    async with opened(files) as engine:
+        await engine.seal("s", wait=True)
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_lost)
+    assert any(name.startswith("_start-") for name in sealed_files(files))
+    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+    assert report.damages == []
 
 
 async def test_retention_removes_parquet_files() -> None:
