@@ -161,7 +161,7 @@ def _require_empty(files: FileSystem, path: str) -> None:
     ]
     if "BACKUP" in others:
         raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
-    if "RESTORING" in others:
+    if "RESTORING" in others or "RESTORING.new" in others:
         raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
     if others:
         raise DataDirectoryError(
