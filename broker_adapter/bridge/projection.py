@@ -129,7 +129,8 @@ class _Message:
 
 def _qos(message: _Message) -> Value:
     found = message.header(QOS)
-    return int(found) if found is not None and found.isdecimal() else None
+    # Anybody may have stored a header of this name: what no broker writes is no quality of service.
+    return int(found) if found in ("0", "1", "2") else None
 
 
 def _retain(message: _Message) -> Value:
@@ -137,7 +138,13 @@ def _retain(message: _Message) -> Value:
 
 
 def _time(message: _Message) -> Value:
-    time = _EPOCH + timedelta(microseconds=message.record.timestamp_us)
+    timestamp_us = message.record.timestamp_us
+    try:
+        time = _EPOCH + timedelta(microseconds=timestamp_us)
+    except OverflowError:
+        raise ProjectionError(
+            f"the time {timestamp_us} microseconds since 1970 is in no year from 1 to 9999; ISO 8601 has no other"
+        ) from None
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -6,7 +6,7 @@ may refuse what it takes a moment later, and then given up. An outage refuses no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -49,27 +49,28 @@ class Settler:
         """
         if not prepared.records:
             return []
-        return await self._settle(prepared.batch, prepared.records, is_alone=is_alone)
-
-    async def _settle(self, batch: Batch, records: Sequence[StoredRecord], *, is_alone: bool) -> list[Letter]:
-        try:
-            await self._sink.write(batch)
-        except BatchRefusedError as error:
-            if len(records) == 1:
-                return await self._insist(batch, records[0], str(error))
-            if not is_alone:
-                raise
-            letters: list[Letter] = []
-            for first, last in _parts(len(records), error.index):
-                letters += await self._settle(_part(batch, first, last), records[first:last], is_alone=True)
-            return letters
-        except RowsRefusedError as error:
-            letters = []
-            for refusal in error.refusals:
-                record, row = records[refusal.index], batch.rows[refusal.index]
-                letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
-            return letters
-        return []
+        letters: list[Letter] = []
+        # A list and no recursion: every row of a batch may be refused by itself.
+        parts = [(prepared.batch, prepared.records)]
+        while parts:
+            batch, records = parts.pop()
+            try:
+                await self._sink.write(batch)
+            except BatchRefusedError as error:
+                if len(records) == 1:
+                    letters += await self._insist(batch, records[0], str(error))
+                    continue
+                if not is_alone:
+                    raise
+                parts += [
+                    (_part(batch, first, last), records[first:last])
+                    for first, last in reversed(_parts(len(records), error.index))
+                ]
+            except RowsRefusedError as error:
+                for refusal in error.refusals:
+                    record, row = records[refusal.index], batch.rows[refusal.index]
+                    letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
+        return letters
 
     async def _insist(self, batch: Batch, record: StoredRecord, reason: str) -> list[Letter]:
         """Try a row that was refused a few times more."""
