@@ -19,7 +19,7 @@ from broker_adapter.bridge.preparing import NOTHING, Letter, Prepared, Preparer
 from broker_adapter.bridge.settling import Settler
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
-from broker_adapter.cache_queue.drain import added
+from broker_adapter.cache_queue.progress import added
 from broker_adapter.cache_queue.stored import Counts
 from broker_adapter.sinks import BatchRefusedError, Sink, SinkError
 from shards.errors import StorageError
@@ -159,8 +159,7 @@ class Attempt:
         task_status.started()
 
         async def settle() -> None:
-            for letter in flight.prepared.letters:
-                await self._give_up(letter)
+            await self._give_up(flight.prepared.letters)
             try:
                 flight.refused = await self._settler.settle(flight.prepared, is_alone=flight.is_alone)
             except BatchRefusedError:
@@ -176,10 +175,10 @@ class Attempt:
 
         await self._guarded(settle, scope)
 
-    async def _give_up(self, letter: Letter) -> None:
-        """Set a record aside before the sink's position passes it, if it keeps one: then nobody comes back for it."""
+    async def _give_up(self, letters: Sequence[Letter]) -> None:
+        """Set records aside before the sink's position passes them, if it keeps one: no driver looks below that."""
         if self._sink.keeps_position:
-            await self._drain.set_aside(letter.record, letter.reason)
+            await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
 
     async def _confirm_all(self) -> None:
         while True:
@@ -204,8 +203,7 @@ class Attempt:
         for flight in flights:
             prepared = flight.prepared
             letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
-            for letter in letters:
-                await self._drain.set_aside(letter.record, letter.reason)
+            await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
             taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
             outcome = added(outcome, added(prepared.skipped, taken))
             size_bytes += prepared.batch.size_bytes

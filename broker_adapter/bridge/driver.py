@@ -21,7 +21,7 @@ from broker_adapter.bridge.pace import RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, ensure_queue, names
-from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.cache_queue.queue import stored_settings
 from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError
 from journal.protocol.errors import is_retriable
 from journal.settings import ConfigurationError
@@ -64,6 +64,7 @@ class BridgeDriver:
         self._lease = QueueLease(adapter, spec.name, holder, lease or LeaseSettings())
         self._clock = clock or SystemClock()
         self._reporter: Reporter | None = None
+        self._has_told_settings = False
 
     @property
     def doing(self) -> str:
@@ -79,6 +80,10 @@ class BridgeDriver:
         name = self._spec.name
         while True:
             try:
+                if not self._has_told_settings:
+                    # At its start, like a writer: who drives it later goes by what was stored last.
+                    await ensure_queue(self._adapter, name, self._spec.queue)
+                    self._has_told_settings = True
                 async with self._lease.hold() as grant:
                     _log.info("bridge %s: driven from here, epoch %d", name, grant.epoch)
                     await self._drive(grant)
@@ -91,7 +96,9 @@ class BridgeDriver:
             await trio.sleep(_PAUSE_S)
 
     async def _drive(self, grant: Grant) -> None:
-        definition = await ensure_queue(self._adapter, grant.queue, self._spec.queue)
+        definition = await ensure_queue(
+            self._adapter, grant.queue, await stored_settings(self._adapter, grant.queue, self._spec.queue)
+        )
         drain = QueueDrain(self._adapter, grant)
         await drain.begin()
         context = SinkContext(self._spec.name, definition.queue_id, self._spec.projection.columns, grant.epoch)
@@ -179,7 +186,7 @@ class _Driving:
                 continue
             try:
                 await sink.check()
-                await self._drain.check_cursor()
+                await self._drain.require_cursor()
                 await self._find_position(sink)
                 if self._breaker.state is BreakerState.CLOSED:
                     self._reporter.tell(BreakerState.CLOSED)
@@ -201,9 +208,7 @@ class _Driving:
                 f"ends at {info.next_offset}: the store was put back to an older state; make the queue anew (`journal "
                 "queue delete`), or set the sink's position back"
             )
-        set_aside_count = self._drain.set_aside_count(position)
-        confirmed_count = position - self._drain.offset - set_aside_count
-        await self._drain.confirm(position, Counts(confirmed=confirmed_count, dead_lettered=set_aside_count), 0)
+        await self._drain.confirm(position, await self._drain.counts_up_to(position), 0)
 
     async def _attempt(self, sink: Sink) -> None:
         attempt = Attempt(

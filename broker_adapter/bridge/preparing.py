@@ -12,7 +12,7 @@ import trio
 from broker_adapter.bridge.projection import ProjectionError
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain, Waiting
-from broker_adapter.cache_queue.drain import added
+from broker_adapter.cache_queue.progress import added
 from broker_adapter.cache_queue.stored import Counts
 from broker_adapter.sinks import Batch, Row
 from shards.record import StoredRecord

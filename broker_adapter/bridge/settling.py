@@ -6,7 +6,7 @@ may refuse what it takes a moment later, and then given up. An outage refuses no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -23,11 +23,11 @@ class Settler:
     Args:
         max_refusals: How often a row may be refused.
         pause_s: Before a row is tried again; it doubles each time.
-        give_up: Told of each record that is refused for good, before anything behind it is tried.
+        give_up: Told of records that are refused for good, before anything behind it is tried.
     """
 
     def __init__(
-        self, sink: Sink, max_refusals: int, pause_s: float, give_up: Callable[[Letter], Awaitable[None]]
+        self, sink: Sink, max_refusals: int, pause_s: float, give_up: Callable[[Sequence[Letter]], Awaitable[None]]
     ) -> None:
         self._sink = sink
         self._max_refusals = max_refusals
@@ -85,7 +85,7 @@ class Settler:
             else:
                 return []
         letter = Letter(record, " ".join(reason.split())[:_ONE_LINE])
-        await self._give_up(letter)
+        await self._give_up([letter])
         return [letter]
 
 
