@@ -1,7 +1,8 @@
 """Writing one batch to a sink until each of its rows is taken or refused for good.
 
 A batch that is refused is parted, until the row is alone that is to blame. That is tried a few times more, for a sink
-may refuse what it takes a moment later, and then given up. An outage refuses nothing: it ends the attempt as a whole.
+may refuse what it takes a moment later, and then given up. A row that is refused by itself, while the sink takes those
+behind it, is given up at once: it would come behind them. An outage refuses nothing: it ends the attempt as a whole.
 """
 
 from __future__ import annotations
@@ -69,7 +70,11 @@ class Settler:
             except RowsRefusedError as error:
                 for refusal in error.refusals:
                     record, row = records[refusal.index], batch.rows[refusal.index]
-                    letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
+                    if is_alone and refusal.index == len(batch.rows) - 1:
+                        letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
+                    else:
+                        # What lies behind it was taken, or may have been: tried again it would come too late.
+                        letters += await self._set_aside(record, refusal.reason)
         return letters
 
     async def _insist(self, batch: Batch, record: StoredRecord, reason: str) -> list[Letter]:
@@ -84,6 +89,9 @@ class Settler:
                 reason = error.refusals[0].reason if isinstance(error, RowsRefusedError) else str(error)
             else:
                 return []
+        return await self._set_aside(record, reason)
+
+    async def _set_aside(self, record: StoredRecord, reason: str) -> list[Letter]:
         letter = Letter(record, " ".join(reason.split())[:_ONE_LINE])
         await self._give_up([letter])
         return [letter]
