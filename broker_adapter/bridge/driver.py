@@ -20,6 +20,7 @@ from broker_adapter.bridge.breaker import Breaker, BreakerState
 from broker_adapter.bridge.pace import RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.bridge.suspect import Suspect
 from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, ensure_queue, names
 from broker_adapter.cache_queue.queue import stored_settings
 from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError
@@ -131,6 +132,7 @@ class _Driving:
         self._clock = clock
         self._breaker = Breaker(spec.breaker)
         self._slow_start = SlowStart(spec.batch_records)
+        self._suspect = Suspect(spec.max_outages)
         self._limit = RateLimit(spec.max_rate, trio.current_time())
         self._alone_to_offset = 0
         self._failure: Exception | None = None
@@ -217,6 +219,7 @@ class _Driving:
             self._drain,
             limit=self._limit,
             slow_start=self._slow_start,
+            suspect=self._suspect,
             on_taken=self._taken,
             alone_to_offset=self._alone_to_offset,
         )

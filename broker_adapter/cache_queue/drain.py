@@ -20,7 +20,7 @@ from broker_adapter.cache_queue.dead_letters import as_letter
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.progress import added, known_ends, read_progress, unused_in, unused_of
-from broker_adapter.cache_queue.ranges import contains, covered_count, from_offset, with_offsets
+from broker_adapter.cache_queue.ranges import Range, contains, covered_count, from_offset, intersection, with_offsets
 from broker_adapter.cache_queue.stored import Counts, Progress
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.state_forms import decode, encode
@@ -39,20 +39,41 @@ _Step: TypeAlias = Callable[[Progress], tuple[Progress, Sequence[Record]] | None
 
 
 @attrs.frozen(slots=True)
+class Hole:
+    """Offsets without a record to bring, between two records or behind the last one of a read.
+
+    Attributes:
+        next_offset: Offset behind them.
+        counts: What became of their records.
+    """
+
+    next_offset: int
+    counts: Counts
+
+
+@attrs.frozen(slots=True)
 class Waiting:
     """Records that wait, as one read found them.
 
     Attributes:
-        records: In order. What expired, was dropped or was lost is left out.
+        records: In order. What expired, was dropped, was lost or is a dead letter is left out.
         first_offset: Where the read began.
         next_offset: Where to read on.
-        skipped: What was left out, by reason.
+        holes: What was left out, in order.
     """
 
     records: Sequence[StoredRecord]
     first_offset: int
     next_offset: int
-    skipped: Counts
+    holes: Sequence[Hole] = ()
+
+    @property
+    def skipped(self) -> Counts:
+        """What was left out, by reason."""
+        skipped = Counts()
+        for hole in self.holes:
+            skipped = added(skipped, hole.counts)
+        return skipped
 
 
 class QueueDrain:
@@ -138,7 +159,7 @@ class QueueDrain:
                 # Below what this queue once held: somebody deleted its shard and made it anew.
                 raise QueueLostError(f"the cache queue {self._queue!r} was made anew meanwhile") from error
             next_offset = error.start_offset if end_offset is None else min(error.start_offset, end_offset)
-            return Waiting((), offset, next_offset, await self._dropped(offset, next_offset))
+            return Waiting((), offset, next_offset, (Hole(next_offset, await self._dropped(offset, next_offset)),))
         next_offset = found.next_offset if end_offset is None else min(found.next_offset, end_offset)
         set_aside = self._progress.set_aside
         records = [
@@ -151,18 +172,17 @@ class QueueDrain:
             for each in found.records
             if isinstance(each, Gap) and each.first_offset < next_offset
         ]
-        dead_count = covered_count(set_aside, offset, next_offset)
-        gap_count = dead_in_gaps_count = lost_count = 0
+        if len(records) == next_offset - offset:
+            return Waiting(records, offset, next_offset)
         ends = await known_ends(self._adapter, self._queue, self._progress.shard_id) if gaps else []
-        for first, after in gaps:
-            gap_count += after - first
-            dead_in_gap_count = covered_count(set_aside, first, after)
-            dead_in_gaps_count += dead_in_gap_count
-            lost_count += after - first - covered_count(unused_in((first, after), ends), first, after)
-            lost_count -= dead_in_gap_count
-        expired_count = next_offset - offset - gap_count - len(records) - (dead_count - dead_in_gaps_count)
-        skipped = Counts(dead_lettered=dead_count, expired=expired_count, lost=lost_count)
-        return Waiting(records, offset, next_offset, skipped)
+        unused = [each for gap in gaps for each in unused_in(gap, ends)]
+        holes: list[Hole] = []
+        at = offset
+        for after in (*(record.offset for record in records), next_offset):
+            if after > at:
+                holes.append(Hole(after, _left_out(at, after, gaps, unused, set_aside)))
+            at = after + 1
+        return Waiting(records, offset, next_offset, holes)
 
     async def _dropped(self, offset: int, end_offset: int) -> Counts:
         """What became of what was trimmed away before it was read."""
@@ -301,6 +321,21 @@ class QueueDrain:
         ):
             raise QueueLostError(f"the cache queue {self._queue!r} was moved by others")
         self._progress, self._version = progress, found.version
+
+
+def _left_out(
+    first_offset: int, next_offset: int, gaps: Sequence[Range], unused: Sequence[Range], set_aside: Sequence[Range]
+) -> Counts:
+    """What became of offsets that hold no record to bring: what is hidden otherwise has expired."""
+    dead_count = covered_count(set_aside, first_offset, next_offset)
+    lost_count = dead_in_gaps_count = gap_count = 0
+    for gap_first, gap_after in intersection(gaps, [(first_offset, next_offset)]):
+        dead_here_count = covered_count(set_aside, gap_first, gap_after)
+        dead_in_gaps_count += dead_here_count
+        gap_count += gap_after - gap_first
+        lost_count += gap_after - gap_first - covered_count(unused, gap_first, gap_after) - dead_here_count
+    expired_count = next_offset - first_offset - gap_count - (dead_count - dead_in_gaps_count)
+    return Counts(dead_lettered=dead_count, expired=expired_count, lost=lost_count)
 
 
 def _pieces(refused: Sequence[Refused]) -> Iterator[Sequence[Refused]]:

@@ -369,6 +369,23 @@ async def test_a_message_that_makes_no_row_is_set_aside_and_the_sink_never_sees_
     assert state.dead_letter_count == 1
 
 
+async def test_counts_are_right_when_an_outage_comes_between_expired_records(
+    store: StorageAdapter, autojump_clock: MockClock
+) -> None:
+    """What one read had left out was counted with its last batch: an outage before that took it from the counts."""
+    shelf = Shelf(takes_before_failing=1)
+    await ensure_queue(store, QUEUE, QueueSettings())
+    mixed = [Record(b"%d" % number, topic="t", expires_at_us=number % 3 == 0) for number in range(60)]
+    await store.append(names.shard_of(QUEUE), mixed)
+    async with driven(store, spec_for(shelf)):
+        while not shelf.is_out:
+            await trio.sleep(0.01)
+        shelf.is_out = False
+        state = await until_empty(store)
+    counts = state.progress.counts
+    assert (counts.confirmed, counts.expired) == (40, 20)
+
+
 async def test_counts_tell_what_became_of_every_record(store: StorageAdapter, autojump_clock: MockClock) -> None:
     shelf = Shelf(refuses=lambda value: value == b"7")
     await put(store, 0, 30)
