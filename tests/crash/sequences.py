@@ -17,6 +17,7 @@ import attrs
 
 from journal.backup import restore
 from journal.check import check_directory
+from journal.data_directory import is_complete
 from journal.engine import Engine
 from shards.clock import ManualClock
 from shards.errors import StorageError
@@ -27,6 +28,7 @@ from tests.crash.fates import (
     Fate,
     Full,
     Life,
+    LosePages,
     PowerLoss,
     Restore,
     SetClock,
@@ -131,6 +133,7 @@ class Machine:
             self.lose_power(life.kind)
         else:
             self.files = self.files.kill(choices(life.kind))
+        self._check_offline()
 
     def _arm(self, fault: Stop | Fail | Full) -> None:
         if isinstance(fault, Stop):
@@ -183,6 +186,16 @@ class Machine:
         """Lose the power: the machine's clock of elapsed time begins anew as well."""
         self.files = self.files.crash(choices(kind))
         self.clock = ManualClock(self.clock.now_us())
+
+    def _check_offline(self) -> None:
+        """No order of failures leaves what `journal check` calls damage, once a first start has come to its end."""
+        if self.files.exists(f"{DATA}/FORMAT") and is_complete(self.files, DATA):
+            with deterministic(self.seed) as rng:
+                report = check_directory(
+                    DATA, files=self.files, open_store=lambda path: open_simulated_store(self.files, rng, path)
+                )
+            require(not report.damages, "the offline check finds damage", report.damages)
+            self.files = self.files.kill(everything_lost)
 
     # What is missing
 
@@ -273,13 +286,7 @@ class Machine:
 
     def look(self) -> None:
         """Compare everything, offline and after a last start, and close cleanly."""
-        if self.files.exists(f"{DATA}/FORMAT"):
-            with deterministic(self.seed) as rng:
-                report = check_directory(
-                    DATA, files=self.files, open_store=lambda path: open_simulated_store(self.files, rng, path)
-                )
-            require(not report.damages, "the offline check finds damage", report.damages)
-            self.files = self.files.kill(everything_lost)
+        self._check_offline()
 
         async def body(engine: Engine) -> None:
             await self._check(self.ledger, engine)
@@ -323,6 +330,8 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
             machine.lose_power(kind)
         case Evict():
             machine.files.disk.evict()
+        case LosePages():
+            machine.files.disk.lose_pages()
         case SetClock(seconds):
             machine.clock.jump(seconds=seconds)
         case Vanish(what):
