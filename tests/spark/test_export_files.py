@@ -71,6 +71,34 @@ def test_directories_tell_date_and_topic_and_the_rows_stay_whole(
     assert frame.where("date <> cast(timestamp as date)").count() == 0
     assert frame.where("topic_dir = 'plant/a'").count() == 24
     assert frame.where("length(topic) > 80 and topic_dir <> topic").count() == 4 * 24
+    assert frame.where("topic = '007' and topic_dir = '~007'").count() == 2 * 24
+    assert frame.where("topic_dir is null").count() == 0
+
+
+LOOK_LIKE_NO_TEXT = ("007", "-1.5", ".5", "1e5", " 7", "7 ", "NaN", "Infinity ", "2026-01-01", "2026-01-01 10:00:00")
+NUMBERS_OF_OTHER_SCRIPTS = ("\u0663", "\uff17")
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        *((topic,) for topic in ("007", "__HIVE_DEFAULT_PARTITION__", "~007")),
+        LOOK_LIKE_NO_TEXT,
+        NUMBERS_OF_OTHER_SCRIPTS,
+    ],
+    ids=lambda topics: topics[0],
+)
+def test_a_topic_that_looks_like_a_number_or_null_is_text_as_a_directory(
+    spark: SparkSession, tree: SealedTree, target: Path, topics: tuple[str, ...]
+) -> None:
+    """topic_dir came back as the number 7 for the topic 007, and as null for __HIVE_DEFAULT_PARTITION__."""
+    for topic in topics:
+        tree.seal(topic, values(1))
+    run_export(spark, ExportOptions(path=str(tree.root), target=str(target), partition_by=("topic",)))
+    frame = spark.read.parquet(str(target))
+    assert dict(frame.dtypes)["topic_dir"] == "string"
+    assert {row.topic: row.topic_dir for row in frame.collect()} == {topic: f"~{topic}" for topic in topics}
+    assert frame.where(frame.topic_dir == f"~{topics[0]}").count() == 1
 
 
 def test_json_and_csv_hold_any_bytes_and_say_how(spark: SparkSession, tree: SealedTree, tmp_path: Path) -> None:
@@ -214,6 +242,7 @@ def test_a_file_system_without_atomic_renames_is_refused(
     [
         ({"target": "/t"}, "needs a path"),
         ({"target": "/t", "path": "/p", "name": "a/b"}, "'a/b', it must have from 1 to 64"),
+        ({"target": "/t", "path": "/p", "name": "1e"}, "'1e', which readers take for a number"),
         ({"target": "/t", "path": "/p", "format": "orc"}, "format is 'orc', it must be one of parquet, csv"),
         ({"target": "/t", "path": "/p", "format": "jdbc"}, "needs a JDBC URL"),
         ({"target": "jdbc:derby:x", "path": "/p"}, "needs a JDBC URL"),
