@@ -149,7 +149,9 @@ def _snapshot(info: ShardInfo, with_segments: bool, time_offset: int | None) -> 
         segments = (SegmentRange(SegmentKind.MEMORY, info.start_offset, info.next_offset, info.size_bytes),)
     else:
         segments = ()
-    return ShardSnapshot(info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset)
+    return ShardSnapshot(
+        info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset, info.restored_offset
+    )
 
 
 async def _first_not_older(adapter: StorageAdapter, info: ShardInfo, time_us: int) -> int:

@@ -23,7 +23,7 @@ from spark_export.export.state import ExportState
 from spark_export.export.target import Target
 from spark_export.export.writing import OnProgress, abandoned_on_failure, ignore, session_of, target_of, write_aside
 from spark_export.held_queue import WAIT_S, Backlog, HeldQueue
-from spark_export.history import Reached
+from spark_export.history import Places, Reached
 from spark_export.options import parse_options
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class _Drain:
         dropped = first - backlog.cursor_offset - recovered
         result = DrainResult(self._queue, None, 0, dropped, first, end, recovered, self._target.shown)
         if first < end:
-            reached = {self._shard: Reached(backlog.shard_id, end)}
-            result = self._publish(ExportState(last.run + 1, self._options.settings(), reached), result)
+            places = Places({self._shard: Reached(backlog.shard_id, end)})
+            result = self._publish(ExportState(last.run + 1, self._options.settings(), places), result, backlog)
         outcome = Counts(confirmed=result.records, dropped_oldest=dropped, expired=result.skipped - dropped)
         try:
             self._held.confirm(end, outcome)
@@ -122,7 +122,7 @@ class _Drain:
 
     def _recover(self, last: ExportState, backlog: Backlog) -> int:
         """Move the cursor behind what the last run published; return over how many offsets."""
-        reached = last.reached.get(self._shard)
+        reached = last.places.reached.get(self._shard)
         if reached is None or reached.shard_id != backlog.shard_id or reached.next_offset <= backlog.cursor_offset:
             return 0
         if reached.next_offset > backlog.next_offset:
@@ -135,11 +135,11 @@ class _Drain:
         self._held.confirm(reached.next_offset, Counts(confirmed=count))
         return count
 
-    def _publish(self, state: ExportState, planned: DrainResult) -> DrainResult:
+    def _publish(self, state: ExportState, planned: DrainResult, backlog: Backlog) -> DrainResult:
         """Publish what is to be written between the offsets; nothing if nothing is."""
         first, end = planned.first_offset, planned.next_offset
         with abandoned_on_failure(self._target):
-            rows = self._waiting(first, end)
+            rows = self._waiting(backlog.shard_id, first, end)
             records = write_aside(
                 self._session, self._target, rows, self._options, state.run, self._report, permission=self._held
             )
@@ -156,7 +156,7 @@ class _Drain:
         skipped = planned.skipped + end - first - records
         return attrs.evolve(planned, run=state.run if records else None, records=records, skipped=skipped)
 
-    def _waiting(self, first: int, end: int) -> DataFrame:
+    def _waiting(self, shard_id: int, first: int, end: int) -> DataFrame:
         """What the queue's driver would be given between two offsets."""
         origin = attrs.evolve(self._options.origin, fail_on_data_loss=False)
         options = {
@@ -164,6 +164,7 @@ class _Drain:
             "asQueue": "true",
             "startingOffsets": json.dumps({self._shard: first}),
             "endingOffsets": json.dumps({self._shard: end}),
+            "shardIds": json.dumps({self._shard: shard_id}),
             "minPartitions": str(self._session.sparkContext.defaultParallelism),
         }
         return self._session.read.format("journal").options(**options).load()

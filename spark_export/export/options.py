@@ -60,8 +60,8 @@ class ExportOptions:
             Files only.
         table: Table of the database, made if it is not there.
         properties: Properties of the database connection: ``user``, ``password``, ``driver`` and what the driver knows.
-        fail_on_data_loss: Whether records that were trimmed before they were exported are an error; else they are
-            passed over.
+        fail_on_data_loss: Whether it is an error that records were trimmed before they were exported, that a shard was
+            deleted, or that the store was set back to an earlier state; else that is passed over.
     """
 
     target: str

@@ -28,7 +28,8 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
     Raises:
         ExportConflictError: Another process published the same run first.
         ExportError: The target cannot be exported to.
-        DataLossError: Records were trimmed before they were exported, and that is to be an error.
+        DataLossError: Records were trimmed before they were exported, a shard was deleted, or the store was set back,
+            and that is to be an error.
         OptionError: The export was begun with other settings.
         UnreadableError: The journal or the target cannot be reached.
     """
@@ -38,10 +39,11 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
     target = target_of(session, options)
     last = target.last_state()
     last.check_settings(options.settings(), options.name)
-    history = take_history(session, options.origin, last.reached)
-    if not history.ranges:
+    history = take_history(session, options.origin, last.places if last.run else None)
+    # A loss that is passed over is remembered, by a run with no rows if it must be: the next one need not ask again.
+    if not history.ranges and not history.passes_over_loss:
         return ExportResult(None, 0, 0, target.shown)
-    state = ExportState(last.run + 1, options.settings(), history.reached)
+    state = ExportState(last.run + 1, options.settings(), history.places)
     with abandoned_on_failure(target):
         records = write_aside(session, target, history.read(session), options, state.run, report)
         report(ExportProgress("publishing"))
