@@ -205,7 +205,7 @@ def test_a_shard_that_was_missing_for_one_run_came_twice(
     run_export(spark, strict)
     directory.rename(tmp_path / "away")
     tree.seal("plant/b", values(1, first=1))
-    with pytest.raises(DataLossError, match="'plant/a' .*read up to offset 10, is not there any more"):
+    with pytest.raises(DataLossError, match=r"'plant/a' .*read up to offset 10, is not there any more"):
         run_export(spark, strict)
     assert run_export(spark, lenient).records == 1
     assert run_export(spark, strict).run is None
