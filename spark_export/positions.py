@@ -6,8 +6,8 @@
     {"version": 2, "shards": {"plant/1": "17:4200"}, "missing": {"plant/3": "19:12"}}
     {"version": 2, "packed": "eNqrVirOSCxKKVayUqhWKs..."}
 
-A shard's position is its id and the next offset to read; the id tells a shard from a later one of the same name. A third
-number is where the shard ended when its node was restored from a backup, if it was. A shard that is not named has not
+A shard's position is its id and the next offset to read; the id tells a shard from a later one of the same name. If its
+node was restored from a backup, the offset where it ended then stands behind them. A shard that is not named has not
 given anything yet and is read from offset 0. Of many shards the same object is packed: zlib, then base64. Spark keeps a
 hundred positions and more of a query, so their size counts. Version 1 had neither ``missing`` nor third numbers. Pure
 values.

@@ -21,7 +21,15 @@ from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import DrainResult, ExportProgress, UnconfirmedError
 from spark_export.export.state import ExportState
 from spark_export.export.target import Target
-from spark_export.export.writing import OnProgress, abandoned_on_failure, ignore, session_of, target_of, write_aside
+from spark_export.export.writing import (
+    OnProgress,
+    abandoned_on_failure,
+    clean_up,
+    ignore,
+    session_of,
+    target_of,
+    write_aside,
+)
 from spark_export.held_queue import WAIT_S, Backlog, HeldQueue
 from spark_export.history import Places, Reached
 from spark_export.options import parse_options
@@ -150,7 +158,7 @@ class _Drain:
                 self._target.publish(state)
         if records:
             self._report(ExportProgress("published"))
-            self._target.clean(state.run)
+            clean_up(self._target, state.run)
         else:
             self._target.abandon()
         skipped = planned.skipped + end - first - records

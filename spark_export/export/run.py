@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import ExportProgress, ExportResult
 from spark_export.export.state import ExportState
-from spark_export.export.writing import OnProgress, abandoned_on_failure, ignore, session_of, target_of, write_aside
+from spark_export.export.writing import (
+    OnProgress,
+    abandoned_on_failure,
+    clean_up,
+    ignore,
+    session_of,
+    target_of,
+    write_aside,
+)
 from spark_export.history import take_history
 
 if TYPE_CHECKING:
@@ -49,5 +57,5 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
         report(ExportProgress("publishing"))
         target.publish(state)
     report(ExportProgress("published"))
-    target.clean(state.run)
+    clean_up(target, state.run)
     return ExportResult(state.run, records, len(history.ranges), target.shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[ExportProgress], None]
 
+_LOGGER: Final = logging.getLogger(__name__)
 _SETTINGS: Final = {
     # The export must not depend on what the caller set for other purposes.
     "spark.sql.session.timeZone": "UTC",
@@ -69,6 +71,14 @@ def abandoned_on_failure(target: Target) -> Iterator[None]:
         with suppress(SourceError):
             target.abandon()
         raise
+
+
+def clean_up(target: Target, run: int) -> None:
+    """Remove what a run that is published, and those before it, left aside; what cannot be removed waits."""
+    try:
+        target.clean(run)
+    except SourceError as error:
+        _LOGGER.warning("run %d is published, what was written aside for it is left to the next run: %s", run, error)
 
 
 def write_aside(
