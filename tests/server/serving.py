@@ -56,12 +56,12 @@ class Served:
     @asynccontextmanager
     async def stream(self, *, receive_buffer_bytes: int = 0) -> AsyncIterator[trio.SocketStream]:
         """A bare connection; a small receive buffer makes a client that does not read noticed early."""
-        sock = trio.socket.socket()
-        if receive_buffer_bytes:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        await sock.connect(("127.0.0.1", self.ports["tcp"]))
-        async with trio.SocketStream(sock) as stream:
-            yield stream
+        with trio.socket.socket() as sock:
+            if receive_buffer_bytes:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+            await sock.connect(("127.0.0.1", self.ports["tcp"]))
+            async with trio.SocketStream(sock) as stream:
+                yield stream
 
 
 def small_config(**changes: Any) -> ServerConfig:
