@@ -14,7 +14,8 @@ from urllib.parse import quote
 import attrs
 import trio
 
-from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter import StorageAdapter
+from broker_adapter.engines.embedded import open_embedded
 from shards.batch import iterate, timestamps
 from shards.errors import DataDirectoryError, ShardNotFoundError, StorageError
 from shards.file_system import FileSystem, OsFileSystem
@@ -77,11 +78,13 @@ async def _of_directory(store: Store, directory: str, options: SourceOptions, wi
     files = OsFileSystem()
     while True:
         try:
-            async with open_adapter(f"embedded:{quote(directory)}") as adapter:
+            # A server that is started meanwhile waits until this is closed.
+            async with open_embedded(f"embedded:{quote(directory)}", to_read=True) as adapter:
                 found = await _shards(adapter, options, with_segments=True)
             return Snapshot(store, found)
-        except DataDirectoryError:
-            if not _is_in_use(files, directory):
+        except DataDirectoryError as error:
+            # Not found out by taking the lock: a server that is just starting would find it taken.
+            if not isinstance(error.__cause__, BlockingIOError):
                 raise
         address = _server_of(files, directory)
         if address:
@@ -94,14 +97,6 @@ async def _of_directory(store: Store, directory: str, options: SourceOptions, wi
             )
         # Neither a lock nor a file can be waited for; both change within moments of a start or a read.
         await trio.sleep(_LOOK_AGAIN_S)
-
-
-def _is_in_use(files: FileSystem, directory: str) -> bool:
-    try:
-        files.lock(directory).release()
-    except DataDirectoryError:
-        return True
-    return False
 
 
 def _server_of(files: FileSystem, directory: str) -> str:
