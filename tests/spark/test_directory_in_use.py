@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker_adapter import StorageAdapter
 from shards.file_system import OsFileSystem
 from spark_export import live_shards
+from spark_export.errors import UnreadableError
 from spark_export.options import parse_options
+from spark_export.server_connection import connected
 from spark_export.snapshot import Snapshot, take_snapshot
 from tests.faults.processes import running
 from tests.patience import PATIENCE_S
@@ -69,6 +74,27 @@ def test_a_reader_made_the_restart_of_a_crashed_server_fail(tmp_path: Path, monk
         assert look(data).store.server == f"journal://127.0.0.1:{server.ports['tcp']}"
         assert server.stop() == 0
     assert [shard.name for one in snapshots for shard in one.shards] == ["a"]
+
+
+def test_a_server_that_freezes_held_up_a_query_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setattr(live_shards, "PATIENCE_S", 1.0)
+    with running(data) as server:
+        address = f"journal://127.0.0.1:{server.ports['tcp']}"
+
+        @asynccontextmanager
+        async def frozen(url: str) -> AsyncIterator[StorageAdapter]:
+            async with connected(url) as adapter:
+                os.kill(server.pid, signal.SIGSTOP)
+                yield adapter
+
+        monkeypatch.setattr(live_shards, "connected", frozen)
+        try:
+            with pytest.raises(UnreadableError, match=rf"server at {address} did not list its shards within 1 s"):
+                take_snapshot(parse_options({"server": address}, "batch"))
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert server.stop() == 0
 
 
 def test_a_reader_that_waits_for_a_server_took_its_lock_for_a_moment(
