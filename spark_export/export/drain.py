@@ -83,6 +83,18 @@ def run_drain(
         return _Drain(session, queue, options, target, held, report).run()
 
 
+def published_end(reached: Reached | None, backlog: Backlog) -> int:
+    """Offset up to which runs have published what is in a queue; 0 if they have nothing of it.
+
+    A queue whose node was restored from a backup since then has other records from the end of that backup on.
+    """
+    if reached is None or reached.shard_id != backlog.shard_id:
+        return 0
+    if backlog.restored_offset is None or backlog.restored_offset == reached.restored_offset:
+        return reached.next_offset
+    return min(reached.next_offset, backlog.restored_offset)
+
+
 class _Drain:
     """One drain of a queue that is held."""
 
@@ -113,7 +125,7 @@ class _Drain:
         dropped = first - backlog.cursor_offset - recovered
         result = DrainResult(self._queue, None, 0, dropped, first, end, recovered, self._target.shown)
         if first < end:
-            places = Places({self._shard: Reached(backlog.shard_id, end)})
+            places = Places({self._shard: Reached(backlog.shard_id, end, backlog.restored_offset)})
             result = self._publish(ExportState(last.run + 1, self._options.settings(), places), result, backlog)
         outcome = Counts(confirmed=result.records, dropped_oldest=dropped, expired=result.skipped - dropped)
         try:
@@ -130,17 +142,17 @@ class _Drain:
 
     def _recover(self, last: ExportState, backlog: Backlog) -> int:
         """Move the cursor behind what the last run published; return over how many offsets."""
-        reached = last.places.reached.get(self._shard)
-        if reached is None or reached.shard_id != backlog.shard_id or reached.next_offset <= backlog.cursor_offset:
+        end = published_end(last.places.reached.get(self._shard), backlog)
+        if end <= backlog.cursor_offset:
             return 0
-        if reached.next_offset > backlog.next_offset:
+        if end > backlog.next_offset:
             raise DataLossError(
                 f"the cache queue {self._queue!r} ends at offset {backlog.next_offset}, but run {last.run} of export "
-                f"{self._options.name!r} has it up to {reached.next_offset}: the store was set back to an earlier "
-                "state; to drain what waits there now, give the export another name"
+                f"{self._options.name!r} has it up to {end}: the store was set back to an earlier state; to drain what "
+                "waits there now, give the export another name"
             )
-        count = reached.next_offset - backlog.cursor_offset
-        self._held.confirm(reached.next_offset, Counts(confirmed=count))
+        count = end - backlog.cursor_offset
+        self._held.confirm(end, Counts(confirmed=count))
         return count
 
     def _publish(self, state: ExportState, planned: DrainResult, backlog: Backlog) -> DrainResult:

@@ -81,7 +81,7 @@ class JdbcTarget:
             )
         return BEFORE_FIRST if not found else ExportState.decode(found, f"{STATE_TABLE} of {self.shown}")
 
-    def write(self, rows: DataFrame, run: int) -> None:
+    def write(self, rows: DataFrame, run: int) -> int:
         """Write the rows of a run to a table of its own."""
         from pyspark.sql import Observation, functions
 
@@ -105,6 +105,7 @@ class JdbcTarget:
         )
         found = written.get
         self._attempts, self._record_count = tuple(sorted(found["attempts"])), int(found["records"])
+        return self._record_count
 
     def publish(self, state: ExportState) -> None:
         """Add the rows and move the state, in one transaction."""

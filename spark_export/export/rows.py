@@ -56,16 +56,20 @@ def shaped(frame: DataFrame, options: ExportOptions) -> DataFrame:
     return rows.select(*columns)
 
 
-def with_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
+def gathered(rows: DataFrame, options: ExportOptions) -> DataFrame:
     """The rows with the columns that become directories, and gathered by these so that each gets few files."""
     from pyspark.sql import functions
 
-    directories = [DIRECTORY_COLUMNS[one] for one in options.partition_by]
-    order = [*directories, "shard", "offset"]
     rows = add_directories(rows, options)
-    if directories:
-        rows = rows.hint("rebalance", *(functions.col(column) for column in directories))
-    return rows.sortWithinPartitions(*order)
+    if options.partition_by:
+        columns = (functions.col(DIRECTORY_COLUMNS[one]) for one in options.partition_by)
+        rows = rows.hint("rebalance", *columns)
+    return rows
+
+
+def ordered(rows: DataFrame, options: ExportOptions) -> DataFrame:
+    """The rows of each file in the order of shards and offsets."""
+    return rows.sortWithinPartitions(*(DIRECTORY_COLUMNS[one] for one in options.partition_by), "shard", "offset")
 
 
 def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:

@@ -21,8 +21,12 @@ class Target(Protocol):
     def last_state(self) -> ExportState:
         """What the last run that was published left."""
 
-    def write(self, rows: DataFrame, run: int) -> None:
-        """Write the rows of a run aside, where no reader sees them."""
+    def write(self, rows: DataFrame, run: int) -> int:
+        """Write the rows of a run aside, where no reader sees them; return how many these are.
+
+        They are counted where they are written: Spark counts a task that is tried again once there, and more than once
+        before a shuffle.
+        """
 
     def publish(self, state: ExportState) -> None:
         """Make what was written visible and the state durable, both or neither.

@@ -104,13 +104,10 @@ def write_aside(
     Raises:
         ExportConflictError: Another process published the same run meanwhile.
     """
-    from pyspark.sql import Observation, functions
-
-    written = Observation()
-    rows = shaped(records, options).observe(written, functions.count(functions.lit(1)).alias("records"))
+    rows = shaped(records, options)
     try:
         with _watched_tasks(session, report, permission):
-            target.write(rows, run)
+            return target.write(rows, run)
     except Exception as error:
         if permission is not None and permission.is_lost:
             # The jobs were ended for it.
@@ -119,7 +116,6 @@ def write_aside(
         if target.last_state().run >= run:
             raise target.conflict(run) from error
         raise
-    return int(written.get["records"])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from shards.record import Record
 from spark_export.export import ExportConflictError, ExportError, ExportOptions, ExportProgress, run_export
+from tests.spark.derby import add_attempts, run_table, statement, tables
 from tests.spark.exporting_process import export_apart, kill_export_at
 from tests.spark.postgresql import driver_path, empty_database, losing_commits, url_of
 from tests.spark.sealed_trees import NOW_US, SealedTree, values
@@ -38,11 +39,6 @@ def leave(spark: SparkSession, directory: Path) -> None:
 def rows(spark: SparkSession, url: str, table: str = "records") -> list[tuple[str, int]]:
     frame = spark.read.format("jdbc").options(url=url, dbtable=table).load()
     return sorted((row.shard, row.offset) for row in frame.select("shard", "offset").collect())
-
-
-def tables(spark: SparkSession, url: str) -> set[str]:
-    query = "select tablename from sys.systables where tabletype = 'T'"
-    return {row[0].lower() for row in spark.read.format("jdbc").options(url=url, query=query).load().collect()}
 
 
 def test_each_run_adds_what_is_new_to_a_table(spark: SparkSession, tree: SealedTree, url: str) -> None:
@@ -133,19 +129,6 @@ def test_postgresql_takes_what_derby_takes(spark: SparkSession, tree: SealedTree
 # Tasks that are tried again
 
 
-def statement(spark: SparkSession, url: str, sql: str) -> None:
-    connection = spark._jvm.java.sql.DriverManager.getConnection(url)
-    try:
-        connection.createStatement().executeUpdate(sql)
-    finally:
-        connection.close()
-
-
-def run_table(spark: SparkSession, url: str) -> str:
-    (found,) = (name for name in tables(spark, url) if name.startswith("journal_run_"))
-    return found
-
-
 def test_rows_of_a_task_that_was_tried_again_came_twice(spark: SparkSession, tree: SealedTree, url: str) -> None:
     """Both attempts had committed, for the answer to the first COMMIT was lost."""
     tree.seal("plant/a", values(30))
@@ -153,11 +136,7 @@ def test_rows_of_a_task_that_was_tried_again_came_twice(spark: SparkSession, tre
 
     def try_again(progress: ExportProgress) -> None:
         if progress.step == "publishing":
-            table = run_table(spark, url)
-            columns = spark.read.format("jdbc").options(url=url, dbtable=table).load().columns
-            given = ", ".join(f'"{one}"' for one in columns)
-            taken = given.replace('"journal_attempt"', '"journal_attempt" + 1000000')
-            statement(spark, url, f"INSERT INTO {table} ({given}) SELECT {taken} FROM {table}")
+            add_attempts(spark, url)
 
     assert run_export(spark, options, progress=try_again).records == 30
     assert rows(spark, url) == [("plant/a", offset) for offset in range(30)]
