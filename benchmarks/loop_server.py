@@ -1,8 +1,8 @@
 """The server's program with a loop monitor on it: sends its longest step to each client of its control address.
 
 ``python -m benchmarks.loop_server --data DIR [--set SECTION.KEY=VALUE ...]``. It prints one line, ``ready tcp=ADDRESS
-control=ADDRESS``, once it accepts. A connection to the control address gets one line of JSON (see `LongestStep`) and is
-closed; the next one is told what came after that.
+control=ADDRESS``, once it accepts. A connection to the control address gets one line of JSON and is closed: the longest
+step since the previous such connection (see `LongestStep`).
 """
 
 from __future__ import annotations

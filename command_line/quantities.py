@@ -54,6 +54,20 @@ def parse_duration_us(text: str) -> int:
     return total
 
 
+def parse_timeout_s(text: str) -> float:
+    """Seconds of a timeout as commands take it; infinite for an empty text.
+
+    Raises:
+        UsageError: Not a duration, or none at all.
+    """
+    if not text:
+        return float("inf")
+    duration_us = parse_duration_us(text)
+    if not duration_us:
+        raise UsageError(f"--timeout {text}: a timeout is longer than nothing; leave it out to wait for ever")
+    return duration_us / 1e6
+
+
 def parse_duration_s(text: str) -> int:
     """Whole seconds of a duration.
 

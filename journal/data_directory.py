@@ -20,13 +20,13 @@ record the id themselves.
 
 from __future__ import annotations
 
-import errno
 import re
 import secrets
 
 import attrs
 
 from journal.json_files import read_json, read_marker, replace_json
+from shards.errno_advice import way_out
 from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import FileSystem, Lock, make_durable_directory
 
@@ -37,7 +37,7 @@ MARKED = ("journal", "log", "sealed")
 
 _OTHERS = ("sealing", "snapshots")
 
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MAY_BE_MOUNTS = (*MARKED, "state")
 
 _SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
 _SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
@@ -126,7 +126,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         files.mkdir(path)
     except OSError as error:
         raise DataDirectoryError(
-            f"data directory {path} cannot be made: {error.strerror}; choose another path"
+            f"data directory {path} cannot be made: {error.strerror or error}; {way_out(error)}, or choose another path"
         ) from error
     lock = files.lock(path)
     try:
@@ -148,10 +148,17 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
-            way_out = "check its permissions" if error.errno in _NOT_ALLOWED else "look at its disk, then start again"
-            raise DataDirectoryError(f"data directory {path} cannot be used: {error}; {way_out}") from error
+            raise DataDirectoryError(
+                f"data directory {path} cannot be used: {_what_failed(error)}; {way_out(error)}, then start again"
+            ) from error
         raise
     return DataDirectory(path, node_id, lock, was_complete, files)
+
+
+def _what_failed(error: OSError) -> str:
+    """The reason with the file or directory that it concerns, without Python's number."""
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def _require_empty(files: FileSystem, path: str) -> None:
@@ -164,6 +171,14 @@ def _require_empty(files: FileSystem, path: str) -> None:
         raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
     if "RESTORING" in others:
         raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
+    ours = [name for name in others if name in _MAY_BE_MOUNTS]
+    if ours:
+        # The directory itself may be a mount point, too: what is below it is then of an old use, or of another mount.
+        raise DataDirectoryError(
+            f"{path} is no whole data directory: {', '.join(f'{path}/{name}' for name in ours)} hold files, but "
+            f"{path}/FORMAT is missing. If {path} is a file system of its own, mount it; if FORMAT is lost, restore a "
+            f"backup with `journal restore`; for a new node choose an empty directory"
+        )
     if others:
         raise DataDirectoryError(
             f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "
@@ -172,13 +187,27 @@ def _require_empty(files: FileSystem, path: str) -> None:
 
 
 def _is_empty_mount(files: FileSystem, path: str, name: str) -> bool:
-    """Whether an entry is an empty directory of ours: a file system of its own that is mounted there already."""
-    if name not in (*MARKED, "state"):
+    """Whether an entry is an empty directory of ours: a file system of its own that is mounted there already.
+
+    Raises:
+        DataDirectoryError: It has one of our names, but its entries cannot be listed, or it is no directory.
+    """
+    if name not in _MAY_BE_MOUNTS:
         return False
+    directory = f"{path}/{name}"
     try:
-        return not set(files.listdir(f"{path}/{name}")) - {"lost+found"}
-    except NotADirectoryError:
-        return False
+        entries = files.listdir(directory)
+    except NotADirectoryError as error:
+        raise DataDirectoryError(
+            f"{path} is not a data directory: it has no FORMAT file, and {directory} is a file; "
+            f"choose an empty directory"
+        ) from error
+    except OSError as error:
+        raise DataDirectoryError(
+            f"data directory {path} cannot be made: {directory} cannot be listed: {error.strerror or error}; "
+            f"{way_out(error)}, or choose an empty directory"
+        ) from error
+    return not set(entries) - {"lost+found"}
 
 
 def is_complete(files: FileSystem, path: str) -> bool:
@@ -230,8 +259,8 @@ def read_format(files: FileSystem, path: str) -> str:
         FormatVersionError: A newer program made it.
         CorruptionError: Its FORMAT file cannot be read.
     """
-    way_out = "start the newer version of the server"
-    return read_marker(files, f"{path}/FORMAT", kind="data layout", version=LAYOUT_VERSION, way_out=way_out)
+    newer = "start the newer version of the server"
+    return read_marker(files, f"{path}/FORMAT", kind="data layout", version=LAYOUT_VERSION, way_out=newer)
 
 
 def segment_directories(files: FileSystem, path: str) -> list[str]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
 from journal.progress_clock import ProgressClock
 from journal.push_standing import PushStanding, read_push
+from journal.read_retries import ReadRetries
 from journal.reader import Reader
 from journal.shard_news import Search, ShardNews
 from shards.errors import StorageError
@@ -36,6 +38,7 @@ class FilterFeed:
         start: Where it begins in each shard; no offset.
         until_lsn: It gives nothing above this and ends behind it.
         reader: Reads what is pushed.
+        retries: Tries reads again that failed for a shortage.
         news: Finds shards.
         clock: Wakes it when it has something to tell.
         committed_lsn: Tells the lsn up to which everything is published.
@@ -51,6 +54,7 @@ class FilterFeed:
         until_lsn: int | None,
         *,
         reader: Reader,
+        retries: ReadRetries,
         news: ShardNews,
         clock: ProgressClock,
         committed_lsn: Callable[[], int],
@@ -62,6 +66,7 @@ class FilterFeed:
         self._filter = topic_filter
         self._start = start
         self._reader = reader
+        self._retries = retries
         self._news = news
         self._clock = clock
         self._committed_lsn = committed_lsn
@@ -69,6 +74,8 @@ class FilterFeed:
         self._on_closed = on_closed
         self._on_left = on_left
         self._left: dict[int, PushStanding] = {}
+        # Shards that could not be read. Taken in again they could go on behind records that were not given.
+        self._failed: set[int] = set()
         self._notices: deque[Notice | Push] = deque()
         self._references = 0
         self._is_told = False
@@ -91,8 +98,11 @@ class FilterFeed:
 
     def arrives(self, shard: Shard) -> None:
         """A shard that matches is about to publish."""
-        if shard.shard_id not in self._queue and self._attach(shard, self._offset_at_arrival(shard)):
+        if self._wants(shard) and self._attach(shard, self._offset_at_arrival(shard)):
             self.wake()
+
+    def _wants(self, shard: Shard) -> bool:
+        return shard.shard_id not in self._queue and shard.shard_id not in self._failed
 
     def _offset_at_arrival(self, shard: Shard) -> int | None:
         """Where the feed begins in a shard, if that is known without a search."""
@@ -128,8 +138,8 @@ class FilterFeed:
     async def take(self, max_bytes: int) -> Push | Notice | None:
         """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
 
-        Shards take turns. A damaged or deleted shard ends with a notice and holds up no other. Cancelling it loses
-        nothing.
+        Shards take turns. A damaged or deleted shard ends with a notice and holds up no other. One that cannot be read
+        for a shortage is tried again later. Cancelling it loses nothing.
         """
         self._clock.taken(self)
         while True:
@@ -165,7 +175,7 @@ class FilterFeed:
             self._queue.finding = False
             return
         for shard in found:
-            if shard.shard_id not in self._queue:
+            if self._wants(shard):
                 self._attach(shard, None)
 
     async def _turn(self, standing: PushStanding, max_bytes: int) -> Push | None:
@@ -180,7 +190,12 @@ class FilterFeed:
             limit = await self._limit(standing)
             push = await read_push(self._reader, standing, limit, max_bytes)
         except StorageError as error:
-            self._lose(standing, error)
+            if error.retriable:
+                # The shard stays, and nothing is told of its records as if they had been given.
+                self._queue.postpone(standing)
+                self._retries.later(error, partial(self._try_again, standing))
+            else:
+                self._lose(standing, error)
             return None
         except trio.Cancelled:
             # Nothing was taken: without this the shard would be looked at only after its next append.
@@ -205,6 +220,11 @@ class FilterFeed:
             standing.is_listening = True
             standing.shard.add_listener(self._published)
 
+    def _try_again(self, standing: PushStanding) -> None:
+        if self._queue.resume(standing):
+            self._clock.look_again()
+            self.wake()
+
     async def _limit(self, standing: PushStanding) -> int | None:
         """The offset up to which a shard's records are this feed's; None without a last lsn."""
         shard = standing.shard
@@ -223,6 +243,8 @@ class FilterFeed:
         self._queue.remove(standing)
         self._stop_listening(standing)
         event = "removed" if shard.deleted else "error"
+        if not shard.deleted:
+            self._failed.add(shard.shard_id)
         offset = -1 if standing.offset is None else standing.offset
         self._notices.append(Notice(event, standing.reference, shard.shard_id, shard.name, offset, error=error))
 
@@ -235,7 +257,7 @@ class FilterFeed:
 
     def progress_due_at(self) -> float | None:
         """When it is to tell how far it is if nothing else comes; None if it has told that."""
-        if self._is_told:
+        if self._is_told or self._queue.has_postponed:
             return None
         committed_lsn = self._committed_lsn()
         if self.until_lsn is not None and committed_lsn >= self.until_lsn:

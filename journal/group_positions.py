@@ -7,6 +7,7 @@ the number of attempts does not follow the number of shards.
 
 from __future__ import annotations
 
+import abc
 import logging
 from itertools import islice
 
@@ -23,7 +24,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
 
-class Position:
+class Position(abc.ABC):
     """How far a group is in one shard.
 
     Attributes:
@@ -38,9 +39,9 @@ class Position:
         self.stored_offset = stored_offset
 
     @property
+    @abc.abstractmethod
     def committed_offset(self) -> int:
-        """What is to be stored."""
-        raise NotImplementedError
+        """The offset to store: the lowest one that is not acknowledged."""
 
 
 class GroupPositions:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
 from journal.control import Control
 from journal.group_positions import GroupPositions, Position
+from journal.read_retries import ReadRetries
 from journal.reader import Reader
 from journal.time_slice import TimeSlice
 from shards.errors import StorageError
@@ -141,6 +143,7 @@ class SharedGroup:
     Args:
         name: Its name.
         reader: Reads what is handed out.
+        retries: Tries reads again that failed for a shortage.
         control: Stores its positions.
         on_left: Called when a member has left.
         on_empty: Called when the last one has.
@@ -155,6 +158,7 @@ class SharedGroup:
         self,
         name: str,
         reader: Reader,
+        retries: ReadRetries,
         control: Control,
         *,
         on_left: Callable[[], None],
@@ -163,6 +167,7 @@ class SharedGroup:
     ) -> None:
         self._name = name
         self._reader = reader
+        self._retries = retries
         self._control = control
         self._on_left = on_left
         self._on_empty = on_empty
@@ -232,6 +237,10 @@ class SharedGroup:
             share.queued = True
             self._ready.append(share)
             self._wake.set()
+
+    def _try_again(self, share: Share) -> None:
+        if self._shares.get(share.shard.shard_id) is share:
+            self._queue(share)
 
     def wake(self) -> None:
         """Have the task look again: a member has credit."""
@@ -369,6 +378,8 @@ class SharedGroup:
             if shard.start_offset > first and not shard.damage:
                 # It was trimmed meanwhile.
                 self._queue(share)
+            elif error.retriable:
+                self._retries.later(error, partial(self._try_again, share))
             else:
                 # The group cannot go on in this shard; others who use it meet what is wrong for themselves, or do not.
                 self._end(share, error)

@@ -55,6 +55,10 @@ class ProgressClock:
             self._feeds[feed] = None
             self._moved.set()
 
+    def look_again(self) -> None:
+        """A feed that had nothing to tell may have something now, though no lsn was committed."""
+        self._moved.set()
+
     def discard(self, feed: Telling) -> None:
         """It is over."""
         self._feeds.pop(feed, None)

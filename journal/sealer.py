@@ -204,7 +204,7 @@ class InlineSealer:
         try:
             return await trio.to_thread.run_sync(self._write, plan)
         except OSError as error:
-            raise SealFailedError(f"{plan.out_path}: {error.strerror}") from error
+            raise SealFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()

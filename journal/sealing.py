@@ -22,6 +22,7 @@ from journal.decisions import Decision, Rolled, Sealed, ShardDeleted, Trimmed
 from journal.sealer import Sealer
 from journal.segment_files import SegmentFiles, UnsyncedDirectoryError
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, StorageError, StorageFailedError
 from shards.log_segment import LogSegment
 from shards.seal_plan import SealedFile, SealPlan
@@ -32,7 +33,6 @@ _log = logging.getLogger("journal.sealing")
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 300.0
 _IDLE_S = 30.0
-_LOOKED_AT_AT_ONCE = 500
 
 
 @attrs.define(eq=False)
@@ -117,7 +117,17 @@ class Sealing:
             if isinstance(decision, Rolled) and (shard := self._table.by_id(shard_id)) is not None:
                 self.look_at(shard)
             elif isinstance(decision, ShardDeleted | Trimmed):
+                self._forget_dropped(shard_id)
                 self.wake()
+
+    def _forget_dropped(self, shard_id: int) -> None:
+        """Forget what went wrong with segments that the shard no longer has."""
+        if not self._trouble:
+            return
+        shard = self._table.by_id(shard_id)
+        kept = {(shard_id, segment.base_offset) for segment in (shard.segments if shard is not None else ())}
+        for key in [key for key in self._trouble if key[0] == shard_id and key not in kept]:
+            del self._trouble[key]
 
     def look_at(self, shard: Shard) -> None:
         """The shard may have a closed segment that is due."""
@@ -199,11 +209,12 @@ class Sealing:
     async def _look_at_recorded(self) -> None:
         """Find what was closed before this start and is in no open shard, without holding anybody up."""
         with closing(self._recorded()) as found:
-            for number, shard_id in enumerate(found):
+            step = TimeSlice()
+            for shard_id in found:
                 if shard_id is not None and (shard := self._table.by_id(shard_id)) is not None:
                     self.look_at(shard)
-                if number % _LOOKED_AT_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
+                if step.is_over:
+                    await step.rest()
 
     async def _rest(self) -> None:
         """Wait for something to do: a change, or the end of a pause after a failure."""
@@ -226,6 +237,8 @@ class Sealing:
             for trouble in self._trouble.values()
             if trouble.corruption is None
         ]
+        # Other segments wait for this one too, also when the segment that failed is gone by now.
+        ends.append(self._not_before)
         return min((end for end in ends if end > trio.current_time()), default=float("inf"))
 
     # Choosing
@@ -290,9 +303,6 @@ class Sealing:
         except StorageFailedError as failure:
             # Whether the file counts is known after a restart; the note tells where to look.
             self._stopped = failure
-        except CorruptionError as error:
-            self._note_corruption(shard, segment, error)
-            await self._discard(path)
         except UnsyncedDirectoryError as error:
             self._stop(
                 SealFailedError(
@@ -301,13 +311,23 @@ class Sealing:
                 )
             )
         except (StorageError, OSError) as error:
-            self._note_failure(shard, segment, error)
+            # What is left of the attempt goes: the next one writes a new file under a new name.
             await self._discard(path)
+            if not _is_wanted(shard, segment):
+                # Its log may be removed while the worker has not opened it yet: that is no failure of the disk.
+                self._forget_trouble(shard, segment)
+            elif isinstance(error, CorruptionError):
+                self._note_corruption(shard, segment, error)
+            else:
+                self._note_failure(shard, segment, error)
         else:
             self._failures_in_a_row = 0
             self._not_before = 0.0
             self.last_failure = ""
-            self._trouble.pop((shard.shard_id, segment.base_offset), None)
+            self._forget_trouble(shard, segment)
+
+    def _forget_trouble(self, shard: Shard, segment: LogSegment) -> None:
+        self._trouble.pop((shard.shard_id, segment.base_offset), None)
 
     async def _put_in_place(self, shard: Shard, segment: LogSegment, path: str, written: SealedFile) -> None:
         decision = _decision(segment, written)

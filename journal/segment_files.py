@@ -196,7 +196,7 @@ class SegmentFiles:
 
         Raises:
             UnsyncedDirectoryError: Do not rely on the file, nor on another one in its directory.
-            OSError: The disk refused. Call `withdraw`.
+            OSError: The disk refused, or the file is missing. Call `withdraw`.
         """
         await self._off_loop(lambda: self._place(path, segment, start_offset))
 
@@ -222,8 +222,9 @@ class SegmentFiles:
         except UnsyncedDirectoryError:
             raise
         except OSError as error:
-            # What found no space may be tried again. A sync that failed may not, also if it was for lack of space.
-            if is_full(error):
+            # What found no space or no file changed nothing and may be tried again. A sync that failed may not, also if
+            # it was for lack of space.
+            if is_full(error) or isinstance(error, FileNotFoundError):
                 raise
             raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
 

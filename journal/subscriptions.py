@@ -19,6 +19,7 @@ from journal.group_subscriptions import Member, SharedGroup
 from journal.name_scan import NameScan
 from journal.progress_clock import ProgressClock
 from journal.push_standing import PushStanding, read_push
+from journal.read_retries import ReadRetries
 from journal.reader import Reader
 from journal.shard_news import ShardNews
 from journal.shard_table import ShardTable
@@ -38,14 +39,22 @@ class Subscription:
 
     Args:
         reader: Reads what is pushed.
+        retries: Tries reads again that failed for a shortage.
         on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
         on_closed: Called when it is over.
     """
 
     def __init__(
-        self, reader: Reader, shard: Shard, offset: int, on_ready: Callable[[], None], on_closed: Callable[[], None]
+        self,
+        reader: Reader,
+        retries: ReadRetries,
+        shard: Shard,
+        offset: int,
+        on_ready: Callable[[], None],
+        on_closed: Callable[[], None],
     ) -> None:
         self._reader = reader
+        self._retries = retries
         self._on_ready = on_ready
         self._on_closed = on_closed
         self._standing: PushStanding | None = PushStanding(shard, 1, offset)
@@ -79,7 +88,8 @@ class Subscription:
     async def take(self, max_bytes: int) -> Push | Notice | None:
         """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
 
-        A damaged or deleted shard ends with a notice. Cancelling it loses nothing.
+        A damaged or deleted shard ends with a notice; a read that fails for a shortage is tried again later. Cancelling
+        it loses nothing.
         """
         if self._notices:
             return self._notices.popleft()
@@ -89,6 +99,9 @@ class Subscription:
             try:
                 push = await read_push(self._reader, standing, None, max_bytes)
             except StorageError as error:
+                if error.retriable:
+                    self._retries.later(error, self._try_again)
+                    return None
                 self._stop()
                 shard = standing.shard
                 event = "removed" if shard.deleted else "error"
@@ -102,6 +115,11 @@ class Subscription:
             if push is not None:
                 return push
         return None
+
+    def _try_again(self) -> None:
+        if self._standing is not None:
+            self._has_news = True
+            self._on_ready()
 
     def _look_again(self, standing: PushStanding) -> None:
         """After a read: there is more, or the shard was stopped or deleted meanwhile, or it is listened to."""
@@ -151,6 +169,7 @@ class Subscriptions:
         self._control = control
         self._news = news
         self._clock = ProgressClock(committed_lsn)
+        self._retries = ReadRetries()
         self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
         self._groups: dict[tuple[str, str], SharedGroup] = {}
         # Groups that gather their shards, or store their last positions.
@@ -166,6 +185,7 @@ class Subscriptions:
         """Run group subscriptions, and tell others how far they are, in this nursery from now on."""
         self._nursery = nursery
         nursery.start_soon(self._clock.run)
+        nursery.start_soon(self._retries.run)
         nursery.start_soon(self._drop_all)
 
     def close(self) -> None:
@@ -230,6 +250,7 @@ class Subscriptions:
                 start,
                 until_lsn,
                 reader=self._reader,
+                retries=self._retries,
                 news=self._news,
                 clock=self._clock,
                 committed_lsn=self._committed_lsn,
@@ -241,7 +262,7 @@ class Subscriptions:
         found = self._table.by_name(shard)
         offset = await self._reader.find_offset(found, start)
         self.count += 1
-        return Subscription(self._reader, found, offset, on_ready, self._closed)
+        return Subscription(self._reader, self._retries, found, offset, on_ready, self._closed)
 
     def _closed(self) -> None:
         self.count -= 1
@@ -318,6 +339,7 @@ class Subscriptions:
         group = self._groups[key] = SharedGroup(
             name,
             self._reader,
+            self._retries,
             self._control,
             on_left=self._member_left,
             on_empty=lambda: self._drop_group(key, ended),

@@ -59,7 +59,11 @@ class FeedQueue(Generic[T]):
         self._standings: dict[int, T] = {}
         self._ready: deque[T] = deque()
         self._reached_lsn = self._round_lsn = start_lsn
+        # Of the round: how many at the head of those that wait have had no turn in it yet, and how many have had one
+        # but have not reached their goal.
+        self._without_turn = 0
         self._goals = 0
+        self._postponed: set[int] = set()
         self.finding = False
 
     def __contains__(self, shard_id: int) -> bool:
@@ -99,7 +103,13 @@ class FeedQueue(Generic[T]):
         while self._ready:
             standing = self._ready.popleft()
             standing.queued = False
+            is_of_round = self._without_turn > 0
+            if is_of_round:
+                self._without_turn -= 1
             if self._standings.get(standing.shard_id) is standing:
+                if is_of_round:
+                    standing.goal = self._published(standing)
+                    self._goals += 1
                 return standing
         return None
 
@@ -113,10 +123,29 @@ class FeedQueue(Generic[T]):
         if more:
             self.queue(standing)
 
+    def postpone(self, standing: T) -> None:
+        """A shard whose turn it is cannot be read now: nothing is said of the whole before it is resumed."""
+        if self._standings.get(standing.shard_id) is standing:
+            self._postponed.add(standing.shard_id)
+
+    def resume(self, standing: T) -> bool:
+        """A postponed shard waits for its turn again; False if the feed does not have it any more."""
+        if self._standings.get(standing.shard_id) is not standing:
+            return False
+        self._postponed.discard(standing.shard_id)
+        self.queue(standing)
+        return True
+
+    @property
+    def has_postponed(self) -> bool:
+        """Whether a shard has something to read that cannot be read now."""
+        return bool(self._postponed)
+
     def remove(self, standing: T) -> None:
         """A shard is gone."""
         if self._standings.get(standing.shard_id) is standing:
             del self._standings[standing.shard_id]
+            self._postponed.discard(standing.shard_id)
             if standing.goal >= 0:
                 self._goals -= 1
 
@@ -124,7 +153,8 @@ class FeedQueue(Generic[T]):
         """The feed is over; give what it had, of which nothing is known here any more."""
         standings, self._standings = self._standings, {}
         self._ready = deque()
-        self._goals = 0
+        self._postponed.clear()
+        self._without_turn = self._goals = 0
         return standings
 
     @property
@@ -135,27 +165,23 @@ class FeedQueue(Generic[T]):
     @property
     def is_over(self) -> bool:
         """Whether everything up to the feed's last lsn has been read."""
-        return self._until_lsn is not None and self.is_idle and self._committed_lsn() >= self._until_lsn
+        is_read = self.is_idle and not self._postponed
+        return self._until_lsn is not None and is_read and self._committed_lsn() >= self._until_lsn
 
     def reached_lsn(self) -> int:
         """The lsn up to which everything of the feed has been read. Ask it between two turns, not too often.
 
         While something always waits, it goes in rounds: when every shard that waited at the beginning of a round has
-        been read as far as it was published then, everything committed by then has been read.
+        been read as far as it was published then, everything committed by then has been read. To note for all of them
+        at once how far that is would be one long step; what a shard has published at its first turn is no less.
         """
-        if not self.finding:
+        if not self.finding and not self._postponed:
             if not self._ready:
                 self._reached_lsn = max(self._reached_lsn, self._committed_lsn())
-            elif not self._goals:
+            elif not self._goals and not self._without_turn:
                 self._reached_lsn = max(self._reached_lsn, self._round_lsn)
-                self._begin_round()
+                self._round_lsn = self._committed_lsn()
+                self._without_turn = len(self._ready)
         if self._until_lsn is not None:
             return min(self._reached_lsn, max(self._until_lsn, 0))
         return self._reached_lsn
-
-    def _begin_round(self) -> None:
-        self._round_lsn = self._committed_lsn()
-        for standing in self._ready:
-            if standing.goal < 0 and self._standings.get(standing.shard_id) is standing:
-                standing.goal = self._published(standing)
-                self._goals += 1

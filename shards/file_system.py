@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol, Self
 
+from shards.errno_advice import way_out
 from shards.errors import DataDirectoryError
 
 Buffer = bytes | bytearray | memoryview
@@ -448,8 +449,8 @@ def _why_not_writable(directory: str, path: str, error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return f"data directory {directory} cannot be used: {reason}; create the directory or choose another"
     return (
-        f"data directory {directory} cannot be used: {path} cannot be written: {reason}; "
-        f"give this process write permission or choose another data directory"
+        f"data directory {directory} cannot be used: {path} cannot be written: {reason}; {way_out(error)}, "
+        f"or choose another data directory"
     )
 
 

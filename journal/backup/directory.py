@@ -5,33 +5,37 @@
     BACKUP                  JSON: version of the layout, id of the node
     LOCK                    held by the process that writes or reads the directory
     manifests/00000001      which files the backup consists of, see `journal.backup.manifest`
+    manifests/00000002.part the same for the first files of a backup that is being made, or was interrupted
     objects/ab/abcd...      the content whose SHA-256 is abcd...
-    incoming                an object or manifest that is being written
+    incoming                an object that is being written
 
 What two backups have in common is stored once. An object never changes; a manifest gets its name when all its objects
-are durable. So whatever a crash interrupts, the backups before it stay as they are.
+are durable. So whatever a crash interrupts, the backups before it stay as they are. An object that no manifest names
+is not relied on: see `journal.backup.objects`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import attrs
 
 from journal.backup.manifest import FileEntry, Header, ManifestDecoder, ManifestEncoder, Seal, lines_of
+from journal.backup.objects import Objects, chunks_of, object_path, size_of
 from journal.json_files import read_marker, write_marker
-from shards.errors import CorruptionError, DataDirectoryError
+from shards.errno_advice import way_out
+from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.file_system import File, FileSystem, make_durable_directory
 
 LAYOUT_VERSION = 1
-CHUNK_BYTES = 1 << 20
+PART_BYTES = 4 << 30
 
 _MARKER = "BACKUP"
 _MANIFEST = re.compile(r"\d{8}")
-_ZEROES = bytes(CHUNK_BYTES)
+_PART = ".part"
+_NEW = ".new"
 _OWN = frozenset((_MARKER, f"{_MARKER}.new", "LOCK", "manifests", "objects", "incoming", "lost+found"))
 
 
@@ -61,39 +65,7 @@ class BackupDirectory:
 
     def object_path(self, sha256: str) -> str:
         """Where the content with this digest lies, or would."""
-        return f"{self.path}/objects/{sha256[:2]}/{sha256}"
-
-    def has(self, sha256: str, size_bytes: int) -> bool:
-        """Whether the content is there, as far as its size tells."""
-        path = self.object_path(sha256)
-        return self._files.exists(path) and _size(self._files, path) == size_bytes
-
-    def put(self, source: File, size_bytes: int, told: Callable[[int], None]) -> str:
-        """Store the first bytes of a file, and give their digest. It is durable after `sync`.
-
-        Raises:
-            OSError: The disk refused.
-        """
-        incoming = f"{self.path}/incoming"
-        digest = hashlib.sha256()
-        file = self._files.open(incoming, create=True)
-        try:
-            file.truncate(0)
-            position = 0
-            for chunk in chunks_of(source, size_bytes):
-                digest.update(chunk)
-                # Journal files end with long runs of zeros: they become holes.
-                if chunk != _ZEROES[: len(chunk)]:
-                    file.pwritev([chunk], position)
-                position += len(chunk)
-                told(len(chunk))
-            file.truncate(position)
-        finally:
-            file.close()
-        sha256 = digest.hexdigest()
-        self._files.mkdir(f"{self.path}/objects/{sha256[:2]}")
-        self._files.rename(incoming, self.object_path(sha256))
-        return sha256
+        return object_path(self.path, sha256)
 
     # Manifests
 
@@ -137,8 +109,9 @@ class BackupDirectory:
         return Manifest(path, header, decoder.seal)
 
     def _decoder(self, number: int) -> ManifestDecoder:
-        path = self.manifest_path(number)
+        return self._decoder_of(self.manifest_path(number))
 
+    def _decoder_of(self, path: str) -> ManifestDecoder:
         def chunks() -> Iterator[bytes]:
             file = self._files.open(path, write=False)
             try:
@@ -148,13 +121,45 @@ class BackupDirectory:
 
         return ManifestDecoder(path, lines_of(chunks(), path))
 
-    def write(self, header: Header, entries: Iterable[FileEntry]) -> Manifest:
-        """Store all objects' manifest, durably, when the entries have come to their end; see `put`.
+    @contextmanager
+    def objects(self) -> Iterator[Objects]:
+        """Store the objects of a new backup, for the length of the block."""
+        objects = Objects(self._files, self.path, self._durable_digests())
+        try:
+            yield objects
+        finally:
+            objects.close()
+
+    def _durable_digests(self) -> set[bytes]:
+        """What whole manifests name, those of interrupted backups too: it was synced before they got their names."""
+        durable: set[bytes] = set()
+        for name in self._files.listdir(f"{self.path}/manifests"):
+            if not _MANIFEST.fullmatch(name.removesuffix(_PART)):
+                continue
+            try:
+                decoder = self._decoder_of(f"{self.path}/manifests/{name}")
+                durable |= {bytes.fromhex(entry.sha256) for entry in decoder.entries()}
+            except (CorruptionError, FormatVersionError):
+                # Not relied on: what it alone names is stored again. A damaged manifest is reported by `prune`.
+                continue
+        return durable
+
+    def write(
+        self, header: Header, entries: Iterable[FileEntry], objects: Objects, part_bytes: int = PART_BYTES
+    ) -> Manifest:
+        """Store a manifest, durably, when the entries have come to their end and their objects are durable.
+
+        Args:
+            header: Its first line.
+            entries: The files, whose objects are put when they are given.
+            objects: Where they are put.
+            part_bytes: When so many bytes were put, they are synced and noted, so that a backup which is interrupted
+                later need not store them again.
 
         Raises:
             OSError: The disk refused.
         """
-        aside = f"{self.path}/manifests/{header.number:08}.new"
+        aside = f"{self.manifest_path(header.number)}{_NEW}"
         encoder = ManifestEncoder()
         file = self._files.open(aside, create=True)
         try:
@@ -166,22 +171,34 @@ class BackupDirectory:
                 line = encoder.entry(entry)
                 file.pwritev([line], position)
                 position += len(line)
+                if objects.unsynced_bytes >= part_bytes:
+                    objects.sync()
+                    self._write_part(header.number, file, position, encoder.seal())
             last = encoder.seal()
             file.pwritev([last], position)
             file.fsync()
         finally:
             file.close()
-        # Objects may be of any age: a backup that was killed has synced none of its own.
-        try:
-            self._files.sync_all(self.path)
-        except OSError:
-            # What they hold may not be on the disk, and the next sync would not tell of it again.
-            with suppress(OSError, CorruptionError):
-                self._remove_objects_but(self._digests(self.numbers()))
-            raise
+        objects.sync()
         self._files.rename(aside, self.manifest_path(header.number))
         self._files.sync_directory(f"{self.path}/manifests")
         return self.read(header.number)
+
+    def _write_part(self, number: int, lines: File, size_bytes: int, seal: bytes) -> None:
+        """Store what was written of a manifest so far as a whole one of its own. REQUIRES: its objects are durable."""
+        path = f"{self.manifest_path(number)}{_PART}"
+        part = self._files.open(f"{path}{_NEW}", create=True)
+        try:
+            part.truncate(0)
+            position = 0
+            for chunk in chunks_of(lines, size_bytes):
+                part.pwritev([chunk], position)
+                position += len(chunk)
+            part.pwritev([seal], position)
+            part.fsync()
+        finally:
+            part.close()
+        self._files.rename(f"{path}{_NEW}", path)
 
     # Leaving
 
@@ -196,11 +213,11 @@ class BackupDirectory:
         wanted = self._digests(kept)
         for number in dropped:
             self._files.remove(self.manifest_path(number))
-        if dropped:
-            self._files.sync_directory(f"{self.path}/manifests")
         for name in self._files.listdir(f"{self.path}/manifests"):
-            if name.endswith(".new"):
+            if name.endswith((_PART, _NEW)):
                 self._files.remove(f"{self.path}/manifests/{name}")
+        # Durably, before any object goes: what a manifest names is taken for stored.
+        self._files.sync_directory(f"{self.path}/manifests")
         return self._remove_objects_but(wanted)
 
     def _digests(self, numbers: Iterable[int]) -> set[bytes]:
@@ -214,7 +231,7 @@ class BackupDirectory:
             for name in self._files.listdir(f"{self.path}/objects/{fan}"):
                 path = f"{self.path}/objects/{fan}/{name}"
                 if len(name) == 64 and bytes.fromhex(name) not in wanted:
-                    freed += _size(self._files, path)
+                    freed += size_of(self._files, path)
                     self._files.remove(path)
         return freed
 
@@ -235,7 +252,9 @@ def opened_for_writing(files: FileSystem, path: str, node_id: str) -> Iterator[B
     try:
         make_durable_directory(files, path)
     except OSError as error:
-        raise DataDirectoryError(f"backup directory {path} cannot be made: {error.strerror}; choose another") from error
+        raise DataDirectoryError(
+            f"backup directory {path} cannot be made: {error.strerror or error}; {way_out(error)}, or choose another"
+        ) from error
     lock = files.lock(path)
     try:
         if not is_backup(files, path):
@@ -285,28 +304,3 @@ def opened_for_reading(files: FileSystem, path: str) -> Iterator[BackupDirectory
 def _read_marker(files: FileSystem, path: str) -> str:
     name = f"{path}/{_MARKER}"
     return read_marker(files, name, kind="backup layout", version=LAYOUT_VERSION, way_out="use a newer one")
-
-
-def chunks_of(file: File, size_bytes: int) -> Iterator[bytes]:
-    """The first bytes of a file, up to 1 MiB at a time; fewer in all only if the file is shorter."""
-    position = 0
-    while position < size_bytes and (chunk := file.pread(min(CHUNK_BYTES, size_bytes - position), position)):
-        yield chunk
-        position += len(chunk)
-
-
-def digest_of(file: File, size_bytes: int, told: Callable[[int], None]) -> str:
-    """SHA-256 of the first bytes of a file."""
-    digest = hashlib.sha256()
-    for chunk in chunks_of(file, size_bytes):
-        digest.update(chunk)
-        told(len(chunk))
-    return digest.hexdigest()
-
-
-def _size(files: FileSystem, path: str) -> int:
-    file = files.open(path, write=False)
-    try:
-        return file.size()
-    finally:
-        file.close()

@@ -1,7 +1,7 @@
 """Making a backup of a data directory that stays as it is meanwhile: a snapshot, or one that nobody uses.
 
-A file that lies there as the newest backup has it is not read; one whose content is there already is read, not copied.
-So a backup that was interrupted goes on where it was, and the next one copies what is new.
+A file that lies there as the newest backup has it is not read; one whose content is stored already is read, not copied.
+So the next backup copies what is new, and a backup that was interrupted goes on where its contents were last synced.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from journal.backup.directory import BackupDirectory, digest_of, opened_for_writing
+from journal.backup.directory import PART_BYTES, opened_for_writing
 from journal.backup.manifest import VERSION, FileEntry, Header, order_of
+from journal.backup.objects import Objects, digest_of
 from journal.backup.tree import paths_of
 from journal.data_directory import read_format
 from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, list_journal_files
@@ -77,6 +78,7 @@ def back_up(
     now_us: int,
     keep: int,
     progress: Progress | None = None,
+    part_bytes: int = PART_BYTES,
 ) -> Made:
     """Add a backup to a backup directory, and let go of all but the newest ones.
 
@@ -90,25 +92,27 @@ def back_up(
         now_us: The time.
         keep: How many backups stay, with this one.
         progress: Called now and then with the bytes read and compared so far.
+        part_bytes: What is stored is synced and noted as stored after so many bytes.
 
     Raises:
         DataDirectoryError: The target holds something else, or the source went away.
         CorruptionError: An older manifest is damaged.
         OSError: The disk refused.
     """
-    with opened_for_writing(files, target, read_format(files, source)) as backup:
+    with opened_for_writing(files, target, read_format(files, source)) as backup, backup.objects() as objects:
         numbers = backup.numbers()
-        making = _Making(files, source, backup, progress)
+        making = _Making(files, source, objects, progress)
         number = numbers[-1] + 1 if numbers else 1
         before = backup.entries(numbers[-1]) if numbers else iter(())
         try:
-            manifest = backup.write(Header(VERSION, number, backup.node_id, lsn, now_us), making.entries(before))
+            header = Header(VERSION, number, backup.node_id, lsn, now_us)
+            manifest = backup.write(header, making.entries(before), objects, part_bytes)
         except FileNotFoundError as error:
             if not (error.filename or "").startswith(f"{source}/"):
                 raise
             raise DataDirectoryError(
                 f"{error.filename} went away while it was being copied: the connection to the server was lost, or "
-                f"somebody changed the directory. Run the backup again; what is copied is not copied again"
+                f"somebody changed the directory. Run the backup again"
             ) from error
         freed = backup.prune(keep)
         seal = manifest.seal
@@ -118,10 +122,10 @@ def back_up(
 class _Making:
     """One walk over the source, beside one over the newest backup."""
 
-    def __init__(self, files: FileSystem, source: str, backup: BackupDirectory, progress: Progress | None) -> None:
+    def __init__(self, files: FileSystem, source: str, objects: Objects, progress: Progress | None) -> None:
         self._files = files
         self._source = source
-        self._backup = backup
+        self._objects = objects
         self._progress = progress
         self._done_bytes = 0
         self.copied_files = 0
@@ -147,13 +151,13 @@ class _Making:
             if (
                 known is not None
                 and (known.size_bytes, known.modified_ns) == (size_bytes, modified_ns)
-                and self._backup.has(known.sha256, size_bytes)
+                and self._objects.has(known.sha256, size_bytes)
             ):
                 self._tell(size_bytes)
                 return known
             sha256 = digest_of(file, size_bytes, self._tell)
-            if not self._backup.has(sha256, size_bytes):
-                stored = self._backup.put(file, size_bytes, lambda _: None)
+            if not self._objects.has(sha256, size_bytes):
+                stored = self._objects.put(file, size_bytes, lambda _: None)
                 if stored != sha256:
                     raise CorruptionError(
                         f"{self._source}/{path}", 0, f"read twice, it has digest {sha256} and then {stored}"

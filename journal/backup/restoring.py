@@ -1,7 +1,8 @@
 """Making a data directory of a backup.
 
 The file FORMAT, without which no server opens the directory, comes last: until then it is nobody's data directory, and
-a file beside it tells which backup it is going to be, so that a restore that was interrupted can go on. Another file
+a file beside it tells which backup it is going to be and how many files were synced, so that a restore that was
+interrupted can go on. What it brought after that is brought anew: it may read well and not be on the disk. Another file
 tells the first server that opens the directory that it was restored, see `journal.restores`.
 """
 
@@ -10,18 +11,18 @@ from __future__ import annotations
 import posixpath
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 
 import attrs
 
-from journal.backup.directory import BackupDirectory, Manifest, chunks_of, digest_of, opened_for_reading
+from journal.backup.directory import PART_BYTES, BackupDirectory, Manifest, opened_for_reading
 from journal.backup.manifest import FileEntry
+from journal.backup.objects import chunks_of, digest_of
 from journal.backup.tree import DIRECTORIES
 from journal.data_directory import write_markers
 from journal.json_files import read_json, replace_json
 from journal.restores import RestoreMarker, write_restore_marker
 from shards.errors import CorruptionError, DataDirectoryError
-from shards.file_system import FileSystem, make_durable_directory
+from shards.file_system import FileSystem, OpenDirectory, make_durable_directory
 
 Progress = Callable[[int], None]
 
@@ -50,7 +51,13 @@ class Restored:
 
 
 def restore(
-    files: FileSystem, source: str, target: str, *, number: int | None = None, progress: Progress | None = None
+    files: FileSystem,
+    source: str,
+    target: str,
+    *,
+    number: int | None = None,
+    progress: Progress | None = None,
+    part_bytes: int = PART_BYTES,
 ) -> Restored:
     """Make a data directory of a backup, every file compared with its digest; durable when this returns.
 
@@ -60,6 +67,7 @@ def restore(
         target: A directory that is empty, or not there, or holds an interrupted restore of this same backup.
         number: Which backup; the newest if it is not named.
         progress: Called now and then with the bytes done so far.
+        part_bytes: What was brought is synced after so many bytes, and need not be brought again after an interruption.
 
     Raises:
         DataDirectoryError: There is no such backup, or the target holds something else.
@@ -76,8 +84,13 @@ def restore(
         make_durable_directory(files, target)
         lock = files.lock(target)
         try:
-            restoring = _Restoring(files, backup, manifest, target, progress)
-            restoring.run()
+            # Held from before the first write, so that its sync reports every failure to write a file back.
+            root = files.open_directory(target)
+            try:
+                restoring = _Restoring(files, backup, manifest, target, root, progress, part_bytes)
+                restoring.run()
+            finally:
+                root.close()
         finally:
             lock.release()
         header, seal = manifest.header, manifest.seal
@@ -86,13 +99,29 @@ def restore(
 
 class _Restoring:
     def __init__(
-        self, files: FileSystem, backup: BackupDirectory, manifest: Manifest, target: str, progress: Progress | None
+        self,
+        files: FileSystem,
+        backup: BackupDirectory,
+        manifest: Manifest,
+        target: str,
+        root: OpenDirectory,
+        progress: Progress | None,
+        part_bytes: int,
     ) -> None:
         self._files = files
         self._backup = backup
         self._manifest = manifest
         self._target = target
+        self._root = root
         self._progress = progress
+        self._part_bytes = part_bytes
+        self._unsynced_bytes = 0
+        self._synced_files = 0
+        self._wanted: dict[str, object] = {
+            "node_id": manifest.header.node_id,
+            "number": manifest.header.number,
+            "sha256": manifest.seal.sealed_sha256,
+        }
         self._done_bytes = 0
         self._made: set[str] = set()
         self.copied_files = 0
@@ -100,31 +129,30 @@ class _Restoring:
     def run(self) -> None:
         files, target = self._files, self._target
         if self._is_there():
+            # The process before was killed when FORMAT had its name: that may not be durable yet.
+            files.sync_directory(target)
             files.remove(f"{target}/{_MARKER}")
+            files.sync_directory(target)
             return
         for name in DIRECTORIES:
             files.mkdir(f"{target}/{name}")
         last: FileEntry | None = None
-        for entry in self._backup.entries(self._manifest.header.number):
+        for count, entry in enumerate(self._backup.entries(self._manifest.header.number), 1):
             if entry.path == "FORMAT":
                 last = entry
-            else:
-                self._bring(entry, f"{target}/{entry.path}")
+                continue
+            self._bring(entry, f"{target}/{entry.path}", was_synced=count <= self._synced_files)
+            if self._unsynced_bytes >= self._part_bytes:
+                self._root.sync_all()
+                self._unsynced_bytes = 0
+                replace_json(files, f"{target}/{_MARKER}", {**self._wanted, "synced_files": count})
         if last is None:
             raise CorruptionError(self._manifest.path, 0, "the backup has no file FORMAT")
         write_markers(files, target, self._manifest.header.node_id)
-        self._bring(last, f"{target}/FORMAT.new")
+        self._bring(last, f"{target}/FORMAT.new", was_synced=False)
         # Without it, a server would go on with numbers that were given out after the backup.
         write_restore_marker(files, target, RestoreMarker(secrets.token_hex(8), self._manifest.header.number))
-        try:
-            files.sync_all(target)
-        except OSError:
-            # What is there may not be on the disk, and the next sync would not tell of it again: bring all of it anew.
-            with suppress(OSError):
-                for entry in self._backup.entries(self._manifest.header.number):
-                    name = "FORMAT.new" if entry.path == "FORMAT" else entry.path
-                    files.remove(f"{target}/{name}")
-            raise
+        self._root.sync_all()
         files.rename(f"{target}/FORMAT.new", f"{target}/FORMAT")
         files.sync_directory(target)
         files.remove(f"{target}/{_MARKER}")
@@ -137,13 +165,8 @@ class _Restoring:
         """
         files, target = self._files, self._target
         found = [name for name in files.listdir(target) if name not in ("LOCK", f"{_MARKER}.new", "lost+found")]
-        wanted = {
-            "node_id": self._manifest.header.node_id,
-            "number": self._manifest.header.number,
-            "sha256": self._manifest.seal.sealed_sha256,
-        }
         if not found:
-            replace_json(files, f"{target}/{_MARKER}", wanted)
+            replace_json(files, f"{target}/{_MARKER}", self._wanted)
             files.sync_directory(target)
             return False
         if _MARKER not in found:
@@ -151,17 +174,24 @@ class _Restoring:
                 f"{target} is not empty: it holds {', '.join(found[:3])}; choose an empty directory to restore into"
             )
         begun = read_json(files, f"{target}/{_MARKER}")
-        if begun != wanted:
+        if isinstance(begun, dict):
+            synced_files = begun.pop("synced_files", 0)
+            self._synced_files = synced_files if isinstance(synced_files, int) else 0
+        if begun != self._wanted:
             raise DataDirectoryError(
                 f"{target} holds part of another backup ({begun}); restore that one to its end, or choose an empty "
                 f"directory"
             )
         return "FORMAT" in found
 
-    def _bring(self, entry: FileEntry, path: str) -> None:
-        if not self._is_brought(entry, path):
-            self._copy(entry, path)
-            self.copied_files += 1
+    def _bring(self, entry: FileEntry, path: str, *, was_synced: bool) -> None:
+        if was_synced and self._is_brought(entry, path):
+            return
+        if self._files.exists(path):
+            self._files.remove(path)
+        self._copy(entry, path, sync=was_synced or not self._root.reports_errors)
+        self.copied_files += 1
+        self._unsynced_bytes += entry.size_bytes
 
     def _is_brought(self, entry: FileEntry, path: str) -> bool:
         if not self._files.exists(path):
@@ -178,7 +208,7 @@ class _Restoring:
             self._done_bytes = done_bytes
         return is_same
 
-    def _copy(self, entry: FileEntry, path: str) -> None:
+    def _copy(self, entry: FileEntry, path: str, *, sync: bool) -> None:
         directory = posixpath.dirname(path)
         if directory not in self._made:
             self._files.mkdir(directory)
@@ -197,6 +227,8 @@ class _Restoring:
                     file.pwritev([chunk], position)
                     position += len(chunk)
                 found = digest_of(file, position, self._tell)
+                if sync:
+                    file.fsync()
             finally:
                 file.close()
         finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from journal.backup.directory import BackupDirectory, digest_of, opened_for_reading
+from journal.backup.directory import BackupDirectory, opened_for_reading
+from journal.backup.objects import digest_of
 from journal.backup.reading import BackupFiles, views_of
 from journal.check.report import Progress, Report
 from shards.errors import CorruptionError, FormatVersionError

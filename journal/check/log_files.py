@@ -51,7 +51,8 @@ def check_segment(
         return
     if not files.exists(segment.path):
         if not may_be_gone:
-            report.damage(segment.path, 0, f"the file is missing; the views record {segment.flushed} bytes of it")
+            problem = f"the file is missing; the views record {segment.flushed} bytes of it"
+            report.damage(segment.path, 0, f"{problem} (shard {segment.header.name!r})")
         return
     index = _read_index(files, segment, report, may_be_gone=may_be_gone)
     file = files.open(segment.path, write=False)
@@ -179,7 +180,7 @@ class _SegmentPass:
                 self._report.damage(index.path, place, problem)
 
     def _damage(self, position: int, problem: str) -> None:
-        self._report.damage(self._segment.path, position, problem)
+        self._report.damage(self._segment.path, position, f"{problem} (shard {self._segment.header.name!r})")
 
 
 def _read_index(files: FileSystem, segment: LogSegment, report: Report, *, may_be_gone: bool) -> _IndexWalk:

@@ -206,7 +206,7 @@ class SealedPass:
                 path,
                 0,
                 f"the mark says that the shard starts at {marked}, but it starts at {start}: who reads the bare "
-                f"directory misses the records between",
+                f"directory misses the records between. Remove the mark: the next trim writes it anew",
             )
 
     def _marked(self, path: str) -> int | None:

@@ -40,7 +40,8 @@ class CheckedViews:
         segments: The log segments by the paths of their files.
         sealed: The Parquet segments.
         shards: The catalogue.
-        starts: First offsets of the shards that have Parquet segments.
+        starts: First offsets of the shards that were trimmed. A Parquet segment of such a shard may be recorded in the
+            journal alone.
     """
 
     node: NodeRecord = attrs.Factory(NodeRecord)
@@ -132,13 +133,14 @@ class ViewPass:
         if shard.damage:
             self._damage(f"shard {shard.name!r} was stopped: {shard.damage}")
         following = shard.start_offset
+        if shard.start_offset:
+            self.found.starts[shard.shard_id] = shard.start_offset
         segments = shard.segments
         for segment in segments:
             if isinstance(segment, LogSegment):
                 self.found.segments[segment.path] = segment
             elif isinstance(segment, ParquetSegment):
                 self.found.sealed.append(segment)
-                self.found.starts[shard.shard_id] = shard.start_offset
             if segment is not segments[0] and segment.base_offset < following:
                 self._damage(
                     f"shard {shard.name!r}: the segment at offset {segment.base_offset} begins before the end "

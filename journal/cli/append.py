@@ -16,6 +16,7 @@ from cyclopts.validators import Number
 from command_line.app import JsonOption
 from command_line.boundary import CommandError, describe
 from command_line.output import progress, write_json, write_text
+from command_line.quantities import parse_timeout_s
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect, explain
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def append(
     *,
     ack: Literal["default", "memory", "durable"] = "default",
     batch: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000))] = 1000,
+    timeout: str = "",
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
@@ -44,13 +46,15 @@ def append(
         shard: Name of the shard, which must exist.
         ack: Level to wait for: durable (on disk), memory, or what the shard's mode gives.
         batch: Records to send as one batch; fewer when the input pauses or the batch gets large.
+        timeout: Give up when nothing is acknowledged for this long, such as 5m; while the server refuses appends for
+            the moment, because its disk is full for example, the reason is told.
         json: Print the result as a JSON object.
     """
     import trio
 
     from shards.model import AckLevel
 
-    done = trio.run(_append, server, shard, AckLevel[ack.upper()], batch)
+    done = trio.run(_append, server, shard, AckLevel[ack.upper()], batch, parse_timeout_s(timeout))
     if json:
         write_json({"shard": shard, "count": done.count, "last_offset": done.last_offset, "level": done.level_name})
     else:
@@ -82,21 +86,40 @@ class _Acknowledged:
         return f"{self.count} records acknowledged ({self.level_name}), last offset {self.last_offset}"
 
 
-async def _append(server: str, shard: str, ack: AckLevel, batch_records: int) -> _Acknowledged:
+async def _append(server: str, shard: str, ack: AckLevel, batch_records: int, timeout_s: float) -> _Acknowledged:
+    import trio
+
+    from journal.cli.append_watch import AppendWatch
+
     done = _Acknowledged()
+    failure: Exception | None = None
     async with connect(server) as client:
+        watch = AppendWatch(client, shard, timeout_s)
         with progress("records acknowledged") as tick:
-            try:
-                await _send_all(client, shard, ack, batch_records, done, tick)
-            except Exception as error:
-                if done.count:
-                    raise CommandError(f"{describe(error, explain)}; before that: {done}") from error
-                raise
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.run, nursery.cancel_scope)
+                try:
+                    await _send_all(client, shard, ack, batch_records, done, tick, watch.sent)
+                except Exception as error:  # noqa: BLE001 raised below: the nursery would wrap it in a group
+                    failure = error
+                nursery.cancel_scope.cancel()
+        if failure is None:
+            failure = watch.failure
+        if failure is not None:
+            if done.count:
+                raise CommandError(f"{describe(failure, explain)}; before that: {done}") from failure
+            raise failure
     return done
 
 
 async def _send_all(
-    client: Client, shard: str, ack: AckLevel, batch_records: int, done: _Acknowledged, tick: Callable[[int], None]
+    client: Client,
+    shard: str,
+    ack: AckLevel,
+    batch_records: int,
+    done: _Acknowledged,
+    tick: Callable[[int], None],
+    sent: Callable[[PendingAppend], None],
 ) -> None:
     """Send every line of stdin in order; ``done`` counts what is acknowledged, also when this raises."""
     import trio
@@ -129,6 +152,8 @@ async def _send_all(
         for lines in batches:
             batch = encode_values(lines, timestamp_us=time.time_ns() // 1000)
             await settle(max(0, _IN_FLIGHT_BYTES - len(batch)))
-            in_flight.append((len(lines), len(batch), client.append_batch_nowait(shard, batch, ack=ack)))
+            pending = client.append_batch_nowait(shard, batch, ack=ack)
+            in_flight.append((len(lines), len(batch), pending))
+            sent(pending)
             in_flight_bytes += len(batch)
     await settle(-1)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 from cyclopts import Parameter
 
-from command_line.boundary import one_line
+from command_line.boundary import CommandError, one_line
 from command_line.unreached import FIRST_WITHIN_S, unreached
-from shards.errors import ShardNotFoundError
+from shards.errors import CorruptionError, ShardNotFoundError
 
 if TYPE_CHECKING:
     from journal.client import Client
@@ -38,8 +38,9 @@ async def connect(server: str) -> AsyncIterator[Client]:
     When nothing answers at first, that is an error at once; a connection lost later is made again for a while.
 
     Raises:
-        CommandError: Nothing answers at that address.
+        CommandError: Nothing answers at that address, or the server has met damaged data.
     """
+    from journal.cli.damage import WAY_OUT
     from journal.client import open_client
     from journal.protocol.errors import ConnectionLostError
 
@@ -54,6 +55,8 @@ async def connect(server: str) -> AsyncIterator[Client]:
         if stands:
             raise
         raise unreached(server, error) from error
+    except CorruptionError as error:
+        raise CommandError(f"{one_line(error)}; {WAY_OUT}") from error
 
 
 def explain(error: BaseException) -> str | None:

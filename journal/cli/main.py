@@ -2,21 +2,24 @@
 
 The commands themselves live in modules of their own, which are imported when they are called. Packages above this one
 add more, as entry points of the group `journal.commands`: a word, and the table of the commands that follow it.
+
+Whatever takes long to import is imported in functions here, so that a server takes note of signals from its first
+moment on.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cyclopts import App
-
-from command_line.added_commands import load_commands, named
-from command_line.app import build_app, run_app
 from command_line.boundary import run_guarded
-from journal.cli.connection import explain
+from journal.stop_signals import note_signals
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from cyclopts import App
 
 # First lines of the functions' docstrings, told without importing them (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -103,9 +106,12 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit status; see `command_line.boundary`.
     """
-    word = next((argument for argument in arguments if argument != "--debug"), "")
+    word = _first_word(arguments)
 
     def with_added_commands() -> int:
+        from command_line.app import run_app
+        from journal.cli.connection import explain
+
         return run_app(_app_for(word), arguments, explain=explain)
 
     # Loading what others add may fail as well, and is told in the same way.
@@ -114,6 +120,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _app_for(word: str) -> App:
     """The program, with those added commands that a command line with this first word may mean."""
+    from importlib.metadata import entry_points
+
+    from command_line.added_commands import load_commands, named
+    from command_line.app import build_app
+
     if any(word == command.split()[0] for command in COMMANDS):
         return build_app("journal", _PURPOSE, COMMANDS, _GROUPS)
     added = list(entry_points(group=ADDED_GROUP))
@@ -126,12 +137,18 @@ def _app_for(word: str) -> App:
     return build_app("journal", _PURPOSE, commands, groups)
 
 
+def _first_word(arguments: Sequence[str]) -> str:
+    return next((argument for argument in arguments if argument != "--debug"), "")
+
+
 def _told(added: EntryPoint) -> str:
     return ADDED_HELP.get(added.name, f"Added by {added.module.partition('.')[0]}.")
 
 
 def main() -> None:
     """Entry point of the installed command."""
+    if _first_word(sys.argv[1:]) == "serve":
+        note_signals()
     sys.exit(run(sys.argv[1:]))
 
 

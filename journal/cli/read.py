@@ -54,11 +54,9 @@ def read(
 
 
 async def _read(server: str, shard: str, start: Start, count: int | None, follow: bool, as_json: bool) -> None:
-    import time
-
+    from journal.cli.damage import read_received
     from journal.cli.record_lines import payload_lines
     from journal.cli.selection import Selection
-    from shards.batch import read_records
 
     async with connect(server) as client:
         # Without --follow the end is where the shard ended when we began, however fast others append.
@@ -69,8 +67,10 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
             fetched = await client.fetch(
                 shard, offset, max_bytes=_FETCH_BYTES, max_wait_s=_LONG_POLL_S if follow else 0.0
             )
-            records = read_records(fetched.batches, start_offset=offset, now_us=time.time_ns() // 1000)
+            records, damage = await read_received(client, shard, fetched.batches, offset)
             show(shard, selection.take(records), payload_lines, as_json=as_json)
+            if damage is not None and not selection.finished:
+                raise damage
             if fetched.next_offset == offset and not follow:
                 break
             offset = fetched.next_offset

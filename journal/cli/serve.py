@@ -45,7 +45,8 @@ def serve(
     async def serving(wanted: ServerConfig) -> None:
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(run_server, wanted, data, read)
-            write_text(" ".join(("ready", *addresses)))
+            if addresses:
+                write_text(" ".join(("ready", *addresses)))
 
     with exit_status_for_supervisor(ConfigurationError):
         trio.run(serving, read())

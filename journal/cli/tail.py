@@ -45,12 +45,10 @@ def tail(
 
 
 async def _tail(server: str, target: str, start: Start, count: int | None, as_json: bool) -> None:
-    import time
-
+    from journal.cli.damage import read_received
     from journal.cli.read import show
     from journal.cli.record_lines import topic_lines
     from journal.cli.selection import Selection
-    from shards.batch import read_records
 
     is_filter = "+" in target or "#" in target
     selections: dict[str, Selection] = {}
@@ -68,9 +66,10 @@ async def _tail(server: str, target: str, start: Start, count: int | None, as_js
             if selection is None:
                 selection = selections[delivery.shard] = Selection(from_us=start.value if start.kind == "time" else 0)
             selection.count = left
-            now_us = time.time_ns() // 1000
-            records = read_records(delivery.batches, start_offset=delivery.first_offset, now_us=now_us)
+            records, damage = await read_received(client, delivery.shard, delivery.batches, delivery.first_offset)
             show(delivery.shard, selection.take(records), topic_lines, as_json=as_json)
             left = selection.count
             if left == 0:
                 return
+            if damage is not None:
+                raise damage

@@ -33,7 +33,18 @@ _pack_head = APPEND_HEAD.pack
 class _Shard:
     """The way into one shard: a queue of appends not encoded yet, then the window."""
 
-    __slots__ = ("attempts", "handle", "is_opening", "is_ready", "is_urgent", "is_waiting", "name", "queue", "window")
+    __slots__ = (
+        "attempts",
+        "handle",
+        "is_opening",
+        "is_ready",
+        "is_urgent",
+        "is_waiting",
+        "name",
+        "queue",
+        "refusal",
+        "window",
+    )
 
     def __init__(self, name: str, queue: AppendQueue) -> None:
         self.name = name
@@ -45,6 +56,8 @@ class _Shard:
         self.is_opening = False
         self.is_waiting = False
         self.attempts = 0
+        # Why it waited the last time. It holds while there are attempts, so that an acknowledgement need not clear it.
+        self.refusal: StorageError | None = None
 
     @property
     def has_work(self) -> bool:
@@ -99,6 +112,7 @@ class Appends:
         self._connection: Connection | None = None
         self._is_registering = False
         self._register_attempts = 0
+        self._register_refusal: StorageError | None = None
         self._room: trio.Event | None = None
         self._stopped: StorageError | None = None
 
@@ -170,6 +184,13 @@ class Appends:
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
+
+    def refusal(self, name: str) -> StorageError | None:
+        """Why the server refuses appends to a shard for the moment; None if it does not, as far as is known."""
+        if self.identity is None:
+            return self._register_refusal
+        shard = self._shards.get(name)
+        return shard.refusal if shard is not None and shard.attempts else None
 
     async def wait_until_idle(self) -> None:
         """Wait until every append is acknowledged or has failed."""
@@ -276,10 +297,10 @@ class Appends:
         if decision.action is Action.FENCED:
             self.stop(error)
         elif decision.action is Action.BACK_OFF:
-            self._wait(shard)
+            self._wait(shard, error)
         elif decision.action is Action.REOPEN:
             shard.handle = None
-            self._wait(shard)
+            self._wait(shard, error)
         elif decision.action is Action.REGISTER:
             self.identity = None
         elif decision.action is Action.FAIL and isinstance(error, ShardNotFoundError):
@@ -375,6 +396,7 @@ class Appends:
                 return
             elif is_retriable(error):
                 self._is_registering = True
+                self._register_refusal = error
                 self._after(self._backoff.delay_s(self._register_attempts), self._try_register_again)
                 self._register_attempts += 1
             else:
@@ -390,6 +412,7 @@ class Appends:
     def _registered(self, identity: ProducerIdentity) -> None:
         self.identity = identity
         self._register_attempts = 0
+        self._register_refusal = None
         for shard in self._shards.values():
             if shard.window is not None:
                 forgotten = UnknownProducerError(
@@ -420,14 +443,15 @@ class Appends:
                     shard.window.resume()
                 self._make_ready(shard)
             elif is_retriable(error):
-                self._wait(shard)
+                self._wait(shard, error)
             else:
                 self._fail_shard(shard, error)
 
         connection.call_nowait(Op.OPEN_SHARD, encode(OpenShardRequest(shard.name)), done)
 
-    def _wait(self, shard: _Shard) -> None:
+    def _wait(self, shard: _Shard, refusal: StorageError) -> None:
         """Let the shard rest for a while, longer each time."""
+        shard.refusal = refusal
         connection = self._connection
         if shard.is_waiting or connection is None:
             return

@@ -165,6 +165,7 @@ class Client(Operations):
         self._hello: HelloReply | None = None
         self._changed = trio.Event()
         self._refused: StorageError | None = None
+        self._lost: StorageError | None = None
         self._handles: dict[str, int] = {}
         self._subscriptions: dict[int, Receiver] = {}
         self._subscription_number = 0
@@ -231,6 +232,13 @@ class Client(Operations):
         pending = pending_of_batch(batch, ack_level=ack, expected_offset=expected_offset)
         self._appends.append_nowait(shard, pending)
         return pending
+
+    def append_refusal(self, shard: str) -> StorageError | None:
+        """Why appends to a shard wait: the connection is lost, or the server refuses them for the moment.
+
+        They are sent again by themselves. None if neither is known; the server may still take its time.
+        """
+        return self._lost if self._connection is None else self._appends.refusal(shard)
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         """Wait until the window has room for ``size_bytes`` more."""
@@ -344,6 +352,7 @@ class Client(Operations):
 
     def session_ended(self, reason: StorageError) -> None:
         self._connection = None
+        self._lost = reason
         self._appends.disconnected()
         for subscription in self._subscriptions.values():
             subscription.disconnected()

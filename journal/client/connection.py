@@ -70,6 +70,7 @@ class Connection:
         self._reason: StorageError | None = None
         self._scope = trio.CancelScope()
         self._heard = 0
+        self._sent = 0
 
     @property
     def reason(self) -> StorageError | None:
@@ -178,6 +179,7 @@ class Connection:
         self._listener.fill(parts, SEND_BYTES)
         data = b"".join(parts)
         sent_bytes = self._transport.send_nowait(data) if data else 0
+        self._sent += 1
         if sent_bytes < len(data):
             # It goes on with what is left, before anything else.
             self._outgoing.insert(0, data[sent_bytes:])
@@ -198,6 +200,7 @@ class Connection:
             fill(parts, SEND_BYTES)
             if parts:
                 await send(b"".join(parts))
+                self._sent += 1
                 self._outgoing_bytes = sum(map(len, self._outgoing))
                 self._room.set()
                 self._room = trio.Event()
@@ -256,11 +259,15 @@ class Connection:
         done(decode_error(status, body) if status else None, body)
 
     async def _watch(self, interval_s: float) -> None:
-        """Notice a dead peer: whoever has been silent for a while must answer a PING within as long again."""
+        """Send PING after an interval in which nothing came or nothing was sent.
+
+        A server that was silent must answer within another interval, or it counts as dead. And it must not take a
+        client for dead that receives and has nothing to say: it ends the memberships of one that sends nothing.
+        """
         while True:
-            heard = self._heard
+            heard, sent = self._heard, self._sent
             await trio.sleep(interval_s)
-            if heard == self._heard and self.hello_reply is not None:
+            if (heard == self._heard or sent == self._sent) and self.hello_reply is not None:
                 with trio.move_on_after(interval_s):
                     await self.exchange(Op.PING, b"")
                 if heard == self._heard:

@@ -84,19 +84,28 @@ class PendingAppend:
         """Whether it may share a batch with others."""
         return self.join_key != NOT_JOINED
 
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the server has acknowledged it."""
+        return self.is_done and self._error is None
+
     async def wait(self) -> Appended:
         """Wait for the outcome. Cancelling or timing out gives up waiting, not the append.
 
         Raises:
             StorageError: The append was refused for good.
         """
+        await self.wait_done()
+        return self.result_nowait()
+
+    async def wait_done(self) -> None:
+        """Wait until the outcome is known, whatever it is."""
         if self.is_done:
             await trio.lowlevel.checkpoint()
         else:
             if self.event is None:
                 self.event = trio.Event()
             await self.event.wait()
-        return self.result_nowait()
 
     def result_nowait(self) -> Appended:
         """Outcome of an append that `is_done`.

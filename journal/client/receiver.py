@@ -55,7 +55,8 @@ class Receiver:
         credit_bytes: Bound on what is pushed and not yet read.
 
     Attributes:
-        failed_shards: With a filter: shards that the server stopped delivering, and why. Others go on.
+        failed_shards: With a filter: shards that the server stopped delivering, and why. Others go on, and progress
+            does not count these. They are asked for again over the next connection, from where they stopped.
         is_over: Nothing more will come, over no connection.
     """
 
@@ -72,6 +73,8 @@ class Receiver:
     ) -> None:
         self.number = number
         self.failed_shards: dict[str, StorageError] = {}
+        # Shards that failed over the present connection.
+        self._failed_here: set[str] = set()
         self.is_over = False
         self._shard = shard
         self._filter = topic_filter
@@ -132,6 +135,7 @@ class Receiver:
         self._send = send
         self._epoch += 1
         self._names.clear()
+        self._failed_here.clear()
         # What is queued still holds its credit; it is given when that is read.
         self._owed_bytes = 0
         start = self._resume
@@ -150,7 +154,8 @@ class Receiver:
 
     def established(self, reply: SubscribeReply) -> None:
         """The server accepted."""
-        if self._resume is None or (self._resume.kind == "latest" and self._filter is not None):
+        # Of one shard the event "added" tells the offset, but the connection may be lost before that comes.
+        if self._resume is None or self._resume.kind == "latest":
             self._resume = Start.lsn(reply.lsn + 1)
         self._is_established = True
         self._event.set()
@@ -195,6 +200,7 @@ class Receiver:
             self._names.pop(event.shard_ref, None)
             self._positions.pop(event.name, None)
             self.failed_shards.pop(event.name, None)
+            self._failed_here.discard(event.name)
             if self._shard is not None:
                 self.fail(ShardNotFoundError(f"shard {event.name!r} was deleted"))
         elif event.event == "error":
@@ -203,8 +209,12 @@ class Receiver:
                 self.fail(error)
             else:
                 self.failed_shards[event.name] = error
+                self._failed_here.add(event.name)
         elif event.event == "progress" and self._filter is not None:
-            self._resume = Start.lsn(event.lsn + 1)
+            # What a failed shard did not deliver may lie at or below this lsn: the next connection has to begin where
+            # the failure was. What other shards deliver again is dropped.
+            if not self._failed_here:
+                self._resume = Start.lsn(event.lsn + 1)
             self._reached(event.lsn)
         elif event.event == "end":
             self.is_over = True
@@ -217,6 +227,7 @@ class Receiver:
     def _added(self, event: ShardEvent) -> None:
         self._names[event.shard_ref] = event.name
         self.failed_shards.pop(event.name, None)
+        self._failed_here.discard(event.name)
         shard_id, position = self._positions.get(event.name, (event.shard_id, -1))
         if shard_id != event.shard_id:
             # Deleted and made anew while we were away: its offsets begin again.

@@ -22,6 +22,7 @@ from journal.commit import MOST_WORDS, AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
 from journal.data_directory import DataDirectory
+from journal.decisions import CursorCommitted, CursorDeleted
 from journal.disk import Disk
 from journal.engine.replaying import RecoveryReport, replay
 from journal.engine.restoration import Restoration
@@ -57,6 +58,9 @@ from shards.shard import Shard
 from shards.shard_records import closed_logs
 from shards.store import DirectoryStore, Mutations
 from shards.word_index import Words, words_of
+
+_OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
+"""Decisions about a shard that change nothing of what a checkpoint saves of it: the views have all of them already."""
 
 _log = logging.getLogger("journal.engine")
 
@@ -138,7 +142,12 @@ class Engine:
             writer = await self._begin_journal(found, record, group.first_lsn, group.unproven, group.next_lsn)
 
         groups = read_journal(self._files, self._directory.journal, found, expected)
-        entries = await replay(groups, self.table, self.views, record.checkpoint, prove)
+        try:
+            entries = await replay(groups, self.table, self.views, record.checkpoint, prove)
+        except BaseException:
+            if writer is not None:
+                writer.close()
+            raise
         # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
         journal_next = found.next_lsn if found.used else record.checkpoint + 1
         self.writer = writer or await self._begin_journal(found, record, journal_next)
@@ -154,7 +163,9 @@ class Engine:
             self.table.settle(shard)
         self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
         self._assemble(journal_next, record)
-        await restoration.finish(self.maintenance)
+        with trio.CancelScope(shield=True):
+            # A checkpoint is not given up half way.
+            await restoration.finish(self.maintenance)
 
     async def _begin_journal(
         self, found: Recovered, record: NodeRecord, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None
@@ -363,10 +374,11 @@ class Engine:
                     news.publishing(shard)
                 shard.publish(published)
         self.sealing.decided(group.decisions)
-        for _, shard_id, _ in group.decisions:
-            shard_changed = self.table.by_id(shard_id) if shard_id else None
-            if shard_changed is not None:
-                dirty[shard_id] = shard_changed
+        for _, shard_id, decision in group.decisions:
+            if shard_id and type(decision) not in _OUTSIDE_SHARD_RECORDS:
+                shard_changed = self.table.by_id(shard_id)
+                if shard_changed is not None:
+                    dirty[shard_id] = shard_changed
         for sink, acks in group.acks.items():
             sink.acknowledge(acks)
         self.maintenance.wake_if_needed()

@@ -60,6 +60,8 @@ async def open_engine(
     Leaving the context drains what was decided, makes a checkpoint and closes everything, so that the next start has
     nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged.
 
+    Cancelled while the context is entered, it leaves the directory as a crash would, and the next start recovers it.
+
     Args:
         to_read: Open it for a moment, to see what it holds; a start that comes meanwhile waits (`journal.reader_lock`).
             It is refused at once when anybody else has the directory.
@@ -71,15 +73,20 @@ async def open_engine(
         ConfigurationError: Sealing is switched on, and the libraries for it are not installed.
     """
     files = files or OsFileSystem()
+    await trio.lowlevel.checkpoint()
     sealer = make_sealer() if config.sealing.enabled else None
     async with _opened_directory(files, path, to_read=to_read) as directory:
+        await trio.lowlevel.checkpoint()
         store = open_store(directory.state)
         try:
+            await trio.lowlevel.checkpoint()
             disk = make_disk()
             try:
                 engine = Engine(config, directory, files, clock or SystemClock(), disk, store, sealer)
                 await engine.recover()
                 try:
+                    # Whoever cancelled the start does not get an engine: with one it would have to be closed in order.
+                    await trio.lowlevel.checkpoint_if_cancelled()
                     async with _running(engine):
                         yield engine
                 finally:

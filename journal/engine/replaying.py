@@ -13,6 +13,7 @@ import trio
 
 from journal.recovery import RecoveredGroup
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from journal.views import Views
 
 _FOLDED_AT_ONCE = 2000
@@ -54,7 +55,10 @@ async def replay(
         How many entries were read, those up to the checkpoint too.
     """
     entries = 0
+    step = TimeSlice()
     for group in groups:
+        if step.is_over:
+            await step.rest()
         if group.unproven is not None:
             await prove(group)
         for damage in group.damages:

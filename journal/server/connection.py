@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
+import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
@@ -17,13 +18,10 @@ from journal.access.principal import EVERYBODY, Action, Principal, SentAway, req
 from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.first_bytes import ENOUGH_BYTES, Spoken, spoken_in
-from journal.protocol.errors import (
-    RemoteProtocolError,
-    UnknownHandleError,
-    encode_error,
-)
+from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
 from journal.server.encryption import speaks_no_tls
+from journal.server.member_silence import MemberSilence
 from journal.server.output import Output
 from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
@@ -36,6 +34,8 @@ _REQUESTS_AT_ONCE = 1024
 _TURN_S = 0.002
 _APPEND = int(Op.APPEND)
 _HELLO = int(Op.HELLO)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 class BrokenFrameError(RemoteProtocolError):
@@ -78,6 +78,7 @@ class Connection:
         is_paused: `take_frames` stopped before a whole frame: there is no room for its reply, or it is others' turn.
         polls: Waits that end when the server stops: of fetches for records, of seals for files.
         receiving: Ends the receiving when it is cancelled.
+        silence: Whether the peer still sends something.
     """
 
     def __init__(
@@ -118,6 +119,8 @@ class Connection:
         self.is_paused = False
         self.polls: set[trio.CancelScope] = set()
         self.receiving = trio.CancelScope()
+        self.silence = MemberSilence()
+        self._watches_silence = False
         self._operations = operations
         self._report = report
         self._on_greeted = on_greeted
@@ -146,6 +149,20 @@ class Connection:
         self.renew(SentAway(self.principal.name))
         self.pushing.close()
         self.tell(error)
+        self.receiving.cancel()
+
+    def watch_members(self) -> None:
+        """Close the connection if it has members of groups and the peer sends nothing any more."""
+        if not self._watches_silence:
+            self._watches_silence = True
+            self.nursery.start_soon(self._end_when_silent)
+
+    async def _end_when_silent(self) -> None:
+        reason = await self.silence.wait_silent(lambda: self.pushing.has_members)
+        self.statistics.count_closed("silent")
+        log.warning("connection closed", client=self.client, reason=reason)
+        self.pushing.close()
+        self.tell(ProtocolError(reason))
         self.receiving.cancel()
 
     # Handles

@@ -22,6 +22,7 @@ from journal.server.interpreter import collect_rarely, prepare_interpreter
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
 from journal.settings import ConfigurationError
+from journal.stop_signals import early_signals
 from shards.errors import afresh
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
@@ -36,13 +37,14 @@ async def run_server(
 ) -> None:
     """Serve a data directory until SIGTERM or SIGINT, or until its storage fails.
 
-    It reports its addresses once it accepts.
+    It reports its addresses once it accepts. A start that is told to stop is given up between two of its steps: the
+    data directory is then as after a crash, and the next start takes it up from there.
 
     Args:
         config: The settings.
         path: The data directory.
         read_again: Gives the settings anew, at SIGHUP; without it they stay, and only the files they name are read.
-        task_status: Gets the addresses.
+        task_status: Gets the addresses; none if it was told to stop before it was ready.
 
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
@@ -70,22 +72,30 @@ async def run_server(
             if "http" in sockets:
                 encryption = Encryption(guard.current_tls, config.limits.hello_timeout_s, statistics)
                 nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), encryption)
-            async with open_engine(path, config) as engine:
-                recovery = engine.recovery
-                log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
-                for damage in recovery.damages:
-                    log.error("shard stopped", damage=damage)
-                server = signals.server = Server(engine, stopping, guard, statistics)
-                front.app = server.make_app(sockets)
-                nursery.start_soon(collect_rarely, lambda: statistics.connections_total)
-                async with trio.open_nursery() as serving:
-                    await serving.start(server.run, {name: sock for name, sock in sockets.items() if name != "http"})
-                    tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
-                    await trio.to_thread.run_sync(engine.announce, tcp)
-                    server.addresses = addresses
-                    task_status.started(addresses)
-            log.info("stopped")
+            with signals.start:
+                async with open_engine(path, config) as engine:
+                    recovery = engine.recovery
+                    log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
+                    for damage in recovery.damages:
+                        log.error("shard stopped", damage=damage)
+                    server = signals.server = Server(engine, stopping, guard, statistics)
+                    front.app = server.make_app(sockets)
+                    nursery.start_soon(collect_rarely, lambda: statistics.connections_total)
+                    async with trio.open_nursery() as serving:
+                        others = {name: sock for name, sock in sockets.items() if name != "http"}
+                        await serving.start(server.run, others)
+                        tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
+                        await trio.to_thread.run_sync(engine.announce, tcp)
+                        server.addresses = addresses
+                        task_status.started(addresses)
+            if signals.start.cancelled_caught:
+                log.info("stopped during the start")
+                task_status.started([])
+            else:
+                log.info("stopped")
             nursery.cancel_scope.cancel()
+        if signals.start.cancelled_caught:
+            return
         if config.storage.on_failure is OnFailure.EXIT and engine.failure is not None:
             raise afresh(engine.failure)
     finally:
@@ -98,27 +108,42 @@ async def run_server(
 
 
 class _Signals:
-    """What the process is told from outside: to stop, and to read again what may change while it runs."""
+    """What the process is told from outside: to stop, and to read again what may change while it runs.
+
+    Attributes:
+        stopping: Set when it is told to stop.
+        start: Ends the start when it is cancelled. It is not cancelled once there is a server, which stops in order.
+        server: The server, once the engine is open.
+    """
 
     def __init__(self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Guard) -> None:
         self.stopping = trio.Event()
+        self.start = trio.CancelScope()
         self.server: Server | None = None
         self._config = config
         self._read_again = read_again
         self._guard = guard
 
     async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Take signals until cancelled."""
+        """Take signals until cancelled, first those that came before."""
+        early = early_signals()
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            if early.stop is not None:
+                self._stop(early.stop)
             task_status.started()
+            if early.reload:
+                await self._reload()
             async for number in signals:
                 if number == signal.SIGHUP:
                     await self._reload()
-                    continue
-                log.info(
-                    "already stopping" if self.stopping.is_set() else "stopping", signal=signal.Signals(number).name
-                )
-                self.stopping.set()
+                else:
+                    self._stop(signal.Signals(number))
+
+    def _stop(self, number: signal.Signals) -> None:
+        log.info("already stopping" if self.stopping.is_set() else "stopping", signal=number.name)
+        self.stopping.set()
+        if self.server is None:
+            self.start.cancel()
 
     async def _reload(self) -> None:
         """If any of it is wrong, all stays as it is."""

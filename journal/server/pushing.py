@@ -26,15 +26,20 @@ _SLICE_S = 0.0002
 
 
 class PushState:
-    """One subscription as the connection sees it."""
+    """One subscription as the connection sees it.
 
-    __slots__ = ("credit_bytes", "number", "queued", "subscription", "target")
+    Attributes:
+        is_member: It is a member of a group.
+    """
+
+    __slots__ = ("credit_bytes", "is_member", "number", "queued", "subscription", "target")
 
     def __init__(self, number: int, credit_bytes: int, target: str) -> None:
         self.number = number
         self.target = target
         self.credit_bytes = credit_bytes
         self.queued = False
+        self.is_member = False
         self.subscription: AnySubscription | None = None
 
 
@@ -87,6 +92,11 @@ class Pushing:
 
     def __len__(self) -> int:
         return len(self._states)
+
+    @property
+    def has_members(self) -> bool:
+        """Whether one of the subscriptions is a member of a group."""
+        return any(state.is_member for state in self._states.values())
 
     def states(self) -> list[PushState]:
         """All of them."""

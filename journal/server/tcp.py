@@ -69,6 +69,7 @@ class _Receiver:
 
     async def run(self) -> None:
         connection = self._connection
+        silence = connection.silence
         try:
             while True:
                 if not connection.has_room:
@@ -88,7 +89,10 @@ class _Receiver:
                         # An idle connection holds no buffer.
                         buffer.release()
                         self._buffer = None
+                        silence.is_listening = True
                         await trio.lowlevel.wait_readable(self._socket)
+                        silence.is_listening = False
+                        silence.heard += 1
                     else:
                         await self._wait_for_rest(buffer)
                     continue

@@ -11,7 +11,7 @@ from journal.client import Delivery, Subscription, open_client
 from journal.protocol import Op, encode
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.protocol.frames import build
-from journal.protocol.messages import ShardEvent
+from journal.protocol.messages import ShardEvent, SubscribeReply
 from shards.batch import read_records
 from shards.errors import InvalidRequestError, ShardDamagedError, ShardNotFoundError
 from shards.model import ProducerIdentity
@@ -88,6 +88,26 @@ async def test_latest_does_not_skip_what_came_while_disconnected() -> None:
             assert await take(subscription, 1) == [("a", b"new")]
 
 
+async def test_latest_of_a_shard_began_anew_when_the_connection_was_lost_before_its_offset_was_told() -> None:
+    """The caller had been told that the subscription stands: what came meanwhile was skipped."""
+    subscription = Subscription(1, Start.latest(), shard="a", topic_filter=None, group=None, credit_bytes=1000)
+
+    def asked() -> tuple[str, int]:
+        request = subscription.request(lambda frame: None)
+        return request.start, request.value
+
+    assert asked() == ("latest", 0)
+    subscription.disconnected()
+    assert asked() == ("latest", 0)  # the server has not accepted it
+    subscription.established(SubscribeReply(7))
+    subscription.disconnected()
+    assert asked() == ("lsn", 8)
+    subscription.established(SubscribeReply(20))
+    subscription.shard_event(ShardEvent(1, "added", 1, "a", offset=5))
+    subscription.disconnected()
+    assert asked() == ("offset", 5)
+
+
 async def test_progress_moves_the_resume_position_of_a_filter() -> None:
     async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
         server.create("x/a")
@@ -157,6 +177,38 @@ async def test_damaged_shard_does_not_end_a_filter() -> None:
             await client.append("x/b", [b"1"])
             assert await take(subscription, 1) == [("x/b", b"1")]
             assert isinstance(subscription.failed_shards["x/a"], ShardDamagedError)
+
+
+async def test_a_shard_that_failed_came_back_behind_records_that_were_never_delivered() -> None:
+    """The next connection began behind the newest progress, which does not count what a failed shard holds."""
+    async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
+        server.create("x/a")
+        server.create("x/b")
+
+        async def tell(event: str, lsn: int = 0) -> None:
+            number = server.subscribed[-1].subscription
+            status = ERROR_NUMBERS[ShardDamagedError] if event == "error" else 0
+            told = ShardEvent(number, event, 1, "x/a", status=status, code="shard_damaged", lsn=lsn)
+            await server.sessions[-1].stream.send_all(build(Op.SHARD_EVENT, 0, encode(told)))
+            await client.ping()
+
+        async def reconnect() -> tuple[str, int]:
+            known = len(server.subscribed)
+            await server.kill_connections()
+            await client.ping()
+            while len(server.subscribed) == known:
+                await trio.lowlevel.checkpoint()
+            return server.subscribed[-1].start, server.subscribed[-1].value
+
+        async with client.subscribe(topic_filter="x/#", start=Start.earliest()) as subscription:
+            await tell("progress", 1)
+            await tell("error")
+            assert list(subscription.failed_shards) == ["x/a"]
+            await tell("progress", 5)
+            assert await reconnect() == ("lsn", 2)
+            # Nothing fails over the new connection.
+            await tell("progress", 6)
+            assert await reconnect() == ("lsn", 7)
 
 
 async def test_shard_made_anew_while_away_is_read_from_its_beginning() -> None:

@@ -120,6 +120,11 @@ class Evict:
 
 
 @attrs.frozen
+class LosePages:
+    """The kernel fails to write back what is not synced, and no process that runs later is told of it."""
+
+
+@attrs.frozen
 class SetClock:
     """The clock is set, by so much."""
 
@@ -143,7 +148,7 @@ class Restore:
     """The newest backup is restored into another directory, started and checked."""
 
 
-Fate = Life | PowerLoss | Evict | SetClock | Vanish | Restore
+Fate = Life | PowerLoss | Evict | LosePages | SetClock | Vanish | Restore
 
 DIRECTORIES = ("journal/", "log/", "sealed/", "state/")
 FILES = ("newest journal", "oldest journal", "log", "parquet")

@@ -17,6 +17,7 @@ import attrs
 
 from journal.backup import restore
 from journal.check import check_directory
+from journal.data_directory import is_complete
 from journal.engine import Engine
 from shards.clock import ManualClock
 from shards.errors import StorageError
@@ -27,6 +28,7 @@ from tests.crash.fates import (
     Fate,
     Full,
     Life,
+    LosePages,
     PowerLoss,
     Restore,
     SetClock,
@@ -66,15 +68,18 @@ class SequenceFailedError(AssertionError):
         seed: What `run_sequence` was given.
         fates: All that happened.
         at: Number of the fate, from 1, in which it was found.
+        short_steps: Whether long work of the engine was done in short steps.
     """
 
-    def __init__(self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException) -> None:
+    def __init__(self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException, *, short_steps: bool) -> None:
         told = "\n".join(f"  {'>' if number == at else ' '} {fate}" for number, fate in enumerate(fates, 1))
         problems = "; ".join(f"{type(error).__name__}: {error}" for error in leaves(problem))
-        super().__init__(f"seed {seed}: {problems}\n{told}\n")
+        with_steps = ", short steps" if short_steps else ""
+        super().__init__(f"seed {seed}{with_steps}: {problems}\n{told}\n")
         self.seed = seed
         self.fates = list(fates)
         self.at = at
+        self.short_steps = short_steps
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -111,11 +116,13 @@ class Machine:
     Args:
         seed: Of the clients' choices and of the scheduler.
         steps: How much each client does in a life.
+        short_steps: Long work of the engine lets others run after a few items each time.
     """
 
-    def __init__(self, seed: int, steps: int = STEPS) -> None:
+    def __init__(self, seed: int, steps: int = STEPS, *, short_steps: bool = False) -> None:
         self.seed = seed * 1000
         self.steps = steps
+        self.short_steps = short_steps
         self.ledger = SequenceLedger()
         self.clock = ManualClock()
         self.files = SimulatedFileSystem()
@@ -131,6 +138,7 @@ class Machine:
             self.lose_power(life.kind)
         else:
             self.files = self.files.kill(choices(life.kind))
+        self._check_offline()
 
     def _arm(self, fault: Stop | Fail | Full) -> None:
         if isinstance(fault, Stop):
@@ -175,7 +183,7 @@ class Machine:
         self.seed += 1
         self.report.lives += 1
         try:
-            return run(self.files, body, seed=self.seed, clock=self.clock, data=data)
+            return run(self.files, body, seed=self.seed, clock=self.clock, data=data, short_steps=self.short_steps)
         finally:
             self.report.operations += len(self.files.operations)
 
@@ -183,6 +191,16 @@ class Machine:
         """Lose the power: the machine's clock of elapsed time begins anew as well."""
         self.files = self.files.crash(choices(kind))
         self.clock = ManualClock(self.clock.now_us())
+
+    def _check_offline(self) -> None:
+        """No order of failures leaves what `journal check` calls damage, once a first start has come to its end."""
+        if self.files.exists(f"{DATA}/FORMAT") and is_complete(self.files, DATA):
+            with deterministic(self.seed) as rng:
+                report = check_directory(
+                    DATA, files=self.files, open_store=lambda path: open_simulated_store(self.files, rng, path)
+                )
+            require(not report.damages, "the offline check finds damage", report.damages)
+            self.files = self.files.kill(everything_lost)
 
     # What is missing
 
@@ -273,13 +291,7 @@ class Machine:
 
     def look(self) -> None:
         """Compare everything, offline and after a last start, and close cleanly."""
-        if self.files.exists(f"{DATA}/FORMAT"):
-            with deterministic(self.seed) as rng:
-                report = check_directory(
-                    DATA, files=self.files, open_store=lambda path: open_simulated_store(self.files, rng, path)
-                )
-            require(not report.damages, "the offline check finds damage", report.damages)
-            self.files = self.files.kill(everything_lost)
+        self._check_offline()
 
         async def body(engine: Engine) -> None:
             await self._check(self.ledger, engine)
@@ -289,18 +301,19 @@ class Machine:
         self.report.appends = self.ledger.number
 
 
-def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS) -> SequenceReport:
+def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS, short_steps: bool = False) -> SequenceReport:
     """Run a list of fates, then lose the power once more and look.
 
     Args:
         fates: What happens.
         seed: Of everything else.
         steps: How much each client does in a life.
+        short_steps: Long work of the engine lets others run after a few items each time.
 
     Raises:
         SequenceFailedError: A promise was broken.
     """
-    machine = Machine(seed, steps)
+    machine = Machine(seed, steps, short_steps=short_steps)
     everything = [*fates, PowerLoss(zlib.crc32(b"%d" % seed) % 3), Life(end="close")]
     machine.report.fates = everything
     steps_done = 0
@@ -311,7 +324,7 @@ def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS) -> Sequen
         steps_done += 1
         machine.look()
     except (Exception, BaseExceptionGroup) as problem:
-        raise SequenceFailedError(seed, everything, steps_done, problem) from problem
+        raise SequenceFailedError(seed, everything, steps_done, problem, short_steps=short_steps) from problem
     return machine.report
 
 
@@ -323,6 +336,8 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
             machine.lose_power(kind)
         case Evict():
             machine.files.disk.evict()
+        case LosePages():
+            machine.files.disk.lose_pages()
         case SetClock(seconds):
             machine.clock.jump(seconds=seconds)
         case Vanish(what):
@@ -331,7 +346,9 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
             machine.restore()
 
 
-def run_sequence(seed: int, *, steps: int = STEPS, clocks: bool = True) -> SequenceReport:
+def run_sequence(
+    seed: int, *, steps: int = STEPS, clocks: bool = True, short_steps: bool | None = None
+) -> SequenceReport:
     """Generate the sequence of failures of this seed and run it: `make torture` calls this with one seed after another.
 
     It takes about a second, uses no disk, no network and no thread, and patches trio's scheduler while it runs, so
@@ -341,9 +358,13 @@ def run_sequence(seed: int, *, steps: int = STEPS, clocks: bool = True) -> Seque
         seed: Of everything.
         steps: How much each client does in a life.
         clocks: Clocks jump, too.
+        short_steps: Long work of the engine lets others run after a few items each time; the seed decides if None.
 
     Raises:
         SequenceFailedError: A promise was broken. Its text has the seed and the list of fates.
     """
     rng = random.Random(seed)
-    return run_fates(random_fates(rng, rng.randint(FEWEST, MOST), clocks=clocks), seed, steps=steps)
+    fates = random_fates(rng, rng.randint(FEWEST, MOST), clocks=clocks)
+    if short_steps is None:
+        short_steps = bool(zlib.crc32(b"steps of %d" % seed) & 1)
+    return run_fates(fates, seed, steps=steps, short_steps=short_steps)

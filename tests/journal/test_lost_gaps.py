@@ -103,6 +103,19 @@ async def test_a_gap_between_segments_in_files_was_silent_for_a_reader_by_lsn(ch
                 assert await shown(engine, behind_lost) == [b"behind"]
 
 
+async def test_the_rest_of_a_gap_was_silent_after_a_trim_into_it() -> None:
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("a", MEMORY)
+        await append(engine, "a", b"lost")
+        stop_without_checkpoint(engine)
+    async with open_simulated(files) as engine:
+        end = engine.table.peek_by_name("a").next_offset
+        await append(engine, "a", b"new")
+        await engine.control.trim("a", end // 2)
+        assert await shown(engine, 1) == [(end // 2, end), b"new"]
+
+
 async def test_a_shard_that_lost_nothing_gives_no_gap() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:

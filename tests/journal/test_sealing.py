@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from journal.check import check_directory
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.data_directory import MARKER
 from journal.decisions import Sealed
@@ -32,7 +33,7 @@ from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
 from tests.patience import PATIENCE_S
 from tests.simulation.faults import OperationKind
-from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost
+from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost, everything_survived
 from tests.simulation.store import SimulatedStore
 
 KIB = 1024
@@ -283,6 +284,37 @@ async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> 
         assert shard.segments[0].base_offset < shard.start_offset
 
 
+@pytest.mark.parametrize("trim", [0, 2])
+async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_seal(trim: int) -> None:
+    """A check called the mark of a committed trim damage: the views knew the trim, but no Parquet file of the shard."""
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await create(engine)
+        values = await fill(engine, "s", 3)
+        if trim:
+            await engine.control.trim("s", trim)
+    # The trim is in the views alone: a start goes on in a new journal file and removes those before the checkpoint.
+    async with opened(files) as engine:
+        shard = engine.table.by_name("s")
+        await engine.seal("s", wait=True)
+        mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
+        assert files.exists(mark) == bool(trim)
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_survived)
+    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+    assert (report.damages, report.notes) == ([], [])
+    files = files.crash(everything_survived)
+    if trim:
+        # A crash may come before the mark is written: the check says so and the next start writes it.
+        files.remove(mark)
+        report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+        assert ["the mark is missing" in note.problem for note in report.notes] == [True]
+        files = files.crash(everything_survived)
+    async with opened(files) as engine:
+        await check_files(engine, files, DATA)
+        assert await values_of(engine, "s") == values[trim:]
+
+
 async def test_retention_removes_parquet_files() -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
@@ -428,6 +460,77 @@ async def test_a_seal_that_fails_is_tried_again_after_a_pause(autojump_clock: tr
         assert len(gate.plans) == len({plan.out_path for plan in gate.plans}) == 3
         assert await values_of(engine, "s") == values
         assert engine.failure is None
+
+
+@pytest.mark.parametrize("delete", [False, True], ids=["trimmed", "deleted"])
+async def test_a_log_removed_before_its_seal_reads_it_is_no_failure_and_holds_up_no_other_segment(
+    delete: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A trim removed the log that a seal had not opened yet; this counted as a failing disk, and all sealing paused."""
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    async with opened(files, sealer=gate) as engine:
+        await create(engine)
+        other = await create(engine, "other")
+        await fill(engine, "s", 5)
+        await gate.asked.wait()
+        await fill(engine, "other", 5)
+        if delete:
+            await engine.control.delete_shard("s")
+        else:
+            await engine.control.trim("s", 4)
+        await engine.maintenance.remove_files()
+        assert not files.exists(gate.plans[0].log_path)
+        began = trio.current_time()
+        gate.open.set()
+        await until(lambda: kinds(other)[0] is SegmentKind.PARQUET)
+        assert trio.current_time() - began < 1
+        assert engine.sealing.last_failure == ""
+        assert len(gate.plans) == 2
+        await check_files(engine, files, DATA)
+
+
+async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_written_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A Parquet file that went missing while it was written ended all sealing until the next start."""
+    files = SimulatedFileSystem()
+
+    class Losing(Gate):
+        async def seal(self, plan: SealPlan) -> SealedFile:
+            sealed = await super().seal(plan)
+            if len(self.plans) < 3:
+                files.remove(plan.out_path)
+            return sealed
+
+    sealer = Losing(files)
+    sealer.open.set()
+    async with opened(files, sealer=sealer) as engine:
+        shard = await create(engine)
+        values = await fill(engine, "s", 5)
+        await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
+        await until(lambda: engine.sealing.last_failure == "")
+        assert len({plan.out_path for plan in sealer.plans}) == 3
+        assert await values_of(engine, "s") == values
+        await check_files(engine, files, DATA)
+
+
+async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The note of a failed seal stayed in memory for every segment that was trimmed before it was tried again."""
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    gate.open.set()
+    gate.failures = [SealFailedError("no room")]
+    async with opened(files, sealer=gate) as engine:
+        shard = await create(engine)
+        await fill(engine, "s", 5)
+        await until(lambda: engine.sealing.last_failure != "")
+        await engine.control.trim("s", 4)
+        assert not engine.sealing._trouble
+        await fill(engine, "s", 5, first=5)
+        await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
 
 
 async def test_whoever_waits_is_told_that_a_seal_failed() -> None:

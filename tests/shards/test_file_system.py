@@ -75,9 +75,34 @@ def test_a_lock_of_another_process_is_refused_with_its_pid_and_ends_with_it(tmp_
 
 def test_a_directory_that_cannot_be_written_is_refused() -> None:
     with pytest.raises(
-        DataDirectoryError, match=r"/sys/LOCK cannot be written: .*; give this process write permission"
+        DataDirectoryError, match=r"/sys/LOCK cannot be written: .*; .*or choose another data directory"
     ):
         OsFileSystem().lock("/sys")
+
+
+@pytest.mark.parametrize("act", ["open", "pwrite"])
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device; free space on its file system"),
+        (errno.EDQUOT, "Disk quota exceeded; free space, or raise the disk quota"),
+        (errno.EACCES, "Permission denied; give the user of this process permission"),
+        (errno.EPERM, "Operation not permitted; give the user of this process permission"),
+        (errno.EROFS, "Read-only file system; its file system is mounted read-only: mount it for writing"),
+        (errno.EIO, "Input/output error; its disk or file system fails"),
+    ],
+)
+def test_a_lock_that_cannot_be_written_has_the_way_out_of_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, number: int, advice: str
+) -> None:
+    """A full disk told the user to look at permissions."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, act, fail)
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path}/LOCK cannot be written: {advice}"):
+        OsFileSystem().lock(str(tmp_path))
 
 
 def test_a_failing_syncfs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,11 @@ class Disk:
         for content in self.contents:
             content.evict()
 
+    def lose_pages(self) -> None:
+        """Fail to write back every unsynced write: the pages count as clean, still show it, and are never written."""
+        for content in self.contents:
+            content.unsynced.clear()
+
     def put_durably(self, path: str, data: bytes) -> None:
         """Make a file with this content, by itself and for certain: what a store does in a thread of its own."""
         directory, name = self.parent(path)

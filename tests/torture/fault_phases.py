@@ -91,6 +91,7 @@ def inject(one: Round, calls: str, how: str, *, passes: bool) -> None:
         if strace.poll() is None:
             strace.send_signal(signal.SIGINT)
         strace.wait(PATIENCE_S)
+    one.note(f"{calls}:{how}:{when}, injected {_injected(output)} times", began_ns)
     if _injected(output):
         one.result.counts["faults injected"] += _injected(output)
         if passes:
@@ -145,6 +146,7 @@ def _limit_file_size(one: Round) -> None:
     time.sleep(one.rng.uniform(0.1, 1))
     if one.server.exit_status is None:
         resource.prlimit(one.server.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    one.note(f"files limited to {limit} bytes", began_ns)
     one.result.counts["file size limits"] += 1
     _after_fault(one, f"a file size limit of {limit}", began_ns, logged)
 
@@ -172,6 +174,7 @@ def failing_starts(directory: Path, rng: random.Random, seconds: float) -> Resul
                 one.result.counts["starts that failed"] += 1
                 if status <= 0:
                     one.result.broken.append(f"a start with {calls}:{how} ended with status {status}")
+            one.note(f"{calls}:{how} at a start, injected {_injected(output)} times", began_ns)
             one.note_death(began_ns)
             one.result.counts["faults injected"] += _injected(output)
             one.start_server()

@@ -86,6 +86,7 @@ def _fill(directory: Path, mount: Path, rng: random.Random, seconds: float) -> R
                     if status <= 0:
                         one.result.broken.append(f"a start on a full disk ended with status {status}")
             ballast.unlink()
+            one.note(f"the disk had {left:,} bytes left", began_ns)
             _after_room(one, began_ns)
         one.finish()
     return one.result

@@ -132,6 +132,7 @@ class Poll(Operation):
             In a group: the member and its connection, to which no range is given twice.
         group: Name of the group; empty outside one.
         acknowledged: The member said that it was done with it.
+        epoch: Over which of the subscription's connections it came, from 1.
     """
 
     assignment: str
@@ -142,6 +143,7 @@ class Poll(Operation):
     gaps: tuple[tuple[int, int], ...] = attrs.field(default=(), converter=_pairs)
     group: str = ""
     acknowledged: bool = False
+    epoch: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -198,6 +200,21 @@ class Death(Operation):
 
 
 @attrs.frozen(kw_only=True)
+class Event(Operation):
+    """Something that is not judged, and may explain what is: a start, a fault that was injected, a seal, a new mode.
+
+    Attributes:
+        what: In words.
+        shard: Which one it concerns; empty if it concerns all.
+        assignment: Which subscription it concerns; empty if it concerns all.
+    """
+
+    what: str
+    shard: str = ""
+    assignment: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class GroupPosition(Operation):
     """The stored position of a group in a shard, read when nothing is consumed any more."""
 
@@ -215,7 +232,7 @@ class Fault(Operation):
 
 _KINDS: Final[dict[str, type[Operation]]] = {
     kind.__name__.lower(): kind
-    for kind in (Shard, Append, Read, Poll, Put, Delete, Get, Trim, Death, GroupPosition, Fault)
+    for kind in (Shard, Append, Read, Poll, Put, Delete, Get, Trim, Death, Event, GroupPosition, Fault)
 }
 _IDS: Final = itertools.count()
 

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from tests.torture.anomaly import Anomaly
-from tests.torture.history import GroupPosition, Operation, Outcome, Poll, Read, Trim
+from tests.torture.history import GroupPosition, Operation, Outcome, Poll, Read, Shard, Trim
+from tests.torture.neighbours import Neighbours, seconds
 
 _SHOWN = 3
 
@@ -16,13 +17,13 @@ def check_polls(operations: Sequence[Operation]) -> Iterator[Anomaly]:
     """Skipped and repeated polls, in subscriptions of one reader and in groups."""
     polls = [one for one in operations if isinstance(one, Poll) and one.outcome is Outcome.OK]
     there = _there_at_the_end(operations)
-    trims = _trims(operations)
+    alone = _Alone(operations)
     by_assignment: dict[tuple[str, str], list[Poll]] = defaultdict(list)
     for poll in polls:
         by_assignment[poll.assignment, poll.shard].append(poll)
     for (assignment, shard), found in by_assignment.items():
         where = f"{assignment} in {shard}"
-        yield from _shared(where, found) if found[0].group else _alone(where, found, trims[shard])
+        yield from _shared(where, found) if found[0].group else alone.anomalies(where, found)
     yield from _skipped_by_groups(operations, polls, there)
 
 
@@ -42,18 +43,42 @@ def _trims(operations: Sequence[Operation]) -> dict[str, list[Trim]]:
     return trims
 
 
-def _alone(where: str, polls: list[Poll], trims: list[Trim]) -> Iterator[Anomaly]:
+class _Alone:
     """Outside a group every poll begins where the one before ended, or behind a trim; what was lost is a gap in it."""
-    shown = 0
-    for before, poll in itertools.pairwise(polls):
-        first = poll.first_offset
-        if first == before.next_offset or shown == _SHOWN:
-            continue
-        if first > before.next_offset and any(trim.before >= first and trim.began_ns < poll.ended_ns for trim in trims):
-            continue
-        shown += 1
-        kind = "skipped poll" if first > before.next_offset else "repeated poll"
-        yield Anomaly(kind, where, f"it goes on at {first}, after {before.next_offset}")
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._trims = _trims(operations)
+        self._switched = {one.shard for one in operations if isinstance(one, Shard) and not one.always_file}
+        self._neighbours = Neighbours(operations)
+
+    def anomalies(self, where: str, polls: list[Poll]) -> Iterator[Anomaly]:
+        shown = 0
+        for before, poll in itertools.pairwise(polls):
+            first = poll.first_offset
+            if first == before.next_offset or shown == _SHOWN:
+                continue
+            if first > before.next_offset and self._is_trimmed(poll):
+                continue
+            shown += 1
+            kind = "skipped poll" if first > before.next_offset else "repeated poll"
+            yield Anomaly(
+                kind, where, f"it goes on at {first}, after {before.next_offset}; {self._around(before, poll)}"
+            )
+
+    def _is_trimmed(self, poll: Poll) -> bool:
+        """Whether a trim that may have taken effect by then leads to where the poll begins."""
+        trims = [trim.before for trim in self._trims[poll.shard] if trim.began_ns < poll.ended_ns]
+        if poll.shard in self._switched:
+            return any(before >= poll.first_offset for before in trims)
+        return poll.first_offset in trims
+
+    def _around(self, before: Poll, poll: Poll) -> str:
+        polls = (
+            f"from {seconds(before.ended_ns)} over its connection {before.epoch} "
+            f"to {seconds(poll.ended_ns)} over connection {poll.epoch}"
+        )
+        around = self._neighbours.around(poll.shard, poll.assignment, before.ended_ns, poll.ended_ns)
+        return f"{polls}; around it: {around}"
 
 
 def _shared(where: str, polls: list[Poll]) -> Iterator[Anomaly]:

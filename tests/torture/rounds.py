@@ -23,7 +23,7 @@ from tests.crash.killed_server import KilledServer
 from tests.patience import PATIENCE_S
 from tests.torture.checker import check
 from tests.torture.final_read import read_all
-from tests.torture.history import Append, Death, Operation, Outcome, Poll, Read, Recorder, load
+from tests.torture.history import Append, Death, Event, Operation, Outcome, Poll, Read, Recorder, load
 from tests.torture.worker import create_shards
 
 WORKERS = 2
@@ -72,7 +72,9 @@ class Round:
 
     def start_server(self, prefix: Sequence[str] = ()) -> None:
         """Start it, and know that it has started."""
+        began_ns = time.monotonic_ns()
         self.server.start(prefix, self.environment)
+        self.note("start of the server", began_ns)
         self.result.counts["starts"] += 1
 
     def end_server(self, how: signal.Signals) -> int:
@@ -91,6 +93,11 @@ class Round:
         assert self._recorder is not None
         self.server.end(signal.SIGKILL)
         self._recorder.note(Death, began_ns, how="by itself")
+
+    def note(self, what: str, began_ns: float) -> None:
+        """Write down what was done to the server until now, for whoever reads of an anomaly."""
+        assert self._recorder is not None
+        self._recorder.note(Event, began_ns, what=what)
 
     def start_worker(self) -> None:
         """Have one more process of clients at work."""

@@ -12,10 +12,12 @@ from typing import Any
 
 import journal.control
 import journal.engine.engine
+import journal.filter_feed
 import journal.views
 from journal.cli.main import main
 from journal.decisions import CursorCommitted, OffsetsReserved
 from journal.views import Views
+from shards.pushes import Push
 
 
 def forget_producers() -> None:
@@ -58,9 +60,21 @@ def compare_nothing() -> None:
     journal.control.check = lambda *_: None  # type: ignore[attr-defined]
 
 
+def skip_records() -> None:
+    """A subscription passes over every ninth push that it reads."""
+    counter = itertools.count()
+    read_push = journal.filter_feed.read_push  # type: ignore[attr-defined]
+
+    async def sometimes(*arguments: Any) -> Push | None:
+        push = await read_push(*arguments)
+        return None if next(counter) % 9 == 5 else push
+
+    journal.filter_feed.read_push = sometimes  # type: ignore[attr-defined, assignment]
+
+
 SABOTAGES: dict[str, Callable[[], None]] = {
     sabotage.__name__.replace("_", "-"): sabotage
-    for sabotage in (forget_producers, lose_cursors, drop_entries, reuse_offsets, compare_nothing)
+    for sabotage in (forget_producers, lose_cursors, drop_entries, reuse_offsets, compare_nothing, skip_records)
 }
 
 

@@ -10,12 +10,15 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.client import Client
+from shards.errors import OverloadedError
 from tests.torture.checker import check, main
 from tests.torture.correct_model import MUTATIONS, CorrectModel
 from tests.torture.history import (
@@ -23,6 +26,7 @@ from tests.torture.history import (
     Append,
     Death,
     Delete,
+    Event,
     Fault,
     Get,
     GroupPosition,
@@ -37,6 +41,7 @@ from tests.torture.history import (
     Trim,
     load,
 )
+from tests.torture.worker import NotedFailures, Session
 
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
 MEMORY = Shard(who="setup", shard="s", always_file=False)
@@ -138,6 +143,7 @@ def last_of(shard: str, *names: str) -> Read:
 DELETED = Delete(who="c", key="state/k", outcome=OK)
 DIED = Death(who="driver", outcome=OK)
 TRIMMED = Trim(who="a", shard="s", before=1, outcome=OK)
+THREE = (appended(0, 0), appended(1, 1), appended(2, 2))
 
 CASES: list[tuple[str, list[Operation], list[Operation]]] = [
     (
@@ -274,6 +280,16 @@ CASES: list[tuple[str, list[Operation], list[Operation]]] = [
         "skipped poll",
         at(appended(0, 0), appended(1, 1), appended(2, 2), polled(0, "p0"), polled(2, "p2")),
         at(appended(0, 0), appended(1, 1), appended(2, 2), polled(0, "p0"), polled(1, "p1"), polled(2, "p2", by="b")),
+    ),
+    (
+        "skipped poll",  # a trim behind the records does not excuse it: the shard does not begin where it goes on
+        at(*THREE, polled(0, "p0"), Trim(who="a", shard="s", before=3, outcome=UNKNOWN), polled(2, "p2")),
+        at(*THREE, polled(0, "p0"), Trim(who="a", shard="s", before=2, outcome=UNKNOWN), polled(2, "p2")),
+    ),
+    (
+        "skipped poll",  # the trim was refused
+        at(*THREE, polled(0, "p0"), Trim(who="a", shard="s", before=2, outcome=FAILED), polled(2, "p2")),
+        at(*THREE, polled(0, "p0"), Trim(who="a", shard="s", before=2, outcome=OK), polled(2, "p2")),
     ),
     (
         "skipped poll",  # the records were lost with the memory, and the subscription was not shown that
@@ -455,3 +471,58 @@ def test_the_command_says_what_it_found_by_its_status(tmp_path: Path, capsys: py
     assert "phantom record: s:" in capsys.readouterr().out
     path.write_text("")
     assert main([str(path)]) == 0
+
+
+def test_a_skipped_poll_was_reported_without_what_went_on_around_it() -> None:
+    """Whoever read of it had to search the history for trims, seals, switches, starts and faults by hand."""
+    operations = at(
+        *THREE,
+        attrs.evolve(polled(0, "p0"), epoch=1),
+        Trim(who="a", shard="s", before=1, outcome=UNKNOWN),
+        Event(who="a", shard="s", what="seal", outcome=OK),
+        Event(who="a", shard="other", what="switch to memory mode", outcome=OK),
+        Event(who="driver", what="openat:error=EMFILE", outcome=OK),
+        Event(who="r", shard="s", assignment="a", what="the server delivers the shard no further", outcome=OK),
+        Event(who="r", shard="s", assignment="b", what="of another subscription", outcome=OK),
+        attrs.evolve(DIED, how="SIGKILL"),
+        Event(who="driver", what="start of the server", outcome=OK),
+        attrs.evolve(polled(2, "p2"), epoch=2),
+        Event(who="driver", what="later", outcome=OK),
+    )
+    [anomaly] = check(operations)
+    assert anomaly.kind == "skipped poll"
+    for told in (
+        *("over its connection 1", "over connection 2", "trim to 1 (unknown)", "seal", "openat:error=EMFILE"),
+        *("no further", "death of the server (SIGKILL)", "start of the server"),
+    ):
+        assert told in anomaly.detail
+    for other in ("switch", "another subscription", "later"):
+        assert other not in anomaly.detail
+
+
+def test_only_the_newest_neighbours_of_a_skipped_poll_are_told() -> None:
+    seals = [Event(who="a", shard="s", what=f"seal {number}", outcome=OK) for number in range(40)]
+    [anomaly] = check(at(*THREE, polled(0, "p0"), *seals, polled(2, "p2")))
+    assert "28 earlier ones, seal 28 at" in anomaly.detail
+    assert "seal 27 at" not in anomaly.detail
+
+
+def test_two_subscriptions_of_a_client_had_one_name_in_the_history(tmp_path: Path) -> None:
+    """They were counted anew after an error, and the checker took two subscriptions for one that skips or repeats."""
+    with (tmp_path / "history").open("w") as file:
+        client = cast("Client", None)
+        session = Session("w", client, Recorder("w", file), random.Random(0))
+        names = [session.new_assignment(kind) for kind in ("subscription", "feed", "subscription")]
+    assert names == ["w/subscription-1", "w/feed-2", "w/subscription-3"]
+
+
+def test_a_failed_shard_is_written_down_with_its_subscription(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    with history.open("w") as file:
+        failures = NotedFailures(Recorder("w", file), "w/feed-2")
+        failures["s"] = OverloadedError("too many open files")
+    [event] = load([history])
+    assert isinstance(event, Event)
+    assert (event.shard, event.assignment) == ("s", "w/feed-2")
+    assert "too many open files" in event.what
+    assert isinstance(failures["s"], OverloadedError)

@@ -24,6 +24,7 @@ SIGNS = {
     "drop-entries": "",
     "reuse-offsets": "offset",
     "compare-nothing": "stale compare-and-set",
+    "skip-records": "skipped poll",
 }
 
 

@@ -13,7 +13,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import trio
 from journal.client import Client, open_client
 from journal.client.address import Address
 from journal.client.pending import PendingAppend
-from journal.client.receiver import Delivery
+from journal.client.receiver import Delivery, Receiver
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import (
     InternalError,
@@ -58,6 +59,7 @@ from tests.torture import values
 from tests.torture.history import (
     Append,
     Delete,
+    Event,
     Fault,
     Get,
     Observed,
@@ -127,6 +129,7 @@ class Session:
     recorder: Recorder
     rng: random.Random
     numbers: dict[str, int] = attrs.Factory(dict)
+    assignment_count: int = 0
 
     async def pause(self, longest_s: float) -> None:
         """What real clients do between two requests."""
@@ -136,6 +139,11 @@ class Session:
         """The number of the next append to a shard and its values."""
         number = self.numbers[shard] = self.numbers.get(shard, -1) + 1
         return number, [f"{self.name}/{SHARDS.index(shard)}/{number}/{place}" for place in range(count)]
+
+    def new_assignment(self, kind: str) -> str:
+        """A name that no other subscription of this client has, also when an error ended the task that began it."""
+        self.assignment_count += 1
+        return f"{self.name}/{kind}-{self.assignment_count}"
 
     async def settle(self, number: str, pending: PendingAppend, done: Callable[[], None]) -> None:
         """Write down what became of an append."""
@@ -243,42 +251,46 @@ class Session:
             next_offset=delivery.next_offset,
             records=kept,
             gaps=gaps,
+            epoch=delivery.epoch,
             **group,
         )
 
+    def note_failures(self, assignment: str, receiver: Receiver) -> None:
+        """Write down each shard that the server delivers no further to this subscription."""
+        receiver.failed_shards = NotedFailures(self.recorder, assignment)
+
     async def subscribe(self) -> None:
         """Follow one shard, or a filter, from somewhere on; then begin anew."""
-        count = 0
         while True:
-            count += 1
+            assignment = self.new_assignment("subscription")
             target: dict[str, str] = self.rng.choice(
                 ({"shard": self.rng.choice(SHARDS)}, {"topic_filter": "t/#"}, {"topic_filter": "t/+/0"})
             )
             start = self.rng.choice((Start.earliest(), Start.latest(), Start.lsn(self.rng.randrange(1, 2000))))
             with trio.move_on_after(self.rng.uniform(0.2, 4)):
                 async with self.client.subscribe(**target, start=start, credit_bytes=64 << 10) as subscription:
+                    self.note_failures(assignment, subscription)
                     while True:
                         began_ns = time.monotonic_ns()
                         delivery = await anext(subscription)
-                        self.note_poll(f"{self.name}/subscription-{count}", began_ns, delivery)
+                        self.note_poll(assignment, began_ns, delivery)
 
     async def follow(self) -> None:
         """Follow all shards and their progress."""
-        count = 0
         while True:
-            count += 1
+            assignment = self.new_assignment("feed")
             after = self.rng.choice((None, 0, self.rng.randrange(2000)))
             with trio.move_on_after(self.rng.uniform(0.2, 4)):
                 async with self.client.follow("t/#", after, credit_bytes=64 << 10) as feed:
+                    self.note_failures(assignment, feed)
                     async for item in feed:
                         if not isinstance(item, Progress):
-                            self.note_poll(f"{self.name}/feed-{count}", time.monotonic_ns(), item)
+                            self.note_poll(assignment, time.monotonic_ns(), item)
 
     async def consume(self, group: str, topic_filter: str) -> None:
         """Be a member of a group, which is done with most of what it gets."""
-        count = 0
         while True:
-            count += 1
+            name = self.new_assignment(group)
             with trio.move_on_after(self.rng.uniform(0.5, 4)):
                 async with self.client.subscribe(
                     topic_filter=topic_filter, start=Start.earliest(), group=group, credit_bytes=64 << 10
@@ -288,7 +300,7 @@ class Session:
                         delivery = await anext(member)
                         # Written before it is told: the server may act on it at once.
                         is_done = self.rng.random() < 0.98
-                        assignment = f"{self.name}/{group}-{count}/{delivery.epoch}"
+                        assignment = f"{name}/{delivery.epoch}"
                         self.note_poll(assignment, began_ns, delivery, group=group, acknowledged=is_done)
                         if is_done:
                             member.acknowledge(delivery)
@@ -413,11 +425,26 @@ class Session:
             await self.pause(0.5)
             act = self.rng.randrange(6)
             if act < 3:
-                await self.client.set_mode(SWITCHED, self.rng.choice((Mode.FILE, Mode.MEMORY)))
+                mode = self.rng.choice((Mode.FILE, Mode.MEMORY))
+                with self.noting(SWITCHED, f"switch to {mode.value} mode"):
+                    await self.client.set_mode(SWITCHED, mode)
             elif act < 5:
-                await self.client.seal(self.rng.choice(SHARDS), wait=act == 4)
+                shard = self.rng.choice(SHARDS)
+                with self.noting(shard, "seal"):
+                    await self.client.seal(shard, wait=act == 4)
             else:
                 await self.trim(self.rng.choice(TRIMMED))
+
+    @contextmanager
+    def noting(self, shard: str, what: str) -> Iterator[None]:
+        """Write down that something is asked for that explains what others see."""
+        noted = self.recorder.begin(Event, shard=shard, what=what)
+        try:
+            yield
+        except StorageError as error:
+            self.recorder.end(noted, _outcome(error), error=repr(error))
+            raise
+        self.recorder.end(noted, Outcome.OK)
 
     async def trim(self, shard: str) -> None:
         """Drop the first part of what a shard holds."""
@@ -444,7 +471,25 @@ class Session:
         """What an error says of the operation that it ended; what must not be is written down besides."""
         if isinstance(error, FAULTS):
             self.recorder.note(Fault, time.monotonic_ns(), error=repr(error))
-        return Outcome.FAILED if isinstance(error, CERTAIN) else Outcome.UNKNOWN
+        return _outcome(error)
+
+
+def _outcome(error: StorageError) -> Outcome:
+    return Outcome.FAILED if isinstance(error, CERTAIN) else Outcome.UNKNOWN
+
+
+class NotedFailures(dict[str, StorageError]):
+    """The failed shards of a subscription; each is written down when the server tells of it."""
+
+    def __init__(self, recorder: Recorder, assignment: str) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._assignment = assignment
+
+    def __setitem__(self, shard: str, error: StorageError) -> None:
+        super().__setitem__(shard, error)
+        what = f"the server delivers the shard no further: {error!r}"
+        self._recorder.note(Event, time.monotonic_ns(), shard=shard, assignment=self._assignment, what=what)
 
 
 class Worker:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
 from command_line.boundary import CommandError
 from command_line.output import is_terminal, note, progress, write_text
-from command_line.quantities import parse_duration_us
+from command_line.quantities import parse_timeout_s
 
 if TYPE_CHECKING:
     from broker_adapter.adapter import StorageAdapter
@@ -30,7 +30,7 @@ def drain_command(name: str, /, *, timeout: str = "", server: StoreOption = DEFA
     """
     import trio
 
-    trio.run(_drain, server, name, parse_duration_us(timeout) / 1e6 if timeout else float("inf"))
+    trio.run(_drain, server, name, parse_timeout_s(timeout))
 
 
 async def _drain(server: str, name: str, timeout_s: float) -> None:

@@ -28,7 +28,7 @@ def added_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(*, group: str) -> list[EntryPoint]:
         return [EntryPoint(name, value, group) for name, value in groups[group].items()]
 
-    monkeypatch.setattr(main, "entry_points", found)
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ def test_a_word_of_others_is_told_with_where_it_comes_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = [EntryPoint("moon", "lunar.commands:TABLE", main.ADDED_GROUP)]
-    monkeypatch.setattr(main, "entry_points", lambda *, group: others)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: others)
     assert main.run(["--help"]) == 0
     assert "Added by lunar." in capsys.readouterr().out
     assert main.run(["moon", "rise"]) == 1
