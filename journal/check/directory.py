@@ -23,7 +23,10 @@ from shards.store import OrderedStore
 
 _FAN = re.compile("[0-9a-f]{2}")
 _KNOWN = frozenset(
-    ("LOCK", "FORMAT", "SERVER", "RESTORED", "journal", "log", "sealed", "sealing", "snapshots", "state", "lost+found")
+    (
+        *("LOCK", "FORMAT", "SERVER", "RESTORED", "lost+found"),
+        *("journal", "log", "reading", "sealed", "sealing", "snapshots", "state"),
+    )
 )
 
 
