@@ -226,8 +226,16 @@ class ServerOperations:
 
     async def _list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ListShardsRequest = decode_request(Op.LIST_SHARDS, body)
-        page = await self._shards.list_shards(connection, request.filter, request.after, request.limit)
-        connection.reply(build(Op.LIST_SHARDS, correlation, encode(messages.ListShardsReply(page.shards, page.more))))
+        output = connection.output
+        # As with FETCH: without this, any number of pages would be made while little waits, and all be held at once.
+        reserved_bytes = self._shards.page_bytes(request.limit)
+        await output.reserve(reserved_bytes)
+        try:
+            page = await self._shards.list_shards(connection, request.filter, request.after, request.limit)
+            reply = messages.ListShardsReply(page.shards, page.more)
+            connection.reply(build(Op.LIST_SHARDS, correlation, encode(reply)))
+        finally:
+            output.unreserve(reserved_bytes)
 
     def _describe_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.DescribeShardRequest = decode_request(Op.DESCRIBE_SHARD, body)
