@@ -168,7 +168,7 @@ def _require_empty(files: FileSystem, path: str) -> None:
     ]
     if "BACKUP" in others:
         raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
-    if "RESTORING" in others:
+    if "RESTORING" in others or "RESTORING.new" in others:
         raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
     ours = [name for name in others if name in _MAY_BE_MOUNTS]
     if ours:

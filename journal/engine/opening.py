@@ -16,6 +16,7 @@ from journal.config import ServerConfig
 from journal.data_directory import open_directory
 from journal.disk import Disk, DiskThread
 from journal.engine.engine import Engine
+from journal.mounts import check_mounts
 from journal.sealer import Sealer, open_worker_sealer
 from shards.clock import Clock, SystemClock
 from shards.errors import CorruptionError
@@ -69,6 +70,7 @@ async def open_engine(
     files = files or OsFileSystem()
     await trio.lowlevel.checkpoint()
     sealer = make_sealer() if config.sealing.enabled else None
+    check_mounts(path)
     directory = open_directory(files, path)
     try:
         await trio.lowlevel.checkpoint()
