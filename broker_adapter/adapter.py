@@ -384,8 +384,10 @@ class StorageAdapter(abc.ABC):
         """Delete a key; deleting one that is not there does nothing. Durable like `put_state`."""
 
     @abc.abstractmethod
-    def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+    def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot.
+
+        With ``after``, only those whose key sorts behind it.
 
         Close it (`contextlib.aclosing`) where the loop may be left early, by an error too.
         """
@@ -406,11 +408,27 @@ class StorageAdapter(abc.ABC):
         Raises:
             InvalidRequestError: There is nothing to do, or a key is there twice.
             VersionConflictError: A key has another version than expected.
+            CursorConflictError: A cursor lies further on than it may.
             ShardNotFoundError: There is no such shard.
             LimitExceededError: It is too large for one commit.
             ConnectionLostError: The connection to the store was lost: whether it was done is not known. The versions of
                 the keys tell.
         """
+
+    # Other clients of the store
+
+    @property
+    def client_name(self) -> str:
+        """What the store calls this client; empty where the store lies in this process, and so has no other."""
+        return ""
+
+    async def end_client(self, name: str) -> None:
+        """End what another client of the store has open, above all its shares in groups. One that lives comes back.
+
+        Raises:
+            StorageError: The store does not answer, or does not allow it.
+        """
+        await trio.lowlevel.checkpoint()
 
     # Producers and life cycle
 

@@ -25,7 +25,7 @@ from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Subscription
-from journal.atomic_changes import Delete, Put
+from journal.atomic_changes import CursorCheck, Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.name_scan import NameScan
@@ -377,8 +377,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._control.delete_state(key, expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             self._calls.require_open()
             await trio.lowlevel.checkpoint()
@@ -396,6 +395,7 @@ class EmbeddedAdapter(StorageAdapter):
                 [(shard, self._encode(records)) for shard, records in changes.appends],
                 [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [Delete(one.key, one.expected_version) for one in changes.deletes],
+                [CursorCheck(one.shard, one.name, one.max_offset) for one in changes.cursors],
             )
         )
         return Committed(tuple(appended), tuple(values))

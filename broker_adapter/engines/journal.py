@@ -27,6 +27,7 @@ from journal.client import Delivery as PushedBatches
 from journal.client import Feed as ClientFeed
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import CursorCheck as CursorCheckRequest
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest
 from shards.batch import BatchHeader
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError, StorageFailedError
@@ -270,8 +271,7 @@ class JournalAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._client.delete_state(key, expected_version=expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             page = await self._calls.run(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))
             for value in page.values:
@@ -287,9 +287,19 @@ class JournalAdapter(StorageAdapter):
                 [(shard, encoded(records, now_us=_now_us())) for shard, records in changes.appends],
                 [StatePutRequest(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [StateDeleteRequest(one.key, one.expected_version) for one in changes.deletes],
+                [CursorCheckRequest(one.shard, one.name, one.max_offset) for one in changes.cursors],
             )
         )
         return Committed(tuple(appended), tuple(values))
+
+    # Other clients of the store
+
+    @property
+    def client_name(self) -> str:
+        return self._client.name
+
+    async def end_client(self, name: str) -> None:
+        await self._calls.run(self._client.end_client(name))
 
     # Producers and life cycle
 

@@ -19,7 +19,7 @@ import trio
 from journal.client.address import Address
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
-from journal.client.connection import Connection
+from journal.client.connection import HEARTBEAT_S, Connection
 from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.pending import PendingAppend
@@ -74,6 +74,7 @@ async def open_client(
     give_up_after_s: float | None = None,
     first_within_s: float | None = None,
     ping_interval_s: float = 15.0,
+    heartbeat_s: float = HEARTBEAT_S,
     flush_timeout_s: float = 5.0,
     ends_at_restore: bool = False,
     on_restored: Callable[[ServerRestored], None] | None = None,
@@ -101,6 +102,8 @@ async def open_client(
         give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
         first_within_s: The same for the time before the first connection; None takes ``give_up_after_s``.
         ping_interval_s: Silence after which the server must answer.
+        heartbeat_s: How often something is sent at least. The server ends a connection over which nothing came for
+            three times as long, and hands the shares in groups of such a client to others.
         flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
         ends_at_restore: End with `ServerRestoredError` when the server's data was restored from a backup since the last
             connection, before anything is sent to it. For programs that hold more of the server's state than
@@ -135,6 +138,7 @@ async def open_client(
             backoff=backoff,
         )
         client = Client(
+            identity,
             appends,
             after=after,
             backoff=backoff,
@@ -154,6 +158,7 @@ async def open_client(
                 give_up_after_s=give_up_after_s,
                 first_within_s=first_within_s,
                 ping_interval_s=ping_interval_s,
+                heartbeat_s=heartbeat_s,
             )
 
         nursery.start_soon(keep)
@@ -172,10 +177,15 @@ async def open_client(
 
 
 class Client(Operations):
-    """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order."""
+    """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order.
+
+    Attributes:
+        name: What it calls itself.
+    """
 
     def __init__(
         self,
+        name: str,
         appends: Appends,
         *,
         after: Callable[[float, Callable[[], None]], None],
@@ -184,6 +194,7 @@ class Client(Operations):
         ends_at_restore: bool,
         on_restored: Callable[[ServerRestored], None] | None,
     ) -> None:
+        self.name = name
         self._appends = appends
         self._after = after
         self._backoff = backoff

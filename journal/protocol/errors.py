@@ -140,6 +140,7 @@ ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     errors.UnknownProducerError: 33,
     errors.SequenceLostError: 34,
     errors.VersionConflictError: 40,
+    errors.CursorConflictError: 41,
     errors.DiskFullError: 50,
     errors.StorageFailedError: 51,
     errors.CorruptionError: 52,
@@ -175,6 +176,7 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
     errors.OffsetOutOfRangeError: ("shard", "offset", "start_offset", "next_offset"),
     errors.OffsetConflictError: ("shard", "expected_offset", "next_offset"),
     errors.VersionConflictError: ("what", "expected_version", "found_version"),
+    errors.CursorConflictError: ("shard", "name", "max_offset", "found_offset"),
     errors.CorruptionError: ("path", "position", "problem"),
     errors.SequenceGapError: ("expected_sequence",),
     errors.SequenceLostError: ("expected_sequence",),
@@ -182,7 +184,7 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
 _OF_SEQUENCES: Final = (errors.SequenceGapError, errors.SequenceLostError)
 
 
-_TEXTS: Final = frozenset(("shard", "what", "path", "problem"))
+_TEXTS: Final = frozenset(("shard", "name", "what", "path", "problem"))
 """Those of them that are texts; all others are numbers."""
 
 

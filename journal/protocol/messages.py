@@ -34,11 +34,14 @@ class HelloRequest:
         version: Highest protocol version the client speaks.
         client: Name for logs and statistics.
         credentials: What the server's configuration asks for, e.g. ``{"token": "..."}``.
+        heartbeat_ms: The client sends something at least this often; 0 promises nothing. The server takes a client that
+            broke its promise for gone.
     """
 
     version: U32
     client: str
     credentials: dict[str, str] | None = attrs.field(default=None, repr=False)
+    heartbeat_ms: U32 = 0
 
 
 @attrs.frozen(slots=True)
@@ -62,6 +65,20 @@ class HelloReply:
     max_batch_bytes: U32
     connection_id: Count = 0
     restores: list[HistoryGap] = attrs.Factory(list)
+
+
+@attrs.frozen(slots=True)
+class EndClientRequest:
+    """End the connections of the client that gave itself this name."""
+
+    client: str
+
+
+@attrs.frozen(slots=True)
+class EndClientReply:
+    """How many connections that were."""
+
+    connections: Count
 
 
 @attrs.frozen(slots=True)
@@ -333,12 +350,25 @@ class ShardBatch:
 
 
 @attrs.frozen(slots=True)
+class CursorCheck:
+    """A condition: the cursor, if there is one, lies at ``max_offset`` or before it."""
+
+    shard: str
+    name: str
+    max_offset: Count
+
+
+@attrs.frozen(slots=True)
 class CommitRequest:
-    """Appends and state changes that are made together or not at all; no key may be there twice."""
+    """Appends and state changes that are made together or not at all; no key may be there twice.
+
+    They are made only if all of ``cursors`` hold at that moment.
+    """
 
     appends: list[ShardBatch] = attrs.Factory(list)
     puts: list[StatePutRequest] = attrs.Factory(list)
     deletes: list[StateDeleteRequest] = attrs.Factory(list)
+    cursors: list[CursorCheck] = attrs.Factory(list)
 
 
 @attrs.frozen(slots=True)
@@ -381,6 +411,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.HELLO: Operation(HelloRequest, HelloReply),
     Op.PING: Operation(Empty, Empty),
     Op.STATUS: Operation(Empty, dict[str, Any]),
+    Op.END_CLIENT: Operation(EndClientRequest, EndClientReply),
     Op.SNAPSHOT: Operation(Empty, SnapshotReply),
     Op.CREATE_SHARD: Operation(CreateShardRequest, ShardInfo),
     Op.OPEN_SHARD: Operation(OpenShardRequest, OpenShardReply),

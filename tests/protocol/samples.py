@@ -57,6 +57,7 @@ REQUESTS: dict[Op, object] = {
     Op.PING: messages.Empty(),
     Op.STATUS: messages.Empty(),
     Op.SNAPSHOT: messages.Empty(),
+    Op.END_CLIENT: messages.EndClientRequest("journal-broker-7"),
     Op.CREATE_SHARD: messages.CreateShardRequest("plant/line-1", CONFIG, True),
     Op.OPEN_SHARD: messages.OpenShardRequest("plant/line-1", ShardConfig()),
     Op.CLOSE_SHARD: messages.HandleRequest(3),
@@ -90,6 +91,7 @@ REPLIES: dict[Op, object] = {
     Op.HELLO: messages.HelloReply(1, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12),
     Op.PING: messages.Empty(),
     Op.STATUS: {"shards": 3, "uptime_s": 12.5},
+    Op.END_CLIENT: messages.EndClientReply(1),
     Op.SNAPSHOT: messages.SnapshotReply("/var/lib/journal/snapshots/0a1b2c3d", 105),
     Op.CREATE_SHARD: INFO,
     Op.OPEN_SHARD: messages.OpenShardReply(3, INFO),
@@ -142,6 +144,18 @@ def _without_restores(reply: object) -> object:
     return plain
 
 
+OLD_COMMIT = {
+    "appends": REQUESTS[Op.COMMIT].appends,  # type: ignore[attr-defined]
+    "deletes": REQUESTS[Op.COMMIT].deletes,  # type: ignore[attr-defined]
+    "puts": REQUESTS[Op.COMMIT].puts,  # type: ignore[attr-defined]
+}
+HEARTBEAT_HELLO = messages.HelloRequest(1, "broker-1", None, 5000)
+CHECKED_COMMIT = messages.CommitRequest(
+    puts=[messages.StatePutRequest(b"claim/1", b"", 0)],
+    cursors=[messages.CursorCheck("plant/line-1", "group/g", 42)],
+)
+
+
 def golden_frames() -> dict[str, bytes]:
     """Name of the golden file -> the whole frame that it must hold."""
     made: dict[str, bytes] = {}
@@ -175,6 +189,18 @@ def golden_frames() -> dict[str, bytes]:
     made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ending))
     made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(RESTORED_SUBSCRIBE))
     made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, messages.encode(RESTORED_HELLO))
+    # As clients have always sent it that make no condition on cursors.
+    made["commit.request"] = frames.build(Op.COMMIT, _correlation, messages.encode(OLD_COMMIT))
+    # And by clients that promise no heartbeats.
+    hello = REQUESTS[Op.HELLO]
+    assert isinstance(hello, messages.HelloRequest)
+    made["hello.request"] = frames.build(
+        Op.HELLO,
+        _correlation,
+        messages.encode({"client": hello.client, "credentials": hello.credentials, "version": hello.version}),
+    )
+    made["hello.heartbeat_request"] = frames.build(Op.HELLO, _correlation, messages.encode(HEARTBEAT_HELLO))
+    made["commit.checked_request"] = frames.build(Op.COMMIT, _correlation, messages.encode(CHECKED_COMMIT))
     made["describe_shard.restored_reply"] = frames.build(
         Op.DESCRIBE_SHARD, _correlation, messages.encode(RESTORED_INFO)
     )
