@@ -37,6 +37,8 @@ from benchmarks.ours import FILE, batch_of
 from benchmarks.runs import Goal, Measurement, Row
 from benchmarks.stage import REPOSITORY, Stage
 from benchmarks.wire import Wire
+from journal.atomic_changes import MOST_CHANGES
+from journal.commit import MOST_WORDS
 from journal.protocol import frames
 from journal.protocol.frames import Op
 from shards.batch import encode, with_sequence
@@ -50,6 +52,7 @@ PUBLISHED = 300
 SEGMENTS = 500
 CHANGES = 10_000
 INDEXED_KEYS = 300_000
+INDEXED_BATCHES = 10
 WATCH_S = 0.3
 LARGE_CREDIT_BYTES = 1 << 30
 DONE_TIMEOUT_S = 300.0
@@ -253,6 +256,32 @@ def _checkpoint(scene: Scene) -> None:
     scene.wire.request(Op.SNAPSHOT, {})
 
 
+def _commit_appends(scene: Scene) -> None:
+    """The shards that come last by number: nothing before has opened them one by one."""
+    batch = batch_of(1)
+    names = [shard_name(number) for number in range(max(0, scene.shards - MOST_CHANGES), scene.shards)]
+    scene.wire.request(Op.COMMIT, {"appends": [{"shard": name, "batch": batch} for name in names]})
+
+
+def _commit_state(scene: Scene) -> None:
+    """Keys that are set, set again and deleted, all in the index of expiries."""
+    keys = [b"commit/%d" % number for number in range(MOST_CHANGES)]
+    expires_at_us = time.time_ns() // 1000 + 86_400_000_000
+    puts = [{"key": key, "value": bytes(60), "expires_at_us": expires_at_us} for key in keys]
+    for _ in range(2):
+        scene.wire.request(Op.COMMIT, {"puts": puts})
+    scene.wire.request(Op.COMMIT, {"deletes": [{"key": key} for key in keys]})
+
+
+def _append_indexed(scene: Scene) -> None:
+    [handle] = scene.wire.open(["loop/words"], ShardConfig(index_keys=True, index_tags=True))
+    records = [Record(b"v", key=b"%d" % number, tags=(f"tag-{number % 100}",)) for number in range(MOST_WORDS // 2)]
+    batch = encode(records, now_us=1)
+    for number in range(INDEXED_BATCHES):
+        scene.wire.socket.sendall(frames.build_append(number, handle, batch))
+        scene.wire.receive()
+
+
 def _make_indexed(scene: Scene) -> None:
     [handle] = scene.wire.open(["loop/indexed"], ShardConfig(index_keys=True))
     for start in range(0, INDEXED_KEYS, 1000):
@@ -278,6 +307,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("state-put", f"{CHANGES:,} STATE_PUTs, 1,000 at once", _put_state),
     Operation("state-scan", "STATE_SCAN of ten keys a shard, half of them expired", _scan_state),
     Operation("producer-open", f"{CHANGES:,} PRODUCER_OPENs, 1,000 at once, beside ten a shard", _open_producers),
+    Operation("commit-appends", f"a COMMIT of {MOST_CHANGES:,} appends, each to another shard", _commit_appends),
+    Operation("commit-state", f"COMMITs of {MOST_CHANGES:,} changes of state", _commit_state),
+    Operation("index", f"{INDEXED_BATCHES} batches with {MOST_WORDS:,} words to index each", _append_indexed),
     Operation("checkpoint", "a checkpoint of 100 shards with 1,000 producers each", _checkpoint),
     Operation(
         "delete-indexed", f"DELETE_SHARD of one with {INDEXED_KEYS:,} indexed keys", _delete_indexed, _make_indexed

@@ -20,6 +20,7 @@ from broker_adapter.feed import Feed
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import StorageFailedError
+from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
     Appended,
@@ -438,10 +439,16 @@ class StorageAdapter(abc.ABC):
         Must not return until the new epoch would survive a crash.
         """
 
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        """The newest restores of the store from backups that are known here, oldest first."""
+        return ()
+
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
 
-        That concerns stores in this process. It never returns for a store in another one.
+        That concerns stores in this process. For a store in another one it returns only if the adapter was opened to
+        end when that is restored from a backup (`open_adapter`).
         """
         await trio.sleep_forever()
 

@@ -14,12 +14,13 @@ import attrs
 from journal.ack_waiter import AckWaiter
 from journal.appender import Appender
 from journal.commit import MOST_WORDS, Committer
-from journal.control import Control
+from journal.control import Control, check_state_size
 from journal.decisions import StateDeleted, StatePut
 from journal.entry import ENTRY_HEADER_SIZE
 from journal.maintenance import Maintenance
-from journal.protocol.frames import build_append
+from journal.protocol.frames import APPEND_HEAD, build_append
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from shards.batch import BatchHeader, verify_body
 from shards.compare_and_set import check_cursor
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
@@ -59,6 +60,21 @@ class CursorCheck:
     shard: str
     name: str
     max_offset: int
+
+
+@attrs.define(slots=True)
+class _Prepared:
+    """What is ready to be decided.
+
+    Attributes:
+        appends: Shards, and the frames that append to them.
+        size_bytes: What all of it takes in the journal at most.
+        word_count: Words that the batches bring into indexes.
+    """
+
+    appends: list[tuple[Shard, memoryview]] = attrs.Factory(list)
+    size_bytes: int = 0
+    word_count: int = 0
 
 
 class AtomicChanges:
@@ -112,14 +128,14 @@ class AtomicChanges:
             StorageError: A part of it is refused; nothing was changed.
             StorageFailedError: The disk failed; whether it was done is known after a restart.
         """
+        prepared = await self._prepare(appends, puts, deletes, cursors)
         await self._maintenance.wait_for_room()
         self._begin_chunk()
-        batches = self._checked(appends, puts, deletes, cursors)
-        waiters = [AckWaiter() for _ in batches]
-        for (shard, batch), waiter in zip(batches, waiters, strict=True):
+        self._check(prepared, puts, deletes, cursors)
+        waiters = [AckWaiter() for _ in prepared.appends]
+        for (shard, frame), waiter in zip(prepared.appends, waiters, strict=True):
             # Memory-mode batches too are shown with the group, not ahead of it.
             self._committer.group.touch(shard)
-            frame = memoryview(bytearray(build_append(0, 0, batch)))
             self._appender.append(frame, 0, len(frame), (shard,), waiter)
         self._appender.flush_run()
         lsns = [self._control.change_state_nowait(StatePut(one.key, one.value, one.expires_at_us)) for one in puts]
@@ -131,14 +147,14 @@ class AtomicChanges:
         values = [StateValue(one.key, one.value, lsn, one.expires_at_us) for one, lsn in zip(puts, lsns, strict=True)]
         return [await waiter.wait() for waiter in waiters], values
 
-    def _checked(
+    async def _prepare(
         self,
         appends: Sequence[tuple[str, bytes]],
         puts: Sequence[Put],
         deletes: Sequence[Delete],
         cursors: Sequence[CursorCheck],
-    ) -> list[tuple[Shard, bytes]]:
-        """Look at everything that could refuse a part, and make room in the collecting group for the whole."""
+    ) -> _Prepared:
+        """Do all that depends on nothing that others change, in short steps."""
         if not (appends or puts or deletes):
             raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
         count = len(appends) + len(puts) + len(deletes) + len(cursors)
@@ -148,41 +164,54 @@ class AtomicChanges:
                 f"{len(cursors)} cursors to check) is over the limit of {MOST_CHANGES}; put what need not be atomic "
                 f"into several commits, and records for one shard into one append"
             )
+        step = TimeSlice()
+        prepared = _Prepared()
         changed: list[Put | Delete] = [*puts, *deletes]
         keys = [one.key for one in changed]
         if len(set(keys)) < len(keys):
             twice = next(key for key, number in Counter(keys).items() if number > 1)
             raise InvalidRequestError(f"state key {twice!r} is changed twice in one commit; name it once")
-        self._control.check_may_change(is_freeing=not (appends or puts))
-        size_bytes = 0
         for one in changed:
             value = one.value if isinstance(one, Put) else b""
-            self._control.check_state(one.key, value, one.expected_version)
-            size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
-        for check in cursors:
-            self._check_cursor(check)
-        batches: list[tuple[Shard, bytes]] = []
-        word_count = 0
+            check_state_size(one.key, value)
+            # Again in `_check`: a version that is right now may not be right then.
+            self._control.check_state_version(one.key, one.expected_version)
+            prepared.size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
+            if step.is_over:
+                await step.rest()
         for name, batch in appends:
-            shard = self._table.by_name(name)
-            word_count += self._check_append(shard, batch)
-            batches.append((shard, batch))
-            size_bytes += len(batch) + ENTRY_HEADER_SIZE + _BESIDES_BYTES
+            self._prepare_append(prepared, self._table.by_name(name), batch)
+            if step.is_over:
+                await step.rest()
+        for check in cursors:
+            # Opens the shard, so that `_check` finds it open.
+            self._check_cursor(check)
+            if step.is_over:
+                await step.rest()
         largest_bytes = self._committer.largest_group_bytes
-        if size_bytes > largest_bytes:
+        if prepared.size_bytes > largest_bytes:
             raise LimitExceededError(
-                f"a commit of {size_bytes} bytes does not fit into one write of the journal, which takes "
+                f"a commit of {prepared.size_bytes} bytes does not fit into one write of the journal, which takes "
                 f"{largest_bytes}; commit less at once or raise storage.journal_file_bytes"
             )
-        if word_count > MOST_WORDS:
+        if prepared.word_count > MOST_WORDS:
             raise LimitExceededError(
-                f"a commit with {word_count} keys and tags of records for indexed shards is over the limit of "
+                f"a commit with {prepared.word_count} keys and tags of records for indexed shards is over the limit of "
                 f"{MOST_WORDS}; put fewer such records into one commit"
             )
-        self._committer.close_if_long()
-        self._committer.make_room_for_words(word_count)
-        self._committer.make_room(size_bytes)
-        return batches
+        return prepared
+
+    def _prepare_append(self, prepared: _Prepared, shard: Shard, batch: bytes) -> None:
+        header: BatchHeader = verify_body(batch)
+        if header.is_gap or header.size_bytes != len(batch):
+            raise BatchError(f"a batch of {header.size_bytes} bytes is given in {len(batch)} bytes")
+        if header.producer_id:
+            raise InvalidRequestError(f"the batch for {shard.name!r} has a producer; a commit needs none")
+        shard.check_usable()
+        if shard.indexed:
+            prepared.word_count += len(self._words(shard, memoryview(batch)))
+        prepared.appends.append((shard, memoryview(bytearray(build_append(0, 0, batch)))))
+        prepared.size_bytes += len(batch) + ENTRY_HEADER_SIZE + _BESIDES_BYTES
 
     def _check_cursor(self, check: CursorCheck) -> None:
         try:
@@ -191,12 +220,22 @@ class AtomicChanges:
             return
         check_cursor(check.shard, check.name, check.max_offset, None if found is None else found.offset)
 
-    def _check_append(self, shard: Shard, batch: bytes) -> int:
-        """Raise what would refuse a batch; the number of words that it brings into an index."""
-        header: BatchHeader = verify_body(batch)
-        if header.is_gap or header.size_bytes != len(batch):
-            raise BatchError(f"a batch of {header.size_bytes} bytes is given in {len(batch)} bytes")
-        if header.producer_id:
-            raise InvalidRequestError(f"the batch for {shard.name!r} has a producer; a commit needs none")
-        self._appender.check_acceptable(shard, len(batch))
-        return len(self._words(shard, memoryview(batch))) if shard.indexed else 0
+    def _check(
+        self,
+        prepared: _Prepared,
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck],
+    ) -> None:
+        """Look at all that could refuse a part now, and make room in the collecting group for the whole."""
+        self._control.check_may_change(is_freeing=not (prepared.appends or puts))
+        changed: list[Put | Delete] = [*puts, *deletes]
+        for one in changed:
+            self._control.check_state_version(one.key, one.expected_version)
+        for one_check in cursors:
+            self._check_cursor(one_check)
+        for shard, frame in prepared.appends:
+            self._appender.check_acceptable(shard, len(frame) - APPEND_HEAD.size)
+        self._committer.close_if_long()
+        self._committer.make_room_for_words(prepared.word_count)
+        self._committer.make_room(prepared.size_bytes)

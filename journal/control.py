@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-import trio
-
 from journal.commit import Committer, Group
 from journal.decisions import (
     CursorCommitted,
@@ -27,6 +25,7 @@ from journal.decisions import (
     Trimmed,
 )
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from journal.views import Views
 from shards.compare_and_set import check
 from shards.errors import (
@@ -49,8 +48,7 @@ LARGEST_KEY_BYTES = 4096
 LARGEST_SCAN_BYTES = 8 << 20
 """A page of a scan ends with about so many bytes unless the caller wants fewer."""
 
-_SCANNED_AT_ONCE = 1000
-_SCANNED_AT_ONCE_BYTES = 4 << 20
+_EXPIRED_AT_ONCE = 500
 
 
 class Control:
@@ -344,7 +342,7 @@ class Control:
             VersionConflictError: It is not.
             LimitExceededError: Key or value is too large.
         """
-        _check_state_size(key, value)
+        check_state_size(key, value)
         decision = StatePut(key, value, expires_at_us)
         lsn = await self._compare_and_set(
             ("state", key), f"state key {key!r}", expected_version, self._state_version(key), decision, 0
@@ -357,13 +355,16 @@ class Control:
             ("state", key), f"state key {key!r}", expected_version, self._state_version(key), StateDeleted(key), 0
         )
 
-    def check_state(self, key: bytes, value: bytes, expected_version: int | None) -> None:
-        """Raise what stands against changing a key, as `put_state` and `delete_state` do, and change nothing."""
-        _check_state_size(key, value)
-        self._check_version(("state", key), f"state key {key!r}", expected_version, self._state_version(key))
+    def check_state_version(self, key: bytes, expected_version: int | None) -> None:
+        """Raise what stands against changing a key of this version, as `put_state` does, and change nothing."""
+        if expected_version is not None:
+            self._check_version(("state", key), f"state key {key!r}", expected_version, self._state_version(key))
 
     def change_state_nowait(self, decision: StatePut | StateDeleted) -> int:
-        """Change a key that `check_state` was asked about, in the group that is being collected; gives the lsn."""
+        """Change a key in the group that is being collected; gives the lsn.
+
+        REQUIRES: `check_state_size` and `check_state_version` refuse nothing.
+        """
         return self._decide(decision, 0, pending=self._version_note(("state", decision.key), decision))
 
     def _state_version(self, key: bytes) -> int:
@@ -389,32 +390,49 @@ class Control:
             Values, and whether others may follow.
         """
         found: list[StateValue] = []
-        now_us = self._expiry_us()
-        while True:
-            some, following = self._views.state.scan_some(
-                prefix,
-                now_us,
-                after=after,
-                limit=min(limit - len(found), _SCANNED_AT_ONCE),
-                looked_at=_SCANNED_AT_ONCE,
-                size_bytes=min(size_bytes, _SCANNED_AT_ONCE_BYTES),
-            )
-            found += some
-            size_bytes -= sum(len(value.key) + len(value.value) for value in some)
-            if following is None or len(found) >= limit or (size_bytes <= 0 and found):
-                return found, following is not None
-            after = following
-            await trio.lowlevel.checkpoint()
+        step = TimeSlice()
+        for value in self._views.state.scan_in_steps(prefix, self._expiry_us(), after=after):
+            if value is not None:
+                found.append(value)
+                size_bytes -= len(value.key) + len(value.value)
+                if len(found) >= limit or size_bytes <= 0:
+                    return found, True
+            if step.is_over:
+                await step.rest()
+        return found, False
 
-    def expire_state_nowait(self, limit: int) -> int:
-        """Decide the removal of values that have expired, in the group that is being collected; gives their number."""
-        removed = 0
-        for key in self._views.state.expired(self._expiry_us(), limit):
-            # A put that is on its way gives the key a new life; it must not be removed behind it.
-            if ("state", key) not in self._pending_versions:
+    async def expire_state(self) -> None:
+        """Remove the values that have expired, and return when that is durable.
+
+        REQUIRES: one call at a time.
+
+        Raises:
+            StorageFailedError: It never will be.
+        """
+        is_more = True
+        while is_more:
+            now_us = self._expiry_us()
+            keys: list[bytes] = []
+            step = TimeSlice()
+            for key in self._views.state.expired_in_steps(now_us):
+                if key is not None:
+                    keys.append(key)
+                    if len(keys) == _EXPIRED_AT_ONCE:
+                        break
+                if step.is_over:
+                    await step.rest()
+            # A put gives a key a new life and must not be removed behind it: one that was decided since the key was
+            # found, or that is on its way.
+            expired = [
+                key
+                for key in keys
+                if ("state", key) not in self._pending_versions and self._views.state.is_expired(key, now_us)
+            ]
+            for key in expired:
                 self._committer.decide(StateDeleted(key), 0)
-                removed += 1
-        return removed
+            if expired:
+                await self._committer.wait(self._committer.group)
+            is_more = len(keys) == _EXPIRED_AT_ONCE and bool(expired)
 
     async def _compare_and_set(
         self, key: Hashable, what: str, expected: int | None, found: int, decision: Decision, shard_id: int
@@ -490,7 +508,8 @@ class Control:
             del self._pending_epochs[name]
 
 
-def _check_state_size(key: bytes, value: bytes) -> None:
+def check_state_size(key: bytes, value: bytes) -> None:
+    """Raise LimitExceededError for a key or value of the state store that is too large."""
     if not 0 < len(key) <= LARGEST_KEY_BYTES or len(value) > LARGEST_STATE_BYTES:
         raise LimitExceededError(
             f"state key of {len(key)} bytes with a value of {len(value)} bytes: a key has 1 to {LARGEST_KEY_BYTES} "

@@ -214,6 +214,7 @@ class Maintenance:
         """Work until cancelled. An error of the disk or the views stops the engine, and with it this task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._retries.run)
+            nursery.start_soon(self._expire_state)
             await self._work()
             nursery.cancel_scope.cancel()
 
@@ -244,7 +245,7 @@ class Maintenance:
                 await self._mark_when_idle()
                 if trio.current_time() >= next_retention and self._committer.disk_full is None:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
-                    await self.apply_retention()
+                    await self.retaining.apply()
                 self._progress.unpark_all()
         except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
             self._fail(error)
@@ -568,3 +569,14 @@ class Maintenance:
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""
         await self.retaining.apply()
+        await self._control.expire_state()
+
+    async def _expire_state(self) -> None:
+        """Remove state that has expired now and then: a task of its own, since checkpoints must not wait for it."""
+        try:
+            while self._committer.failure is None:
+                await trio.sleep(self._storage.retention_interval_s)
+                if self._committer.disk_full is None:
+                    await self._control.expire_state()
+        except Exception as error:  # noqa: BLE001 as in `_work`
+            self._fail(error)

@@ -11,13 +11,13 @@ from typing import Final
 
 import trio
 
+from journal.time_slice import TimeSlice
 from shards.clock import Clock
 from shards.shard_records import newest_append_times
 from shards.steady_clock import BACKWARD_HOLD_US, FORWARD_HOLD_US, SECOND_US, Jump, SteadyClock
 from shards.store import OrderedStore
 
 _SAMPLE_INTERVAL_S: Final = 1.0
-_READ_AT_ONCE: Final = 2000
 _WORTH_A_WARNING_US: Final = SECOND_US
 
 _log = logging.getLogger("journal.node_time")
@@ -69,10 +69,11 @@ class NodeTime:
         """
         self.raise_to(recorded_us)
         if not recorded_us:
-            for number, append_time_us in enumerate(newest_append_times(store)):
+            step = TimeSlice()
+            for append_time_us in newest_append_times(store):
                 self.raise_to(append_time_us)
-                if number % _READ_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
+                if step.is_over:
+                    await step.rest()
 
     def raise_to(self, append_time_us: int) -> None:
         """Take note of an append time that is found in what is stored."""

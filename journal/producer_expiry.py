@@ -6,9 +6,8 @@ What shards remember of deleted producers means nothing any more and is removed 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
@@ -16,6 +15,7 @@ from journal.commit import Committer
 from journal.control import Control
 from journal.producer_use import ProducerUse
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from journal.views import Views
 from shards import producer_records
 from shards.producers import RegisteredProducer, count_of
@@ -26,9 +26,7 @@ UNUSED_PRODUCERS_KEPT_US: Final = 7 * 86_400 * 1_000_000
 
 _NOTED_AFTER_US: Final = 86_400 * 1_000_000
 _INTERVAL_S: Final = 3600.0
-_LOOKED_AT_AT_ONCE: Final = 1000
-
-_Item = TypeVar("_Item")
+_DECIDED_AT_ONCE: Final = 1000
 
 
 class ProducerExpiry:
@@ -69,18 +67,28 @@ class ProducerExpiry:
     async def apply(self) -> None:
         """Note which producers are in use, delete those that were not for long, and what is left of deleted ones."""
         counts: dict[str, int] = {}
-        for some in _slices(self._views.producers.registered()):
-            for found in some:
+        step = TimeSlice()
+        for found in self._views.producers.registered():
+            if found is not None:
                 counts[count_of(found.name)] = counts.get(count_of(found.name), 0) + 1
                 self._look_at(found)
-            self._committer.kick()
-            await trio.lowlevel.checkpoint()
+            if len(self._committer.group.decisions) >= _DECIDED_AT_ONCE:
+                await self._committer.wait(self._committer.group)
+            elif step.is_over:
+                self._committer.kick()
+                await step.rest()
         self._views.producers.counts = counts
         await self._committer.wait_for_all()
         self._use.forget_left()
         await self._remove_states()
 
-    def _look_at(self, found: RegisteredProducer) -> None:
+    def _look_at(self, listed: RegisteredProducer) -> None:
+        if self._now_us() - listed.used_us <= _NOTED_AFTER_US:
+            return
+        # It may have been read before a pause, and opened anew since.
+        found = self._views.producers.find(listed.name)
+        if found is None:
+            return
         producer_id = found.identity.producer_id
         age_us = self._now_us() - found.used_us
         if self._use.is_used(producer_id) or found.used_us == 0:
@@ -92,21 +100,20 @@ class ProducerExpiry:
 
     async def _remove_states(self) -> None:
         store, producers = self._views.store, self._views.producers
-        for some in _slices(store.scan(Family.PRODUCERS, producer_records.STATE_PREFIX)):
-            mutations = Mutations()
-            for key, _ in some:
-                shard_id, producer_id = producer_records.decode_state_key(key)
+        mutations = Mutations()
+        step = TimeSlice()
+        for item in store.scan_in_steps(Family.PRODUCERS, producer_records.STATE_PREFIX):
+            if item is not None:
+                shard_id, producer_id = producer_records.decode_state_key(item[0])
                 if not producers.is_registered(producer_id):
                     producer_records.delete_state(mutations, shard_id, producer_id)
                     shard = self._table.opened(shard_id)
                     if shard is not None and shard.producers is not None:
                         shard.producers.pop(producer_id, None)
-            if len(mutations):
-                store.write(mutations)
-            await trio.lowlevel.checkpoint()
-
-
-def _slices(items: Iterable[_Item]) -> Iterator[list[_Item]]:
-    iterator = iter(items)
-    while some := list(itertools.islice(iterator, _LOOKED_AT_AT_ONCE)):
-        yield some
+            if step.is_over:
+                if len(mutations):
+                    store.write(mutations)
+                    mutations.clear()
+                await step.rest()
+        if len(mutations):
+            store.write(mutations)

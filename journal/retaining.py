@@ -1,6 +1,6 @@
 """What shards keep, looked at now and then: what is too old or too much goes, and what is open for long is closed.
 
-Nothing is dropped here: a trim is decided like one that a client asks for. State that has expired goes the same way.
+Nothing is dropped here: a trim is decided like one that a client asks for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from shards.segment import Segment
 from shards.shard import Shard
 
 _LOOKED_AT_AT_ONCE = 500
-_EXPIRED_AT_ONCE = 1000
 
 
 class Retaining:
@@ -112,9 +111,11 @@ class Retaining:
         step = TimeSlice()
         if not self._table.may_close():
             return
-        for shard in self._table.open_shards():
-            if not self._table.may_close():
-                return
+        remaining = self._table.open_shards()
+        remaining.reverse()
+        while remaining and self._table.may_close():
+            # No list holds the closed ones: freeing all of them at its end would be one long step.
+            shard = remaining.pop()
             active = shard.active()
             if (
                 shard.is_at_rest
@@ -127,7 +128,7 @@ class Retaining:
                 await step.rest()
 
     async def apply(self) -> None:
-        """Trim what retention no longer keeps, close what is to be sealed, and remove state that has expired."""
+        """Trim what retention no longer keeps, and close what is to be sealed or is not used."""
         now = self._expiry_us()
         for some in slices(self._table.open_shards(), _LOOKED_AT_AT_ONCE):
             for shard in some:
@@ -142,9 +143,6 @@ class Retaining:
             self._committer.kick()
             await trio.lowlevel.checkpoint()
         await self.close_idle()
-        while self._control.expire_state_nowait(_EXPIRED_AT_ONCE) == _EXPIRED_AT_ONCE:
-            await self._committer.wait(self._committer.group)
-        self._committer.kick()
 
     def _is_outdated(self, shard: Shard, active: Segment, now_us: int) -> bool:
         """Whether nothing young is in the active segment: closed, it can go."""

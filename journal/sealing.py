@@ -22,6 +22,7 @@ from journal.decisions import Decision, Rolled, Sealed, ShardDeleted, Trimmed
 from journal.sealer import Sealer
 from journal.segment_files import SegmentFiles, UnsyncedDirectoryError
 from journal.shard_table import ShardTable
+from journal.time_slice import TimeSlice
 from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, StorageError, StorageFailedError
 from shards.log_segment import LogSegment
 from shards.seal_plan import SealedFile, SealPlan
@@ -32,7 +33,6 @@ _log = logging.getLogger("journal.sealing")
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 300.0
 _IDLE_S = 30.0
-_LOOKED_AT_AT_ONCE = 500
 
 
 @attrs.define(eq=False)
@@ -209,11 +209,12 @@ class Sealing:
     async def _look_at_recorded(self) -> None:
         """Find what was closed before this start and is in no open shard, without holding anybody up."""
         with closing(self._recorded()) as found:
-            for number, shard_id in enumerate(found):
+            step = TimeSlice()
+            for shard_id in found:
                 if shard_id is not None and (shard := self._table.by_id(shard_id)) is not None:
                     self.look_at(shard)
-                if number % _LOOKED_AT_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
+                if step.is_over:
+                    await step.rest()
 
     async def _rest(self) -> None:
         """Wait for something to do: a change, or the end of a pause after a failure."""

@@ -27,7 +27,6 @@ from shards.store import OrderedStore
 from shards.topic_filters import pattern
 
 _LOOKED_AT_ONCE = 500
-_LISTED_AT_ONCE = 2000
 _SORTED_AT_ONCE = 10_000
 _FEW_NAMES = 1000
 
@@ -119,12 +118,13 @@ class ShardNews:
         """The newest lsns of all stored shards in order, and the shards that have them."""
         lsns, shard_ids = array("Q"), array("Q")
         stored = shard_records.newest_lsns(self._store, self._table.started_lsn)
-        while some := list(islice(stored, _LISTED_AT_ONCE)):
-            for newest in some:
-                if newest is not None:
-                    shard_ids.append(newest[0])
-                    lsns.append(newest[1])
-            await trio.lowlevel.checkpoint()
+        step = TimeSlice()
+        for newest in stored:
+            if newest is not None:
+                shard_ids.append(newest[0])
+                lsns.append(newest[1])
+            if step.is_over:
+                await step.rest()
         runs: list[array[int]] = []
         for start in range(0, len(lsns), _SORTED_AT_ONCE):
             run = range(start, min(start + _SORTED_AT_ONCE, len(lsns)))

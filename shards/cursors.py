@@ -49,12 +49,17 @@ class Cursors:
         found = self._store.scan(Family.CURSORS, prefix, start=start)
         return [decode_cursor(shard_id, _decode_name(shard_id, key), value) for key, value in islice(found, limit)]
 
-    def all(self) -> Iterator[tuple[int, str, int]]:
+    def all(self) -> Iterator[tuple[int, str, int] | None]:
         """(shard id, name, offset) of every cursor there is, those of a shard next to each other.
 
-        There may be millions: the caller pauses between them. Unreadable ones are for `get` to refuse and left out.
+        There may be millions: the caller pauses between them, and at each None, which stands for a step of the search
+        that found none. Unreadable ones are for `get` to refuse and left out.
         """
-        for key, value in self._store.scan(Family.CURSORS):
+        for item in self._store.scan_in_steps(Family.CURSORS):
+            if item is None:
+                yield None
+                continue
+            key, value = item
             if len(key) >= _SHARD_ID.size and len(value) == _VALUE.size and value[0] == _FORMAT_VERSION:
                 name = key[_SHARD_ID.size :].decode(errors="replace")
                 yield _SHARD_ID.unpack_from(key)[0], name, _VALUE.unpack(value)[1]

@@ -59,6 +59,9 @@ class FeedQueue(Generic[T]):
         self._standings: dict[int, T] = {}
         self._ready: deque[T] = deque()
         self._reached_lsn = self._round_lsn = start_lsn
+        # Of the round: how many at the head of those that wait have had no turn in it yet, and how many have had one
+        # but have not reached their goal.
+        self._without_turn = 0
         self._goals = 0
         self._postponed: set[int] = set()
         self.finding = False
@@ -100,7 +103,13 @@ class FeedQueue(Generic[T]):
         while self._ready:
             standing = self._ready.popleft()
             standing.queued = False
+            is_of_round = self._without_turn > 0
+            if is_of_round:
+                self._without_turn -= 1
             if self._standings.get(standing.shard_id) is standing:
+                if is_of_round:
+                    standing.goal = self._published(standing)
+                    self._goals += 1
                 return standing
         return None
 
@@ -145,7 +154,7 @@ class FeedQueue(Generic[T]):
         standings, self._standings = self._standings, {}
         self._ready = deque()
         self._postponed.clear()
-        self._goals = 0
+        self._without_turn = self._goals = 0
         return standings
 
     @property
@@ -163,21 +172,16 @@ class FeedQueue(Generic[T]):
         """The lsn up to which everything of the feed has been read. Ask it between two turns, not too often.
 
         While something always waits, it goes in rounds: when every shard that waited at the beginning of a round has
-        been read as far as it was published then, everything committed by then has been read.
+        been read as far as it was published then, everything committed by then has been read. To note for all of them
+        at once how far that is would be one long step; what a shard has published at its first turn is no less.
         """
         if not self.finding and not self._postponed:
             if not self._ready:
                 self._reached_lsn = max(self._reached_lsn, self._committed_lsn())
-            elif not self._goals:
+            elif not self._goals and not self._without_turn:
                 self._reached_lsn = max(self._reached_lsn, self._round_lsn)
-                self._begin_round()
+                self._round_lsn = self._committed_lsn()
+                self._without_turn = len(self._ready)
         if self._until_lsn is not None:
             return min(self._reached_lsn, max(self._until_lsn, 0))
         return self._reached_lsn
-
-    def _begin_round(self) -> None:
-        self._round_lsn = self._committed_lsn()
-        for standing in self._ready:
-            if standing.goal < 0 and self._standings.get(standing.shard_id) is standing:
-                standing.goal = self._published(standing)
-                self._goals += 1

@@ -63,10 +63,23 @@ class Producers:
         """How many names are counted under a beginning; under an empty one all."""
         return self.counts.get(beginning, 0) if beginning else sum(self.counts.values())
 
-    def registered(self) -> Iterator[RegisteredProducer]:
-        """All of them, by name. There may be millions: the caller pauses between them."""
-        for key, value in self._store.scan(Family.PRODUCERS, b"n"):
+    def registered(self) -> Iterator[RegisteredProducer | None]:
+        """All of them, by name.
+
+        There may be millions: the caller pauses between them, and at each None, which stands for a step of the search
+        that found none.
+        """
+        for item in self._store.scan_in_steps(Family.PRODUCERS, b"n"):
+            if item is None:
+                yield None
+                continue
+            key, value = item
             yield RegisteredProducer(key[1:].decode(), decode_identity(value), decode_used(value))
+
+    def find(self, name: str) -> RegisteredProducer | None:
+        """The producer under a name, None if it was never opened."""
+        value = self._store.get(Family.PRODUCERS, b"n" + name.encode())
+        return None if value is None else RegisteredProducer(name, decode_identity(value), decode_used(value))
 
     def is_registered(self, producer_id: int) -> bool:
         """Whether an id belongs to a producer."""

@@ -49,6 +49,7 @@ FAMILY_PREFIXES: dict[Family, bytes] = {
     Family.KEY_INDEX: b"\x07",
 }
 
+_SKIPPED_TOO_MANY = "Result incomplete: Too many internal keys skipped"
 _STALLED = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left on device"
 _LOOK_AGAIN_S = 0.01
@@ -57,6 +58,12 @@ _TOLD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 _FIRST_CHUNK_KEYS = 32
 _CHUNK_KEYS = 512
+_CHUNK_BYTES = 1 << 20
+_STEP_KEYS = 128
+_STEP_SKIPPED_KEYS = 500
+"""Most versions and deletions that one step of `RocksStore.scan_in_steps` passes over to get to its next key: some
+tenths of a millisecond. At worst a step passes over so many before each of its keys."""
+_LARGEST_KEY_BITS = 8 << 16
 
 
 class RocksStore:
@@ -145,8 +152,8 @@ class RocksStore:
         bounds.set_iterate_upper_bound(end)
         while True:
             written = self._queue.written
-            stored = chunk = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
-            is_last = len(stored) < limit
+            stored, is_last = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
+            chunk = stored
             if self._queue:
                 last = (whole_prefix if reverse else end) if is_last else stored[-1][0]
                 chunk = self._with_queued(stored, whole_prefix, place, last, reverse=reverse, skip_place=skip_place)
@@ -160,6 +167,60 @@ class RocksStore:
             place = stored[-1][0]
             skip_place = True
             limit = _CHUNK_KEYS
+
+    def scan_in_steps(
+        self, family: Family, prefix: bytes = b"", *, start: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes] | None]:
+        whole_prefix = FAMILY_PREFIXES[family] + prefix
+        end = prefix_end(whole_prefix)
+        assert end is not None, "no family prefix is 0xff"
+        place = whole_prefix if start is None else max(whole_prefix, FAMILY_PREFIXES[family] + start)
+        skip_place = False
+        # RocksDB can stop after so many deleted keys, but does not tell where it is then. So a step that was stopped
+        # is tried again with a smaller range: the keys that begin with the same ``bits`` bits as the place; 0 for all.
+        least_bits = 8 * len(whole_prefix)
+        bits, has_grown = 0, False
+        while place < end:
+            bound = min(_range_end(place, bits) or end, end) if bits else end
+            options = ReadOptions()
+            options.set_iterate_lower_bound(whole_prefix)
+            options.set_iterate_upper_bound(bound)
+            if bits <= _LARGEST_KEY_BITS:
+                options.set_max_skippable_internal_keys(_STEP_SKIPPED_KEYS)
+            written = self._queue.written
+            found = self._step(whole_prefix, place, bound, options, skip_place=skip_place)
+            if written != self._queue.written:
+                # As in `scan`.
+                continue
+            if found is None:
+                bits = bits + (1 if has_grown else 8) if bits else least_bits + 8
+                has_grown = False
+                yield None
+                continue
+            items, place, skip_place = found
+            has_grown = bits > 0
+            bits = bits - 1 if bits > least_bits + 1 else 0
+            for key, value in items:
+                yield key[1:], value
+            if not items and place < end:
+                yield None
+
+    def _step(
+        self, prefix: bytes, place: bytes, bound: bytes, options: ReadOptions, *, skip_place: bool
+    ) -> tuple[list[tuple[bytes, bytes]], bytes, bool] | None:
+        """Some items, the next place and whether it was looked at; None if too many deleted keys come before all."""
+        try:
+            items, is_last = self._chunk(prefix, place, _STEP_KEYS, options, reverse=False, skip_place=skip_place)
+        except _TooManySkippedError as stopped:
+            items, is_last = stopped.found, False
+            if not items:
+                return None
+        last = bound if is_last else items[-1][0]
+        if self._queue:
+            queued = self._with_queued(items, prefix, place, last, reverse=False, skip_place=skip_place)
+            # The bound belongs to the next step.
+            items = [(key, value) for key, value in queued if not is_last or key < bound]
+        return items, last, not is_last
 
     def _with_queued(
         self,
@@ -182,8 +243,14 @@ class RocksStore:
 
     def _chunk(
         self, prefix: bytes, place: bytes, limit: int, bounds: ReadOptions, *, reverse: bool, skip_place: bool
-    ) -> list[tuple[bytes, bytes]]:
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
         """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
+
+        Returns:
+            The items, fewer than the limit if they are large, and whether these were the last ones.
+
+        Raises:
+            _TooManySkippedError: The iterator stopped because of the bound on deleted keys in `bounds`.
 
         Rdict.items() would be quicker but simply ends at a damaged block; an RdictIter has a status to ask.
         """
@@ -198,16 +265,23 @@ class RocksStore:
                 iterator.seek(place)
             if skip_place and iterator.valid() and iterator.key() == place:
                 step()
-            while len(chunk) < limit and iterator.valid():
+            room_bytes = _CHUNK_BYTES
+            while iterator.valid():
                 key: bytes = iterator.key()
                 if not key.startswith(prefix):
                     break
-                chunk.append((key, iterator.value()))
+                if len(chunk) >= limit or room_bytes <= 0:
+                    return chunk, False
+                value: bytes = iterator.value()
+                chunk.append((key, value))
+                room_bytes -= len(value)
                 step()
             iterator.status()
         except Exception as error:
+            if str(error).startswith(_SKIPPED_TOO_MANY):
+                raise _TooManySkippedError(chunk) from error
             self._raise(error)
-        return chunk
+        return chunk, True
 
     def write(self, mutations: Mutations) -> None:
         db = self._writable_db()
@@ -363,6 +437,26 @@ class RocksStore:
         raise StorageFailedError(self._failure) from error
 
 
+class _TooManySkippedError(Exception):
+    """An iterator stopped before it had passed over all deleted keys in its way.
+
+    Attributes:
+        found: What it found before.
+    """
+
+    def __init__(self, found: list[tuple[bytes, bytes]]) -> None:
+        super().__init__()
+        self.found = found
+
+
+def _range_end(place: bytes, bits: int) -> bytes | None:
+    """The lowest key above all that begin with the same bits as a place; None if there is none."""
+    size_bytes = (bits + 7) // 8
+    unused = 8 * size_bytes - bits
+    number = (int.from_bytes(place[:size_bytes].ljust(size_bytes, b"\0")) >> unused) + 1
+    return None if number >> bits else (number << unused).to_bytes(size_bytes)
+
+
 def _prefixed(mutations: Mutations) -> Batch:
     return [(FAMILY_PREFIXES[family] + key, value) for family, key, value in mutations]
 
@@ -390,6 +484,8 @@ def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Opti
     options.set_max_total_wal_size(4 * write_buffer_bytes)
     options.set_max_open_files(open_files)
     options.set_max_background_jobs(2)
+    # A table that is half deletions is compacted soon: until then every scan over them pays for each.
+    options.add_compact_on_deletion_collector_factory(256, 128, 0.5)
     # The default mode, point_in_time, drops everything after a flipped bit in the log without a word.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_keep_log_file_num(2)

@@ -265,7 +265,11 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
 
     So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
     """
-    for key, value in store.scan(Family.SEGMENTS):
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield None
+            continue
+        key, value = item
         if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
             _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
             yield _SEGMENT.unpack(key)[0] if sealed and end >= least_bytes else None
@@ -273,13 +277,17 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
             yield None
 
 
-def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bool, int], None, None]:
-    """Go through all records; give (number, kind, closed, end position) for each segment.
+def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bool, int] | None, None, None]:
+    """Go through all records; give (number, kind, closed, end position) for each segment, None to let others work.
 
     For a shard's head the kind is None, the flag tells of damage, and the last is the next offset. Unreadable records
     are for `load` to refuse and left out.
     """
-    for key, value in store.scan(Family.SEGMENTS):
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield None
+            continue
+        key, value = item
         if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
             yield _SHARD.unpack(key)[0], None, len(value) > _head_size(value), _HEAD_VALUE.unpack_from(value)[2]
         elif len(key) != _SEGMENT.size:
@@ -305,7 +313,11 @@ def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
 
     So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
     """
-    for key, value in store.scan(Family.SEGMENTS):
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield 0
+            continue
+        key, value = item
         if len(key) != _SEGMENT.size:
             yield 0
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
@@ -321,7 +333,11 @@ def newest_lsns(store: OrderedStore, started_lsn: int) -> Generator[tuple[int, i
 
     So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
     """
-    for key, value in store.scan(Family.SEGMENTS):
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield None
+            continue
+        key, value = item
         if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
             yield _SHARD.unpack(key)[0], _newest_lsn(value, started_lsn)
         else:

@@ -27,6 +27,7 @@ _EXPIRY = struct.Struct(">Q")
 _FORMAT_VERSION = 1
 VALUE_PREFIX = b"v"
 EXPIRY_PREFIX = b"x"
+_ABOVE_ALL_EXPIRIES = b"y"
 
 
 class StateStore:
@@ -41,6 +42,8 @@ class StateStore:
         # Nothing lies before it in the index of expiries. What was deleted there costs a scan time until it is
         # compacted, so none begins at the beginning but the first.
         self._first_expiry = EXPIRY_PREFIX
+        # What was put during a scan may lie behind its place.
+        self._lowest_put = _ABOVE_ALL_EXPIRIES
 
     def get(self, key: bytes, now_us: int) -> StateValue | None:
         """Return a value, None if it is not there or has expired at `now_us`."""
@@ -60,29 +63,16 @@ class StateStore:
         values = (decode_value(key[1:], stored) for key, stored in items)
         return list(itertools.islice((value for value in values if not _is_expired(value, now_us)), limit))
 
-    def scan_some(
-        self, prefix: bytes, now_us: int, *, after: bytes | None, limit: int, looked_at: int, size_bytes: int
-    ) -> tuple[list[StateValue], bytes | None]:
-        """The same, with a bound on the work: expired values that are not removed yet may be many, or values large.
+    def scan_in_steps(self, prefix: bytes, now_us: int, *, after: bytes | None = None) -> Iterator[StateValue | None]:
+        """Yield the unexpired values whose keys begin with `prefix`, sorted by key, in steps of bounded work.
 
-        Args:
-            looked_at: Most values to read, expired ones as well.
-            size_bytes: With so many bytes of keys and values the page ends.
-
-        Returns:
-            Values, and the key to go on behind; None at the end. There may be no values and yet more to come.
+        None stands for a step that found nothing, so that the caller can pause: values that have expired or were
+        removed a moment ago may be many.
         """
         start = None if after is None else VALUE_PREFIX + after + b"\x00"
-        found: list[StateValue] = []
-        for key, stored in self._store.scan(Family.STATE, VALUE_PREFIX + prefix, start=start):
-            value = decode_value(key[1:], stored)
-            looked_at -= 1
-            size_bytes -= len(key) + len(stored)
-            if not _is_expired(value, now_us):
-                found.append(value)
-            if len(found) >= limit or looked_at <= 0 or size_bytes <= 0:
-                return found, value.key
-        return found, None
+        for item in self._store.scan_in_steps(Family.STATE, VALUE_PREFIX + prefix, start=start):
+            value = None if item is None else decode_value(item[0][1:], item[1])
+            yield None if value is None or _is_expired(value, now_us) else value
 
     def fold_put(self, mutations: Mutations, key: bytes, value: bytes, version: int, expires_at_us: int) -> None:
         """Set a key. `version` is the lsn of the put; `expires_at_us` 0 means never."""
@@ -94,6 +84,7 @@ class StateStore:
             index_key = expiry_key(expires_at_us, key)
             mutations.put(Family.STATE, index_key, b"")
             self._first_expiry = min(self._first_expiry, index_key)
+            self._lowest_put = min(self._lowest_put, index_key)
 
     def fold_delete(self, mutations: Mutations, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""
@@ -103,20 +94,38 @@ class StateStore:
     def expired(self, now_us: int, limit: int) -> list[bytes]:
         """Return up to `limit` keys whose values have expired, those that expired first before the others.
 
-        It costs no more than what it returns. A key may be put again before its delete is decided: decide by the
-        version found then.
+        A key may be put again before its delete is decided: decide by the version found then.
         """
-        return list(itertools.islice(self._expired_keys(now_us), limit))
+        keys = (key for key in self.expired_in_steps(now_us) if key is not None)
+        return list(itertools.islice(keys, limit))
 
-    def _expired_keys(self, now_us: int) -> Iterator[bytes]:
+    def expired_in_steps(self, now_us: int) -> Iterator[bytes | None]:
+        """The same without a limit, in steps of bounded work: None after one that found nothing.
+
+        What was removed since the scan before is passed over, what was removed earlier is not looked at.
+
+        REQUIRES: one such scan at a time.
+        """
         is_first = True
-        for index_key, _ in self._store.scan(Family.STATE, EXPIRY_PREFIX, start=self._first_expiry):
+        self._lowest_put = _ABOVE_ALL_EXPIRIES
+        for item in self._store.scan_in_steps(Family.STATE, EXPIRY_PREFIX, start=self._first_expiry):
+            if item is None:
+                yield None
+                continue
+            index_key, _ = item
             if is_first:
-                is_first, self._first_expiry = False, index_key
+                is_first, self._first_expiry = False, min(index_key, self._lowest_put)
             expires_at_us, key = decode_expiry_key(index_key)
             if expires_at_us > now_us:
                 return
             yield key
+        if is_first:
+            self._first_expiry = self._lowest_put
+
+    def is_expired(self, key: bytes, now_us: int) -> bool:
+        """Whether there is a value that has expired."""
+        stored = self._store.get(Family.STATE, VALUE_PREFIX + key)
+        return stored is not None and _is_expired(decode_value(key, stored), now_us)
 
     def _forget_expiry(self, mutations: Mutations, key: bytes) -> None:
         stored = mutations.get(self._store, Family.STATE, VALUE_PREFIX + key)

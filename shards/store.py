@@ -102,6 +102,16 @@ class OrderedStore(Protocol):
         """
         ...
 
+    def scan_in_steps(
+        self, family: Family, prefix: bytes = b"", *, start: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes] | None]:
+        """The same in order, in steps of bounded work: None after a step that found nothing, so the caller can pause.
+
+        Deleted keys that the store has not reclaimed yet cost a `scan` time although it yields nothing of them: with
+        many in a row, the call that looks for the next key blocks for as long as it takes to pass over all of them.
+        """
+        ...
+
     def write(self, mutations: Mutations) -> None:
         """Carry out all mutations or none. They are visible at once and durable after the next `flush`.
 

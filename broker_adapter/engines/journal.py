@@ -30,7 +30,8 @@ from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import CursorCheck as CursorCheckRequest
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest
 from shards.batch import BatchHeader
-from shards.errors import InvalidRequestError, OffsetOutOfRangeError
+from shards.errors import InvalidRequestError, OffsetOutOfRangeError, StorageFailedError
+from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
     Appended,
@@ -51,10 +52,12 @@ _SCAN_PAGE_VALUES = 1000
 
 
 @asynccontextmanager
-async def open_journal(url: str) -> AsyncIterator[StorageAdapter]:
+async def open_journal(url: str, *, ends_at_restore: bool = False) -> AsyncIterator[StorageAdapter]:
     """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket), or either with TLS.
 
     Who is asking may be in the URL as well; see `journal.client.address`.
+
+    ``ends_at_restore`` is that of `journal.client.open_client`.
 
     For other settings of the client open one with `journal.client.open_client` and put a `JournalAdapter` over it.
 
@@ -62,7 +65,7 @@ async def open_journal(url: str) -> AsyncIterator[StorageAdapter]:
         InvalidRequestError: The URL names no server.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
-    async with open_client(url) as client, JournalAdapter(client) as adapter:
+    async with open_client(url, ends_at_restore=ends_at_restore) as client, JournalAdapter(client) as adapter:
         yield adapter
 
 
@@ -299,6 +302,17 @@ class JournalAdapter(StorageAdapter):
         await self._calls.run(self._client.end_client(name))
 
     # Producers and life cycle
+
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        return self._client.restores
+
+    async def wait_failed(self) -> StorageFailedError:
+        reason = await self._client.wait_ended()
+        while not isinstance(reason, StorageFailedError):
+            # Whoever calls meets it there: it may be told apart from a failure of the store.
+            await trio.sleep_forever()
+        return reason
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         return await self._calls.run(self._client.open_producer(name))

@@ -19,9 +19,9 @@ from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.both_appends import BothAppends
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message, record_of
 from broker_adapter.mqtt.publishing import Publisher, reason_code_of
-from broker_adapter.mqtt.session.timers import Due
 from broker_adapter.results import PendingAppend
 from shards.errors import OverloadedError, ShardNotFoundError, StorageError, VersionConflictError
 from shards.model import ShardConfig

@@ -11,12 +11,13 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.codec import EMPTY, Properties, Publish, ReasonCode, Version
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.faults import ConversationError
 from broker_adapter.mqtt.inbound import Received
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.permissions import Access, Principal
-from broker_adapter.mqtt.session import Due, Session
+from broker_adapter.mqtt.session import Session
 from broker_adapter.mqtt.statistics import BrokerStatistics
 from broker_adapter.mqtt.topic_aliases import InboundAliases
 from broker_adapter.mqtt.topics import TopicRefusedError, parse_topic

@@ -16,8 +16,8 @@ from broker_adapter.bridge.intake import NO_QUEUES, Intake
 from broker_adapter.cache_queue import QueueFullError, QueueWriter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message, record_of
-from broker_adapter.mqtt.session.timers import Due
 from broker_adapter.mqtt.storage_rules import Placement, Placements
 from broker_adapter.results import PendingAppend
 from journal.protocol.errors import ConnectionLostError, ShuttingDownError

@@ -15,12 +15,12 @@ import trio
 
 from journal.client.connection import HEARTBEAT_S, Connection, Listener
 from journal.client.transport import Transport
-from journal.protocol.errors import AuthenticationError, ConnectionLostError
+from journal.protocol.errors import AuthenticationError, ConnectionLostError, ServerRestoredError
 from journal.protocol.messages import HelloReply
 from shards.errors import FormatVersionError, InvalidRequestError, StorageError
 
 # Trying again does not change the answer.
-_FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError)
+_FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError, ServerRestoredError)
 
 
 @attrs.frozen(slots=True)
@@ -36,10 +36,15 @@ class Backoff:
 
 
 class Owner(Listener, Protocol):
-    """Who uses the sessions. No method may block or raise."""
+    """Who uses the sessions. No method may block, and none but `session_began` may raise."""
 
     def session_began(self, connection: Connection, hello: HelloReply) -> None:
-        """A session stands."""
+        """A session stands.
+
+        Raises:
+            ServerRestoredError: The owner does not go on after a restore of the server: this session ends, and there
+                will never be another one.
+        """
 
     def session_ended(self, reason: StorageError) -> None:
         """It ended; another one is being made."""

@@ -22,6 +22,7 @@ from journal.commit import MOST_WORDS, AckSink, Committer, Group
 from journal.config import ServerConfig
 from journal.control import Control
 from journal.data_directory import DataDirectory
+from journal.decisions import CursorCommitted, CursorDeleted
 from journal.disk import Disk
 from journal.engine.replaying import RecoveryReport, replay
 from journal.engine.restoration import Restoration
@@ -57,6 +58,9 @@ from shards.shard import Shard
 from shards.shard_records import closed_logs
 from shards.store import DirectoryStore, Mutations
 from shards.word_index import Words, words_of
+
+_OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
+"""Decisions about a shard that change nothing of what a checkpoint saves of it: the views have all of them already."""
 
 _log = logging.getLogger("journal.engine")
 
@@ -370,10 +374,11 @@ class Engine:
                     news.publishing(shard)
                 shard.publish(published)
         self.sealing.decided(group.decisions)
-        for _, shard_id, _ in group.decisions:
-            shard_changed = self.table.by_id(shard_id) if shard_id else None
-            if shard_changed is not None:
-                dirty[shard_id] = shard_changed
+        for _, shard_id, decision in group.decisions:
+            if shard_id and type(decision) not in _OUTSIDE_SHARD_RECORDS:
+                shard_changed = self.table.by_id(shard_id)
+                if shard_changed is not None:
+                    dirty[shard_id] = shard_changed
         for sink, acks in group.acks.items():
             sink.acknowledge(acks)
         self.maintenance.wake_if_needed()

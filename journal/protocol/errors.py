@@ -88,6 +88,13 @@ class ConnectionLostError(StorageError):
     retriable = True
 
 
+class ServerRestoredError(errors.StorageFailedError):
+    """The server's data was restored from a backup: what this client remembers of it may be of a lost history.
+
+    Raised by clients that are to end then; it does not travel.
+    """
+
+
 class UnlistedError(StorageError):
     """An error number that this version does not know.
 

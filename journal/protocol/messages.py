@@ -13,6 +13,7 @@ import msgspec
 
 from journal.protocol.errors import LocalProtocolError, RemoteProtocolError
 from journal.protocol.frames import NO_OFFSET, Op
+from shards.history import HistoryGap
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.position import StartKind
 
@@ -53,6 +54,8 @@ class HelloReply:
         max_frame_bytes: Longest frame, header included, in either direction.
         max_batch_bytes: Longest record batch in an append.
         connection_id: Number of the connection; a later connection has a higher one.
+        restores: Restores of the server's data from backups, oldest first. A client that finds others than over its
+            last connection has records of a history that is lost.
     """
 
     version: U32
@@ -61,6 +64,7 @@ class HelloReply:
     max_frame_bytes: U32
     max_batch_bytes: U32
     connection_id: Count = 0
+    restores: list[HistoryGap] = attrs.Factory(list)
 
 
 @attrs.frozen(slots=True)
@@ -199,6 +203,8 @@ class SubscribeRequest:
     """Exactly one of ``shard`` and ``filter`` is given; ``start`` and ``value`` are those of `Start`.
 
     A filter without a group may also start at "committed", behind the lsn of the reply, and end behind ``until_lsn``.
+    After a restore from a backup ``common_lsn`` is the lsn up to which the client has the same history as the server:
+    a start at an offset then begins no later than at the first record with a higher lsn.
     """
 
     subscription: U32
@@ -209,6 +215,7 @@ class SubscribeRequest:
     credit_bytes: U32 = 1 << 20
     group: str | None = None
     until_lsn: Count | None = None
+    common_lsn: Count | None = None
 
 
 @attrs.frozen(slots=True)

@@ -146,6 +146,7 @@ class ServerOperations:
             max_frame_bytes=limits.max_frame_bytes,
             max_batch_bytes=limits.max_batch_bytes,
             connection_id=connection.number,
+            restores=self._engine.restores.gaps(),
         )
         connection.reply(build(Op.HELLO, correlation, encode(reply)))
 
@@ -226,8 +227,16 @@ class ServerOperations:
 
     async def _list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ListShardsRequest = decode_request(Op.LIST_SHARDS, body)
-        page = await self._shards.list_shards(connection, request.filter, request.after, request.limit)
-        connection.reply(build(Op.LIST_SHARDS, correlation, encode(messages.ListShardsReply(page.shards, page.more))))
+        output = connection.output
+        # As with FETCH: without this, any number of pages would be made while little waits, and all be held at once.
+        reserved_bytes = self._shards.page_bytes(request.limit)
+        await output.reserve(reserved_bytes)
+        try:
+            page = await self._shards.list_shards(connection, request.filter, request.after, request.limit)
+            reply = messages.ListShardsReply(page.shards, page.more)
+            connection.reply(build(Op.LIST_SHARDS, correlation, encode(reply)))
+        finally:
+            output.unreserve(reserved_bytes)
 
     def _describe_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.DescribeShardRequest = decode_request(Op.DESCRIBE_SHARD, body)
@@ -305,6 +314,7 @@ class ServerOperations:
                 topic_filter=request.filter,
                 start=start,
                 until_lsn=request.until_lsn,
+                common_lsn=request.common_lsn,
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,

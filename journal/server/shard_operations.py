@@ -101,6 +101,10 @@ class ShardOperations:
         # One page is made at a time: the steps of a hundred that are asked for at once would add up to a long one.
         self._making = trio.Lock()
 
+    def page_bytes(self, limit: int) -> int:
+        """About how large the reply to a listing is, at most."""
+        return min(max(1, limit), LARGEST_PAGE) * _ENTRY_BYTES
+
     async def list_shards(self, who: Asker, topic_filter: str, after: str, limit: int) -> ShardPage:
         """One page of the shards that match a filter and sort behind ``after``.
 

@@ -123,10 +123,15 @@ class StateOperations:
         limit = max(1, min(request.limit, LARGEST_PAGE))
         # No more is read than a reply holds; the value that passes this bound is taken off again if it does not fit.
         room = self._engine.config.limits.max_frame_bytes // 2
-        values, more = await self._engine.control.scan_state(request.prefix, request.after, limit, room)
-        page = self._fit(values)
-        reply = messages.StateScanReply(page, more or len(page) < len(values))
-        connection.reply(build(Op.STATE_SCAN, correlation, encode(reply)))
+        output = connection.output
+        await output.reserve(room)
+        try:
+            values, more = await self._engine.control.scan_state(request.prefix, request.after, limit, room)
+            page = self._fit(values)
+            reply = messages.StateScanReply(page, more or len(page) < len(values))
+            connection.reply(build(Op.STATE_SCAN, correlation, encode(reply)))
+        finally:
+            output.unreserve(room)
 
     def _fit(self, values: list[StateValue]) -> list[StateValue]:
         """As many values as a frame holds comfortably, at least one."""

@@ -68,15 +68,18 @@ class SequenceFailedError(AssertionError):
         seed: What `run_sequence` was given.
         fates: All that happened.
         at: Number of the fate, from 1, in which it was found.
+        short_steps: Whether long work of the engine was done in short steps.
     """
 
-    def __init__(self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException) -> None:
+    def __init__(self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException, *, short_steps: bool) -> None:
         told = "\n".join(f"  {'>' if number == at else ' '} {fate}" for number, fate in enumerate(fates, 1))
         problems = "; ".join(f"{type(error).__name__}: {error}" for error in leaves(problem))
-        super().__init__(f"seed {seed}: {problems}\n{told}\n")
+        with_steps = ", short steps" if short_steps else ""
+        super().__init__(f"seed {seed}{with_steps}: {problems}\n{told}\n")
         self.seed = seed
         self.fates = list(fates)
         self.at = at
+        self.short_steps = short_steps
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -113,11 +116,13 @@ class Machine:
     Args:
         seed: Of the clients' choices and of the scheduler.
         steps: How much each client does in a life.
+        short_steps: Long work of the engine lets others run after a few items each time.
     """
 
-    def __init__(self, seed: int, steps: int = STEPS) -> None:
+    def __init__(self, seed: int, steps: int = STEPS, *, short_steps: bool = False) -> None:
         self.seed = seed * 1000
         self.steps = steps
+        self.short_steps = short_steps
         self.ledger = SequenceLedger()
         self.clock = ManualClock()
         self.files = SimulatedFileSystem()
@@ -178,7 +183,7 @@ class Machine:
         self.seed += 1
         self.report.lives += 1
         try:
-            return run(self.files, body, seed=self.seed, clock=self.clock, data=data)
+            return run(self.files, body, seed=self.seed, clock=self.clock, data=data, short_steps=self.short_steps)
         finally:
             self.report.operations += len(self.files.operations)
 
@@ -296,18 +301,19 @@ class Machine:
         self.report.appends = self.ledger.number
 
 
-def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS) -> SequenceReport:
+def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS, short_steps: bool = False) -> SequenceReport:
     """Run a list of fates, then lose the power once more and look.
 
     Args:
         fates: What happens.
         seed: Of everything else.
         steps: How much each client does in a life.
+        short_steps: Long work of the engine lets others run after a few items each time.
 
     Raises:
         SequenceFailedError: A promise was broken.
     """
-    machine = Machine(seed, steps)
+    machine = Machine(seed, steps, short_steps=short_steps)
     everything = [*fates, PowerLoss(zlib.crc32(b"%d" % seed) % 3), Life(end="close")]
     machine.report.fates = everything
     steps_done = 0
@@ -318,7 +324,7 @@ def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS) -> Sequen
         steps_done += 1
         machine.look()
     except (Exception, BaseExceptionGroup) as problem:
-        raise SequenceFailedError(seed, everything, steps_done, problem) from problem
+        raise SequenceFailedError(seed, everything, steps_done, problem, short_steps=short_steps) from problem
     return machine.report
 
 
@@ -340,7 +346,9 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
             machine.restore()
 
 
-def run_sequence(seed: int, *, steps: int = STEPS, clocks: bool = True) -> SequenceReport:
+def run_sequence(
+    seed: int, *, steps: int = STEPS, clocks: bool = True, short_steps: bool | None = None
+) -> SequenceReport:
     """Generate the sequence of failures of this seed and run it: `make torture` calls this with one seed after another.
 
     It takes about a second, uses no disk, no network and no thread, and patches trio's scheduler while it runs, so
@@ -350,9 +358,13 @@ def run_sequence(seed: int, *, steps: int = STEPS, clocks: bool = True) -> Seque
         seed: Of everything.
         steps: How much each client does in a life.
         clocks: Clocks jump, too.
+        short_steps: Long work of the engine lets others run after a few items each time; the seed decides if None.
 
     Raises:
         SequenceFailedError: A promise was broken. Its text has the seed and the list of fates.
     """
     rng = random.Random(seed)
-    return run_fates(random_fates(rng, rng.randint(FEWEST, MOST), clocks=clocks), seed, steps=steps)
+    fates = random_fates(rng, rng.randint(FEWEST, MOST), clocks=clocks)
+    if short_steps is None:
+        short_steps = bool(zlib.crc32(b"steps of %d" % seed) & 1)
+    return run_fates(fates, seed, steps=steps, short_steps=short_steps)

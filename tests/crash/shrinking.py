@@ -27,16 +27,16 @@ def shrink(failed: SequenceFailedError) -> SequenceFailedError:
     while progress:
         progress = False
         for candidate in _simpler(fates):
-            found = _failure_of(candidate, failed.seed)
+            found = _failure_of(candidate, failed)
             if found is not None and _sort(found) == _sort(failed):
                 best, fates, progress = found, candidate, True
                 break
     return best
 
 
-def _failure_of(fates: list[Fate], seed: int) -> SequenceFailedError | None:
+def _failure_of(fates: list[Fate], like: SequenceFailedError) -> SequenceFailedError | None:
     try:
-        run_fates(fates, seed)
+        run_fates(fates, like.seed, short_steps=like.short_steps)
     except SequenceFailedError as failed:
         return failed
     return None

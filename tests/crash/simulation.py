@@ -2,7 +2,7 @@
 
 trio's scheduler draws from a seeded generator, work that would go to a thread is done in place after a random number of
 scheduler rounds, and so is the journal's writing: the same seed gives the same interleaving and the same numbering of
-file system operations.
+file system operations. The clock by which long work is divided into steps does not go by the machine's time either.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from tests.simulation.store import SimulatedStore
 DATA = "/data"
 KIB = 1024
 LARGE_TAIL_BYTES = 1200
+MOST_WORK_S = 0.001
+"""What one look at the clock of `journal.time_slice` adds at most; a step there is two thousandths of a second."""
 
 # Sizes at which a workload of a few hundred records rolls segments, recycles journal files and makes checkpoints.
 TINY = ServerConfig(
@@ -112,9 +114,20 @@ async def _rounds(rng: random.Random) -> None:
 
 
 @contextlib.contextmanager
-def deterministic(seed: int) -> Iterator[random.Random]:
-    """Make trio runs in this context repeatable."""
+def deterministic(seed: int, *, short_steps: bool = False) -> Iterator[random.Random]:
+    """Make trio runs in this context repeatable.
+
+    Args:
+        seed: Of everything.
+        short_steps: Long work lets others run after a few items each time, not hardly ever.
+    """
     rng = random.Random(seed)
+    steps, work_s = random.Random(f"{seed}/steps"), 0.0
+
+    def pass_time() -> float:
+        nonlocal work_s
+        work_s += steps.random() * MOST_WORK_S if short_steps else 0.0
+        return work_s
 
     async def in_place(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         await trio.lowlevel.checkpoint()
@@ -127,6 +140,7 @@ def deterministic(seed: int) -> Iterator[random.Random]:
         patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         patch.setattr("trio._core._run._r", random.Random(seed))
         patch.setattr("trio.to_thread.run_sync", in_place)
+        patch.setattr("journal.time_slice.perf_counter", pass_time)
         patch.setattr("journal.engine.engine._new_salt", lambda: rng.getrandbits(64))
         patch.setattr("journal.data_directory.secrets.token_hex", lambda size: rng.randbytes(size).hex())
         # The default is 1 MiB, more than a simulated tail ever has; what only large tails reach must be reached.
@@ -173,6 +187,7 @@ def run(
     clock: ManualClock,
     config: ServerConfig = TINY,
     data: str = DATA,
+    short_steps: bool = False,
 ) -> BaseException | None:
     """Open an engine, give it to the body, close it.
 
@@ -191,7 +206,7 @@ def run(
                 found.append(error)
                 raise
 
-    with deterministic(seed) as rng:
+    with deterministic(seed, short_steps=short_steps) as rng:
         try:
             trio.run(main, rng, clock=trio.testing.MockClock(autojump_threshold=0))
         except BaseException as error:

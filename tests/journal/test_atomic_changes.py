@@ -10,6 +10,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from journal import time_slice
 from journal.atomic_changes import Delete, Put
 from journal.engine import Engine
 from shards.batch import encode_values, gap_batch
@@ -224,3 +225,55 @@ async def test_a_batch_that_is_none_refuses_the_whole(name: str, batch: bytes, e
         await check(engine, Model(), names=list(SHARDS))
         appended, _ = await engine.atomic.commit([("file", good), ("memory", good)], [], [])
         assert [one.base_offset for one in appended] == [0, 0]
+
+
+async def test_a_commit_to_thousands_of_shards_opened_all_of_them_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A COMMIT of 2,500 appends to shards that were not open held the loop for 176 ms."""
+    monkeypatch.setattr(time_slice, "_STEP_S", 0.0)
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        for number in range(20):
+            await engine.control.create_shard(f"s/{number}", ShardConfig())
+    async with open_simulated(files) as engine:
+        opened_before_rest = []
+
+        async def rest(self: time_slice.TimeSlice) -> None:
+            opened_before_rest.append(len(engine.table.open_shards()))
+
+        monkeypatch.setattr(time_slice.TimeSlice, "rest", rest)
+        batch = encode_values([b"x"], timestamp_us=1)
+        await engine.atomic.commit([(f"s/{number}", batch) for number in range(20)], [], [])
+        # Other tasks rest as well.
+        assert set(range(1, 21)) <= set(opened_before_rest)
+        assert await values_of(engine, "s/19") == [b"x"]
+
+
+@pytest.mark.parametrize("meanwhile", ["deletes the shard", "changes the key"])
+async def test_what_others_change_while_a_commit_is_prepared_refuses_the_whole(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    monkeypatch.setattr(time_slice, "_STEP_S", 0.0)
+    async with open_simulated(SimulatedFileSystem()) as engine:
+        await make_shards(engine)
+        rests = 0
+
+        async def rest(self: time_slice.TimeSlice) -> None:
+            nonlocal rests
+            rests += 1
+            if rests < 3:
+                return
+            if meanwhile == "deletes the shard":
+                await engine.control.delete_shard("other")
+            else:
+                await engine.control.put_state(b"a", b"theirs", None, 0)
+
+        batch = encode_values([b"x"], timestamp_us=1)
+        appends = [("file", batch), ("other", batch)]
+        with monkeypatch.context() as patch:
+            patch.setattr(time_slice.TimeSlice, "rest", rest)
+            with pytest.raises(StorageError):
+                await engine.atomic.commit(appends, [Put(b"a", b"ours", 0)], [])
+        assert rests == 3
+        assert await values_of(engine, "file") == []
+        found = engine.control.get_state(b"a")
+        assert (found and found.value) == (None if meanwhile == "deletes the shard" else b"theirs")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from journal import maintenance
+from journal import maintenance, time_slice
 from journal.atomic_changes import MOST_CHANGES, Put
 from journal.commit import MOST_DECISIONS, MOST_WORDS
 from journal.maintenance import _REMOVED_AT_ONCE
@@ -18,7 +22,7 @@ from shards.errors import LimitExceededError
 from shards.memory_store import MemoryStore
 from shards.model import ShardConfig
 from shards.record import Record
-from shards.state_store import StateStore
+from shards.state_store import StateStore, expiry_key
 from shards.store import Family, Mutations
 from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
 from tests.patience import PATIENCE_S
@@ -130,18 +134,123 @@ async def test_a_scan_that_passes_over_expired_values_reads_a_bounded_number_at_
     for number in range(50):
         state.fold_put(mutations, b"%02d" % number, b"v", number + 1, 0 if number in {3, 48} else 10)
     store.write(mutations)
-    after: bytes | None = None
-    found, pages = [], 0
-    while True:
-        some, after = state.scan_some(b"", 20, after=after, limit=5, looked_at=10, size_bytes=1 << 20)
-        found += [value.key for value in some]
-        pages += 1
-        if after is None:
-            break
-    assert found == [b"03", b"48"]
-    assert pages == 6
-    some, after = state.scan_some(b"", 0, after=None, limit=50, looked_at=50, size_bytes=10)
-    assert (len(some), after) == (1, b"00")
+    steps = [value and value.key for value in state.scan_in_steps(b"", 20)]
+    assert steps == [b"%02d" % number if number in {3, 48} else None for number in range(50)]
+
+
+def test_an_expiry_that_is_put_behind_a_scan_under_way_is_found_by_the_next_one() -> None:
+    """A scan remembers where the index of expiries begins; what was put before that place meanwhile was forgotten."""
+    store = MemoryStore()
+    state = StateStore(store)
+
+    def put(key: bytes, expires_at_us: int) -> None:
+        mutations = Mutations()
+        state.fold_put(mutations, key, b"", 1, expires_at_us)
+        store.write(mutations)
+
+    put(b"b", 20)
+    read = store.scan_in_steps
+
+    def paused(family: Family, prefix: bytes = b"", *, start: bytes | None = None) -> Iterator[Any]:
+        yield None
+        yield from list(read(family, prefix, start=start))
+
+    store.scan_in_steps = paused  # type: ignore[method-assign]
+    scan = state.expired_in_steps(30)
+    assert next(scan) is None
+    put(b"a", 10)
+    # The pause came after this entry had been passed.
+    store.scan_in_steps = lambda *arguments, **named: iter([(expiry_key(20, b"b"), b"")])  # type: ignore[method-assign]
+    assert list(scan)
+    store.scan_in_steps = read  # type: ignore[method-assign]
+    assert state.expired(30, 10) == [b"a", b"b"]
+
+
+async def test_a_checkpoint_waited_until_all_expired_state_was_removed(autojump_clock: trio.testing.MockClock) -> None:
+    """The background work removed 500,000 values before it looked at anything else: for minutes on a slow disk."""
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        removing, going_on = trio.Event(), trio.Event()
+
+        async def slow() -> None:
+            removing.set()
+            await going_on.wait()
+
+        engine.control.expire_state = slow  # type: ignore[method-assign]
+        with trio.fail_after(3600):
+            await removing.wait()
+            made = engine.maintenance.checkpoints
+
+            async def nothing() -> None:
+                pass
+
+            await engine.maintenance.after_checkpoint(nothing)
+            assert engine.maintenance.checkpoints == made + 1
+        going_on.set()
+
+
+async def test_a_cursor_made_the_next_checkpoint_save_its_shard_again() -> None:
+    """A group that noted its positions in 100,000 shards opened all of them and had all their records rewritten."""
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        await engine.control.create_shard("a", ShardConfig())
+        await append(engine, "a", b"0")
+        await engine.maintenance.checkpoint()
+        assert not engine.maintenance.dirty
+        await engine.control.commit_cursor("a", "c", 1, None)
+        await engine.control.commit_cursor("a", "gone", 1, None)
+        await engine.control.delete_cursor("a", "gone", None)
+        assert not engine.maintenance.dirty
+        await engine.control.trim("a", 1)
+        assert engine.maintenance.dirty
+        stop_without_checkpoint(engine)
+    async with open_simulated(files) as engine:
+        assert [(cursor.name, cursor.offset) for cursor in engine.control.list_cursors("a")] == [("c", 1)]
+
+
+async def test_state_that_was_put_again_since_it_was_found_expired_is_not_removed() -> None:
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        await engine.control.put_state(b"k", b"old", None, 1)
+        await engine.control.put_state(b"gone", b"old", None, 1)
+        found = engine.views.state.expired_in_steps
+
+        def before_a_pause(now_us: int) -> Iterator[bytes | None]:
+            yield b"k"
+            yield from found(now_us)
+
+        engine.views.state.expired_in_steps = before_a_pause  # type: ignore[method-assign]
+        await engine.control.put_state(b"k", b"new", None, 0)
+        await engine.control.expire_state()
+        left = [value.key for value in engine.views.state.scan(b"", 0, limit=9)]
+        assert left == [b"k"]
+        assert engine.control.get_state(b"k") is not None
+
+
+async def test_shards_that_are_closed_together_are_not_freed_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list kept 90,000 closed shards until the last one was closed: to free them took 130 ms."""
+    monkeypatch.setattr(time_slice, "_STEP_S", 0.0)
+    files = SimulatedFileSystem()
+    files.mkdir(DATA)
+    async with open_simulated(files) as engine:
+        for number in range(20):
+            await engine.control.create_shard(f"s/{number}", ShardConfig())
+        await engine.maintenance.checkpoint()
+        shards = weakref.WeakSet(engine.table.open_shards())
+        engine.table.most_open = 0
+        counts = []
+
+        async def rest(self: time_slice.TimeSlice) -> None:
+            counts.append(len(shards))
+
+        monkeypatch.setattr(time_slice.TimeSlice, "rest", rest)
+        await engine.maintenance.retaining.close_idle()
+        assert len(shards) == 0
+        # The one that was closed last is still at hand.
+        assert counts == list(range(20, 0, -1))
 
 
 def test_looking_for_what_expired_does_not_begin_with_what_was_removed_long_ago() -> None:
@@ -300,12 +409,19 @@ async def test_the_index_of_trimmed_records_was_cleaned_to_its_end_in_one_turn(m
         await engine.append(engine.table.by_name("a"), batch_with_keys(100))
         store = engine.views.store
         assert isinstance(store, MemoryStore)
-        # As a trim does, but without waking the background task, which would clean as well.
+        # The background task would clean as well, between two steps.
+        clean = engine.maintenance.clean_indexes
+
+        async def nothing() -> None:
+            pass
+
+        monkeypatch.setattr(engine.maintenance, "clean_indexes", nothing)
         shard = engine.table.by_name("a")
         shard.start_offset = 100
         engine.maintenance._to_unindex[shard.shard_id] = shard
-        await engine.maintenance.clean_indexes()
-        assert len(left_of(store, info.shard_id)) >= 60
+        await clean()
+        assert len(left_of(store, info.shard_id)) == 70
+        monkeypatch.setattr(engine.maintenance, "clean_indexes", clean)
         with trio.fail_after(PATIENCE_S):
             while left_of(store, info.shard_id):
                 await trio.sleep(0.01)

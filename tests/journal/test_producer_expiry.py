@@ -82,7 +82,7 @@ async def send(engine: Engine, shard: Shard, me: ProducerIdentity, sequence: int
 
 
 def names(engine: Engine) -> list[str]:
-    return [found.name for found in engine.views.producers.registered()]
+    return [found.name for found in engine.views.producers.registered() if found is not None]
 
 
 @asynccontextmanager
@@ -135,6 +135,7 @@ async def test_a_producer_that_is_connected_does_not_expire_and_a_restart_knows_
     async with settled(node) as engine:
         await engine.producer_expiry.apply()
         (found,) = engine.views.producers.registered()
+        assert found is not None
         assert found.used_us == node.clock.time_us
         assert (await send(engine, engine.table.by_name("a"), me, 0)).duplicate
 

@@ -13,10 +13,10 @@ from broker_adapter import StorageAdapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.engines.local_appends import LocalAppend
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.inbound import MAX_WAITING_BYTES, Inbound, Received
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.publishing import Publisher
-from broker_adapter.mqtt.session import Due
 from broker_adapter.mqtt.storage_rules import BrokerTopicMapping, Placements, StorageRules
 from journal.protocol.errors import ConnectionLostError
 from shards.errors import (

@@ -11,6 +11,7 @@ from journal.protocol import frames, messages
 from journal.protocol.errors import encode_error
 from journal.protocol.frames import Op
 from shards.errors import OffsetOutOfRangeError
+from shards.history import HistoryGap
 from shards.model import (
     Cursor,
     Mode,
@@ -44,6 +45,10 @@ OLD_SUBSCRIBE = {
     "value": 78,
 }
 ENDING_SUBSCRIBE = messages.SubscribeRequest(9, None, "plant/#", "committed", 0, 65536, None, 90)
+RESTORED_SUBSCRIBE = messages.SubscribeRequest(9, "plant/line-1", None, "offset", 500, 65536, common_lsn=88)
+RESTORED_HELLO = messages.HelloReply(
+    1, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12, [HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42)]
+)
 PROGRESS = messages.ShardEvent(9, "progress", lsn=88)
 END = messages.ShardEvent(9, "end", lsn=90)
 
@@ -127,7 +132,9 @@ _correlation = struct.unpack("<I", b"CORR")[0]
 def _without_restores(reply: object) -> object:
     """A reply as servers have always sent it that know nothing of restores."""
     plain = msgspec.to_builtins(reply, builtin_types=(bytes,))
-    if isinstance(reply, ShardInfo):
+    if isinstance(reply, messages.HelloReply):
+        del plain["restores"]
+    elif isinstance(reply, ShardInfo):
         del plain["restored_offset"]
     elif isinstance(reply, messages.OpenShardReply):
         del plain["info"]["restored_offset"]
@@ -177,7 +184,11 @@ def golden_frames() -> dict[str, bytes]:
         made[name] = frames.build(op, _correlation, messages.encode(message))
     # And as clients have always sent it that know no end of a subscription.
     made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
-    made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ENDING_SUBSCRIBE))
+    ending = msgspec.to_builtins(ENDING_SUBSCRIBE)
+    del ending["common_lsn"]
+    made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ending))
+    made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(RESTORED_SUBSCRIBE))
+    made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, messages.encode(RESTORED_HELLO))
     # As clients have always sent it that make no condition on cursors.
     made["commit.request"] = frames.build(Op.COMMIT, _correlation, messages.encode(OLD_COMMIT))
     # And by clients that promise no heartbeats.

@@ -27,7 +27,9 @@ from tests.protocol.samples import (
     PROGRESS,
     REPLIES,
     REQUESTS,
+    RESTORED_HELLO,
     RESTORED_INFO,
+    RESTORED_SUBSCRIBE,
     golden_frames,
 )
 
@@ -86,6 +88,11 @@ def test_a_restored_shard_is_read_from_the_golden_bytes() -> None:
     assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.restored_reply")).body) == DescribedShard(
         *attrs.astuple(RESTORED_INFO, recurse=False)
     )
+
+
+def test_a_restored_server_and_a_subscription_to_it_are_read_from_the_golden_bytes() -> None:
+    assert decode_reply(Op.HELLO, parse(read("hello.restored_reply")).body) == RESTORED_HELLO
+    assert decode_request(Op.SUBSCRIBE, parse(read("subscribe.restored_request")).body) == RESTORED_SUBSCRIBE
 
 
 def test_a_commit_with_a_condition_is_read_from_the_golden_bytes() -> None:

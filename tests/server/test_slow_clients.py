@@ -86,6 +86,18 @@ async def test_replies_to_small_requests_that_nobody_reads_are_bounded(tmp_path:
             await assert_normal_speed(served)
 
 
+async def test_pages_of_state_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.client() as writer:
+        for number in range(8):
+            await writer.call(Op.STATE_PUT, messages.StatePutRequest(b"k%d" % number, bytes(32 * KIB)))
+        async with stuck_client(served) as client:
+            _, scan = client.start(Op.STATE_SCAN, messages.StateScanRequest(b"k"))
+            sent = await send_until_stuck(client, scan * 100, 8 * MIB)
+            assert sent < 8 * MIB, "the server went on taking requests whose replies nobody takes"
+            assert waiting_bytes(served) <= OUTPUT_LIMIT + 512 * KIB
+            await assert_normal_speed(served)
+
+
 async def test_appends_whose_acknowledgements_nobody_reads_are_bounded(tmp_path: Path) -> None:
     """Single records of a few bytes: an acknowledgement is a tenth of what was sent."""
     limits = {"limits__max_output_bytes_per_connection": 64 * KIB}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocksdict import Options
@@ -244,6 +245,75 @@ def test_compacting_drops_what_was_deleted_and_keeps_the_rest(tmp_path: Path) ->
     after = sum(file.stat().st_size for file in (tmp_path / "store").glob("*.sst"))
     assert after < before // 10
     assert [key for key, _ in store.scan(Family.STATE)] == [b"0000"]
+    store.close()
+
+
+def test_passing_over_many_deleted_keys_was_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan behind 500,000 keys that were deleted a moment ago blocked every thread for 600 ms."""
+    store = RocksStore(str(tmp_path / "store"))
+    keys = [b"loop/%06d" % number for number in range(20_000)]
+    for start in range(0, len(keys), 1000):
+        mutations = Mutations()
+        for key in keys[start : start + 1000]:
+            mutations.put(Family.STATE, key, b"v")
+        store.write(mutations)
+    store.flush()
+    mutations = Mutations()
+    for key in keys[:-1]:
+        if key != keys[10_000]:
+            mutations.delete(Family.STATE, key)
+    store.write(mutations)
+    for prefix, start in ((b"", None), (b"loop/", None), (b"loop/", keys[5_000])):
+        steps = list(store.scan_in_steps(Family.STATE, prefix, start=start))
+        assert [item[0] for item in steps if item is not None] == [keys[10_000], keys[-1]]
+        # Each step passes over a number of versions that is bounded: two of each deleted key.
+        passed_over = 2 * (len(keys) - (5_000 if start else 0))
+        assert steps.count(None) > passed_over / rocks_store._STEP_SKIPPED_KEYS
+    monkeypatch.setattr(rocks_store, "_STEP_SKIPPED_KEYS", 1 << 30)
+    # Where nothing bounds a step, as before, there is no step without a key.
+    assert None not in list(store.scan_in_steps(Family.STATE))
+    store.close()
+
+
+def test_a_table_that_is_half_deletions_is_compacted_soon(tmp_path: Path) -> None:
+    """Until it was compacted for another reason, every scan over it paid for each deleted key."""
+    store = RocksStore(str(tmp_path / "store"))
+    mutations = Mutations()
+    for number in range(5_000):
+        mutations.put(Family.STATE, b"%06d" % number, b"v")
+    store.write(mutations)
+    store.flush()
+    mutations.clear()
+    for number in range(5_000):
+        mutations.delete(Family.STATE, b"%06d" % number)
+    store.write(mutations)
+    store.flush()
+    give_up_at = time.monotonic() + PATIENCE_S
+    while list(store.scan_in_steps(Family.STATE)):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+    store.close()
+
+
+def test_a_step_of_a_scan_ends_with_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of 1 MiB were read 512 at once, although the page that they were for took eight of them."""
+    store = RocksStore(str(tmp_path / "store"))
+    filled_up(store, range(20), bytes(MIB))
+    largest = 0
+    read = store._chunk
+
+    def noted(*arguments: Any, **named: Any) -> tuple[list[tuple[bytes, bytes]], bool]:
+        nonlocal largest
+        found = read(*arguments, **named)
+        largest = max(largest, len(found[0]))
+        return found
+
+    monkeypatch.setattr(store, "_chunk", noted)
+    expected = [b"%06d" % number for number in range(20)]
+    assert [key for key, _ in store.scan(Family.STATE)] == expected
+    assert [key for key, _ in store.scan(Family.STATE, reverse=True)] == expected[::-1]
+    assert [item[0] for item in store.scan_in_steps(Family.STATE) if item is not None] == expected
+    assert largest == 1
     store.close()
 
 

@@ -160,6 +160,49 @@ def test_a_scan_goes_on_while_what_it_reads_is_deleted(store: OrderedStore, reve
     assert list(store.scan(Family.STATE)) == []
 
 
+def test_a_scan_in_steps_gives_what_a_scan_gives(store: OrderedStore) -> None:
+    put(store, b"a", *(b"b/%05d" % number for number in range(2_000)), b"c")
+    for prefix, start in ((b"", None), (b"b/", None), (b"b/", b"a"), (b"b/", b"b/01234"), (b"b/", b"c"), (b"d", None)):
+        steps = store.scan_in_steps(Family.STATE, prefix, start=start)
+        assert [item for item in steps if item] == list(store.scan(Family.STATE, prefix, start=start))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.binary(max_size=3), max_size=40),
+    st.lists(st.tuples(st.binary(max_size=2), st.integers(0, 1500), st.integers(0, 40))),
+    st.binary(max_size=2),
+)
+def test_a_scan_in_steps_finds_what_lies_between_many_deleted_keys(
+    store: OrderedStore, left: list[bytes], deleted: list[tuple[bytes, int, int]], prefix: bytes
+) -> None:
+    """One step has to end within a range that it cannot see, and must neither lose nor repeat a key of it."""
+    mutations = Mutations()
+    for before, count, after_bytes in deleted:
+        for number in range(count):
+            mutations.delete(Family.CURSORS, before + number.to_bytes(2, "big") + bytes(after_bytes))
+    for key in left:
+        mutations.put(Family.CURSORS, key, b"v")
+    store.write(mutations)
+    found = [item[0] for item in store.scan_in_steps(Family.CURSORS, prefix) if item is not None]
+    assert found == keys(store.scan(Family.CURSORS, prefix))
+    assert set(found) >= {key for key in left if key.startswith(prefix)}
+
+
+def test_a_scan_in_steps_goes_on_while_what_it_reads_is_deleted(store: OrderedStore) -> None:
+    expected = [b"%05d" % number for number in range(2_000)]
+    put(store, *expected)
+    seen = []
+    for item in store.scan_in_steps(Family.STATE):
+        if item is not None:
+            seen.append(item[0])
+            mutations = Mutations()
+            mutations.delete(Family.STATE, item[0])
+            store.write(mutations)
+    assert seen == expected
+    assert not [item for item in store.scan_in_steps(Family.STATE) if item is not None]
+
+
 def test_a_scan_left_half_way_does_not_keep_the_store_from_closing(open_store: OpenStore) -> None:
     store = open_store()
     put(store, *(b"%05d" % number for number in range(2_000)))

@@ -25,7 +25,7 @@ from broker_adapter.mqtt.delivery.members import GroupMember
 from broker_adapter.mqtt.delivery.opening import EarlyRuns, Opening
 from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
 from broker_adapter.mqtt.delivery.replays import Replay
-from broker_adapter.mqtt.delivery.runs import Match, Run, runs_of
+from broker_adapter.mqtt.delivery.runs import Run, runs_of
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.delivery.tails import Tails
@@ -40,7 +40,6 @@ from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock, SystemClock
 from shards.position import Start
 from shards.record import Gap
-from shards.topic_filters import matches
 
 _log = logging.getLogger(__name__)
 
@@ -221,21 +220,14 @@ class Distributor:
     def _give_early(self, subscriber: Subscriber, early: EarlyRuns) -> None:
         """Hand out what came while a subscription was being opened, unless another one of the session brought it."""
         inbox = subscriber.inbox
-        others = [one for one in self._subscribed[inbox].by_filter.values() if one is not subscriber]
         touched: dict[Inbox, None] = {}
-        for run in early.runs:
-            match = Match(inbox, (subscriber.options,))
-            known = [one.options for one in others if matches(one.topic_filter, run.topic)]
-            # What lies in one shard with other topics is looked at by itself: the frontier knows shards alone.
-            for record in run.records:
-                one = Run(run.shard, run.topic, (record,), is_kept=run.is_kept)
-                if known and Match(inbox, known).shape_for(one.messages[0], record.lsn) is not None:
-                    continue
-                arrivals, arrivals_bytes = one.arrivals(match)
-                if not run.is_kept:
-                    self._put_now(inbox, arrivals, touched)
-                elif arrivals and inbox.wants_live(record.lsn) and inbox.put_live(run.shard, arrivals, arrivals_bytes):
-                    touched[inbox] = None
+        for run, (arrivals, arrivals_bytes) in early.arrivals_for(
+            subscriber, self._subscribed[inbox].by_filter.values()
+        ):
+            if not run.is_kept:
+                self._put_now(inbox, arrivals, touched)
+            elif inbox.wants_live(run.records[0].lsn) and inbox.put_live(run.shard, arrivals, arrivals_bytes):
+                touched[inbox] = None
         _tell(touched)
 
     async def restore(self, inbox: Inbox, subscriptions: Mapping[str, SubscriptionOptions]) -> None:

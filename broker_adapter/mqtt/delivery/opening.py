@@ -6,11 +6,13 @@ store has come. Without a copy that record would be lost to the subscription. Pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from broker_adapter.mqtt.delivery.runs import Run
+from broker_adapter.mqtt.delivery.runs import Arrivals, Match, Run
+from broker_adapter.mqtt.delivery.subscribers import Subscriber
 from shards.filter_index import FilterIndex
+from shards.topic_filters import matches
 
 
 class EarlyRuns:
@@ -41,6 +43,25 @@ class EarlyRuns:
             self.runs.clear()
         if not self.has_overflowed:
             self.runs.append(run)
+
+    def arrivals_for(
+        self, subscriber: Subscriber, all_of_session: Iterable[Subscriber]
+    ) -> Iterator[tuple[Run, Arrivals]]:
+        """What the records are for a subscription, without those that another one of the session has brought.
+
+        Each record comes by itself: a session knows by shard how far it is, and a shard may have several topics.
+        """
+        match = Match(subscriber.inbox, (subscriber.options,))
+        others = [one for one in all_of_session if one is not subscriber]
+        for run in self.runs:
+            known = [one.options for one in others if matches(one.topic_filter, run.topic)]
+            for record in run.records:
+                one = Run(run.shard, run.topic, (record,), is_kept=run.is_kept)
+                if known and Match(subscriber.inbox, known).shape_for(one.messages[0], record.lsn) is not None:
+                    continue
+                arrivals = one.arrivals(match)
+                if arrivals[0]:
+                    yield one, arrivals
 
 
 class Opening:

@@ -13,12 +13,10 @@ from broker_adapter.mqtt.session.session import NEVER_EXPIRES_S, Membership, Ses
 from broker_adapter.mqtt.session.sessions import OpenedSession, Sessions
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.timers import Due
 
 __all__ = [
     "NEVER_EXPIRES_S",
     "BrokerReplacedError",
-    "Due",
     "InFlight",
     "Membership",
     "OpenedSession",

@@ -36,7 +36,7 @@ class Leases:
         self._broker_id = broker_id
         self._key = keys.broker(broker_id)
         # It tells others by which name the store knows this process.
-        self._instance = contact.adapter.client_name or secrets.token_hex(8)
+        self._instance = f"{secrets.token_hex(8)}@{contact.adapter.client_name}"
         self._renewal_number = 0
         self._version = 0
         self.alive: tuple[str, ...] = (broker_id,)
@@ -136,7 +136,9 @@ class Leases:
         Raises:
             StorageError: The store does not answer.
         """
-        await self._contact.adapter.end_client(decode(Lease, lease.key, lease.value).instance)
+        _, _, name = decode(Lease, lease.key, lease.value).instance.partition("@")
+        if name:
+            await self._contact.adapter.end_client(name)
 
     async def remove(self, lease: StateValue) -> None:
         """Forget a dead broker, when none of its sessions is left; nothing happens if it is alive after all."""

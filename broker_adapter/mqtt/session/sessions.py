@@ -13,6 +13,7 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.mqtt.codec.packets import Will
 from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session import transitions
 from broker_adapter.mqtt.session.adoption import Adoption
@@ -32,7 +33,7 @@ from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_message import stored_will
 from broker_adapter.mqtt.session.taking import Taken, Taking
-from broker_adapter.mqtt.session.timers import Due, Timers, delayed_puts
+from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.turns import Turns
 from broker_adapter.topic_mapping import TopicMapping

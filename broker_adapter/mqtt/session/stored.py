@@ -133,7 +133,7 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
     """Sign of life of a broker.
 
     Attributes:
-        instance: Name of the process, which is the name of its client where the store is a server.
+        instance: Random name of the process, and behind an ``@`` that of its client where the store is a server.
         renewal_number: Rises with each renewal.
         adopter: The broker that has declared it dead and closes its sessions; empty while it lives.
     """

@@ -8,15 +8,14 @@ moment to the one that its key prefers among those alive.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-import attrs
 import trio
 
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
@@ -41,18 +40,6 @@ _MAX_AT_ONCE: Final = 16
 _MAX_PER_ROUND: Final = 2_000
 _CLEANUP_TIME_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
-
-
-@attrs.frozen(slots=True)
-class Due:
-    """When a message is to be published, and the name that it waits under.
-
-    The name is made once for a message, not for each attempt to store it: an attempt that was carried out and not
-    answered stands against the next one.
-    """
-
-    at_us: int
-    name: str = attrs.field(factory=lambda: secrets.token_hex(16))
 
 
 def delayed_puts(message: Message, due: Due) -> tuple[StatePut, ...]:

@@ -28,6 +28,10 @@ class SeveredStore:
         """Lose the store for good, in the middle of whatever is under way."""
         self.is_severed = True
 
+    @property
+    def client_name(self) -> str:
+        return self._store.client_name
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
 

@@ -13,8 +13,9 @@ import trio
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes
 from broker_adapter.engines.journal import JournalAdapter
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.session import Due, Session, SessionSettings, SessionTakenOverError, StoreUnavailableError
+from broker_adapter.mqtt.session import Session, SessionSettings, SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from journal.client import open_client
 from shards.clock import SystemClock
