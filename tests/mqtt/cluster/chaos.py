@@ -110,6 +110,8 @@ class Chaos:
         kinds: Of events, each as often as it stands here: names of `EVENTS`.
         relays: Between each broker and the store, for the kinds that need them.
         with_memory: Some topics are in memory mode (`MEMORY_RULE`).
+        frozen_s: How long a process that is frozen stands still, from and to.
+        least: How often kinds of events happen at least, also when that takes longer than there was time for.
 
     Attributes:
         counts: How often each kind of event happened.
@@ -122,6 +124,7 @@ class Chaos:
     relays: Sequence[Relay] = ()
     with_memory: bool = False
     frozen_s: tuple[float, float] = (0.1, 3.0)
+    least: Mapping[str, int] = attrs.Factory(dict)
     counts: Counter[str] = attrs.Factory(Counter)
 
     async def run(self, seconds: float) -> None:
@@ -136,10 +139,10 @@ class Chaos:
                 stop = trio.Event()
                 for publisher in crowd.publishers:
                     publishing.start_soon(self._publish, publisher, stop, random.Random(self.rng.random()))
-                with trio.move_on_after(seconds):
-                    async with trio.open_nursery() as events:
-                        events.start_soon(self._join_late, nursery)
-                        events.start_soon(self._go_wrong)
+                async with trio.open_nursery() as joining:
+                    joining.start_soon(self._join_late, nursery)
+                    await self._go_wrong(trio.current_time() + seconds)
+                    joining.cancel_scope.cancel()
                 self._check_processes()
                 stop.set()
             await _settle(crowd)
@@ -175,14 +178,18 @@ class Chaos:
             await trio.sleep(self.rng.uniform(*LATE_INTERVAL_S))
             clients.start_soon(self.crowd.late_subscriber().run)
 
-    async def _go_wrong(self) -> None:
-        while True:
-            await trio.sleep(self.rng.uniform(*CALM_S))
-            kind = self.rng.choice(self.kinds)
-            # What is begun here is ended here, so that nothing is left half done when the time is up.
-            with trio.CancelScope(shield=True):
-                await EVENTS[kind](self)
-            self.counts[kind] += 1
+    async def _go_wrong(self, ends_s: float) -> None:
+        """Have events until the time is up; what is begun is ended, so that nothing is left half done."""
+        while trio.current_time() < ends_s:
+            await self._have(self.rng.choice(self.kinds))
+        for kind, least in self.least.items():
+            while self.counts[kind] < least:
+                await self._have(kind)
+
+    async def _have(self, kind: str) -> None:
+        await trio.sleep(self.rng.uniform(*CALM_S))
+        await EVENTS[kind](self)
+        self.counts[kind] += 1
 
     async def kill_broker(self) -> None:
         await self._kill_and_restart(self.rng.choice(self.cluster.brokers))

@@ -13,6 +13,7 @@ from tests.mqtt.cluster.processes import STAND_IN, running_cluster
 
 PUBLISHERS = 6
 KINDS = ("brokers killed", "brokers killed", "servers killed", "connections cut", "groups cut")
+LEAST = {"brokers killed": 2, "servers killed": 1}
 
 
 async def chaos(directory: Path, seed: int, seconds: float) -> Chaos:
@@ -21,7 +22,8 @@ async def chaos(directory: Path, seed: int, seconds: float) -> Chaos:
     run = f"chaos-{os.getpid()}-{seed}"
     with running_cluster(directory) as cluster:
         crowd = make_crowd(cluster.mqtt_ports, rng, run, publishers=PUBLISHERS)
-        chaos = Chaos(cluster, crowd, rng, KINDS if not STAND_IN else ("connections cut",))
+        kinds, least = (KINDS, LEAST) if not STAND_IN else (("connections cut",), {})
+        chaos = Chaos(cluster, crowd, rng, kinds, least=least)
         await chaos.run(seconds)
         ledger = crowd.ledger
         assert ledger.unacknowledged() == 0, chaos.counts
@@ -35,7 +37,6 @@ async def chaos(directory: Path, seed: int, seconds: float) -> Chaos:
 async def test_nothing_is_lost_doubled_or_reordered_while_processes_die(tmp_path: Path) -> None:
     done = await chaos(tmp_path, seed=1, seconds=12)
     assert done.counts["messages"] > 1000
-    assert STAND_IN or done.counts["brokers killed"] >= 2, done.counts
 
 
 @pytest.mark.long
