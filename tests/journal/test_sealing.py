@@ -32,7 +32,7 @@ from shards.shard import Shard
 from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
 from tests.patience import PATIENCE_S
-from tests.simulation.faults import OperationKind
+from tests.simulation.faults import OperationKind, Trigger
 from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost, everything_survived
 from tests.simulation.store import SimulatedStore
 
@@ -252,6 +252,31 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
         await check_files(engine, files, DATA)
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
+
+
+async def test_a_parquet_file_that_cannot_be_removed_after_its_shard_was_deleted_goes_at_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Removing a placed file failed for lack of space, and its note went all the same: it stayed in sealed/ for good."""
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await create(engine)
+        place, placed = engine.segment_files.place, trio.Event()
+
+        async def place_and_delete(path: str, segment: ParquetSegment, start_offset: int) -> None:
+            await place(path, segment, start_offset)
+            await engine.control.delete_shard("s")
+            files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
+            placed.set()
+
+        monkeypatch.setattr(engine.segment_files, "place", place_and_delete)
+        await fill(engine, "s", 5)
+        await placed.wait()
+    assert files.failed
+    assert len(sealed_files(files)) == 1
+    async with opened(files) as engine:
+        assert sealed_files(files) == []
+        await check_files(engine, files, DATA)
 
 
 async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> None:
