@@ -257,22 +257,25 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
 async def test_a_parquet_file_that_cannot_be_removed_after_its_shard_was_deleted_goes_at_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Removing a placed file failed for lack of space, and its note went all the same: it stayed in sealed/ for good."""
+    """Removing a placed file failed for lack of space, and its note went all the same: it stayed for ever."""
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         await create(engine)
-        place, placed = engine.segment_files.place, trio.Event()
+        other = await create(engine, "t")
+        place = engine.segment_files.place
 
         async def place_and_delete(path: str, segment: ParquetSegment, start_offset: int) -> None:
             await place(path, segment, start_offset)
-            await engine.control.delete_shard("s")
-            files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
-            placed.set()
+            if segment.name == "s":
+                await engine.control.delete_shard("s")
+                files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
 
         monkeypatch.setattr(engine.segment_files, "place", place_and_delete)
         await fill(engine, "s", 5)
-        await placed.wait()
-    assert files.failed
+        await until(lambda: files.failed)
+        # When the next segment is sealed, all is done that was to be done about the one before.
+        await fill(engine, "t", 5)
+        await until(lambda: SegmentKind.PARQUET in kinds(other))
     assert len(sealed_files(files)) == 1
     async with opened(files) as engine:
         assert sealed_files(files) == []
