@@ -20,6 +20,7 @@ from broker_adapter.feed import Feed
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import StorageFailedError
+from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
     Appended,
@@ -383,8 +384,10 @@ class StorageAdapter(abc.ABC):
         """Delete a key; deleting one that is not there does nothing. Durable like `put_state`."""
 
     @abc.abstractmethod
-    def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+    def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot.
+
+        With ``after``, only those whose key sorts behind it.
 
         Close it (`contextlib.aclosing`) where the loop may be left early, by an error too.
         """
@@ -405,11 +408,27 @@ class StorageAdapter(abc.ABC):
         Raises:
             InvalidRequestError: There is nothing to do, or a key is there twice.
             VersionConflictError: A key has another version than expected.
+            CursorConflictError: A cursor lies further on than it may.
             ShardNotFoundError: There is no such shard.
             LimitExceededError: It is too large for one commit.
             ConnectionLostError: The connection to the store was lost: whether it was done is not known. The versions of
                 the keys tell.
         """
+
+    # Other clients of the store
+
+    @property
+    def client_name(self) -> str:
+        """What the store calls this client; empty where the store lies in this process, and so has no other."""
+        return ""
+
+    async def end_client(self, name: str) -> None:
+        """End what another client of the store has open, above all its shares in groups. One that lives comes back.
+
+        Raises:
+            StorageError: The store does not answer, or does not allow it.
+        """
+        await trio.lowlevel.checkpoint()
 
     # Producers and life cycle
 
@@ -420,10 +439,16 @@ class StorageAdapter(abc.ABC):
         Must not return until the new epoch would survive a crash.
         """
 
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        """The newest restores of the store from backups that are known here, oldest first."""
+        return ()
+
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
 
-        That concerns stores in this process. It never returns for a store in another one.
+        That concerns stores in this process. For a store in another one it returns only if the adapter was opened to
+        end when that is restored from a backup (`open_adapter`).
         """
         await trio.sleep_forever()
 

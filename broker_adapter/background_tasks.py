@@ -25,3 +25,10 @@ async def background_tasks() -> AsyncIterator[trio.Nursery]:
         if len(group.exceptions) > 1:
             raise
         raise group.exceptions[0] from None
+
+
+def single_error(error: BaseException) -> BaseException:
+    """The one error in a group of one: nurseries wrap what their tasks raise. Otherwise the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -35,12 +35,25 @@ class StateDelete:
 
 
 @attrs.frozen(slots=True)
+class CursorCheck:
+    """Make the changes only if a cursor lies at ``max_offset`` or before it, or is not there."""
+
+    shard: str
+    name: str
+    max_offset: int
+
+
+@attrs.frozen(slots=True)
 class Changes:
-    """Appends (shard name, records; one batch each) and state changes; a key may occur once."""
+    """Appends (shard name, records; one batch each) and state changes; a key may occur once.
+
+    All of ``cursors`` must hold at the moment at which they are made.
+    """
 
     appends: tuple[tuple[str, Sequence[Record]], ...] = ()
     puts: tuple[StatePut, ...] = ()
     deletes: tuple[StateDelete, ...] = ()
+    cursors: tuple[CursorCheck, ...] = ()
 
 
 @attrs.frozen(slots=True)

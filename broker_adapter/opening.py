@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from broker_adapter.adapter import StorageAdapter
 from shards.errors import InvalidRequestError
 
-_Opener = Callable[[str], AbstractAsyncContextManager[StorageAdapter]]
+_Opener = Callable[..., AbstractAsyncContextManager[StorageAdapter]]
 
 ENGINES = {
     "memory": "broker_adapter.engines.local:open_memory",
@@ -21,26 +22,33 @@ ENGINES = {
     "journal+ws": "broker_adapter.engines.journal:open_journal",
     "journal+wss": "broker_adapter.engines.journal:open_journal",
 }
-"""URL scheme -> module and function that opens it. The function takes the URL."""
+"""URL scheme -> module and function that opens it. It takes the URL; that of a server `ends_at_restore` too."""
 
 _EXTRAS = {"journal+ws": "websocket", "journal+wss": "websocket"}
 """URL scheme -> extra that installs what its engine needs, where it is called otherwise."""
 
 
 @asynccontextmanager
-async def open_adapter(url: str) -> AsyncIterator[StorageAdapter]:
+async def open_adapter(url: str, *, ends_at_restore: bool = False) -> AsyncIterator[StorageAdapter]:
     """Open a store for the time of an ``async with`` block; its background tasks live in that block.
 
     Args:
         url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or
             ``journal+ws://host:port``; with TLS ``journals://`` and ``journal+wss://``.
+        ends_at_restore: When a journal server comes back with data that was restored from a backup, let every call fail
+            with `ServerRestoredError` and `StorageAdapter.wait_failed` return, before anything is sent to it. For
+            programs that hold positions, versions or records of the store beside what the adapter holds: what they hold
+            may be of a history that is lost. Without it subscriptions and feeds go on in the restored history.
 
     Raises:
         InvalidRequestError: No engine has that scheme, or what the engine needs is not installed.
     """
     async with AsyncExitStack() as stack:
         try:
-            adapter = await stack.enter_async_context(_opener(url)(url))
+            opener = _opener(url)
+            if ends_at_restore and url.startswith("journal"):
+                opener = partial(opener, ends_at_restore=True)
+            adapter = await stack.enter_async_context(opener(url))
         except ModuleNotFoundError as error:
             raise _not_installed(url, error) from error
         yield adapter

@@ -477,7 +477,7 @@ class Appender:
     ) -> bool:
         """Answer a batch that is not the expected one; False if it is to be stored all the same."""
         producer_id, sequence = header.producer_id, header.sequence
-        answer, offset = answer_to(producer, sequence, shard.places_of)
+        answer, offset = answer_to(producer, sequence, header.record_count, shard.places_of)
         if answer is Answer.STORE:
             if producer.is_repeat(sequence):
                 producer.store_again_from(sequence)

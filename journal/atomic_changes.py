@@ -22,7 +22,8 @@ from journal.protocol.frames import APPEND_HEAD, build_append
 from journal.shard_table import ShardTable
 from journal.time_slice import TimeSlice
 from shards.batch import BatchHeader, verify_body
-from shards.errors import BatchError, InvalidRequestError, LimitExceededError
+from shards.compare_and_set import check_cursor
+from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
 from shards.model import Appended, StateValue
 from shards.shard import Shard
 from shards.word_index import Words
@@ -50,6 +51,15 @@ class Delete:
 
     key: bytes
     expected_version: int | None = None
+
+
+@attrs.frozen(slots=True)
+class CursorCheck:
+    """Only if this cursor lies at ``max_offset`` or before it, or is not there; see `check_cursor`."""
+
+    shard: str
+    name: str
+    max_offset: int
 
 
 @attrs.define(slots=True)
@@ -95,7 +105,11 @@ class AtomicChanges:
         self._words = words
 
     async def commit(
-        self, appends: Sequence[tuple[str, bytes]], puts: Sequence[Put], deletes: Sequence[Delete]
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck] = (),
     ) -> tuple[list[Appended], list[StateValue]]:
         """Carry out all of it, and return when it is durable and shown. Cancelling gives up waiting, not the changes.
 
@@ -103,19 +117,21 @@ class AtomicChanges:
             appends: Shard name and encoded batch without a producer.
             puts: Keys to set.
             deletes: Keys to delete. No key may be there twice.
+            cursors: What must hold at the moment at which the changes are decided.
 
         Raises:
             InvalidRequestError: There is nothing to do, a key is there twice, or a batch has a producer.
             VersionConflictError: A key has another version than expected.
+            CursorConflictError: A cursor lies further on than it may.
             LimitExceededError: It is more than one group of the journal, has too many changes or words for indexes,
                 or a part of it is too large.
             StorageError: A part of it is refused; nothing was changed.
             StorageFailedError: The disk failed; whether it was done is known after a restart.
         """
-        prepared = await self._prepare(appends, puts, deletes)
+        prepared = await self._prepare(appends, puts, deletes, cursors)
         await self._maintenance.wait_for_room()
         self._begin_chunk()
-        self._check(prepared, puts, deletes)
+        self._check(prepared, puts, deletes, cursors)
         waiters = [AckWaiter() for _ in prepared.appends]
         for (shard, frame), waiter in zip(prepared.appends, waiters, strict=True):
             # Memory-mode batches too are shown with the group, not ahead of it.
@@ -132,17 +148,21 @@ class AtomicChanges:
         return [await waiter.wait() for waiter in waiters], values
 
     async def _prepare(
-        self, appends: Sequence[tuple[str, bytes]], puts: Sequence[Put], deletes: Sequence[Delete]
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck],
     ) -> _Prepared:
         """Do all that depends on nothing that others change, in short steps."""
         if not (appends or puts or deletes):
             raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
-        count = len(appends) + len(puts) + len(deletes)
+        count = len(appends) + len(puts) + len(deletes) + len(cursors)
         if count > MOST_CHANGES:
             raise LimitExceededError(
-                f"a commit of {count} changes ({len(appends)} appends, {len(puts)} puts, {len(deletes)} deletes) is "
-                f"over the limit of {MOST_CHANGES}; put what need not be atomic into several commits, and records for "
-                f"one shard into one append"
+                f"a commit of {count} changes ({len(appends)} appends, {len(puts)} puts, {len(deletes)} deletes, "
+                f"{len(cursors)} cursors to check) is over the limit of {MOST_CHANGES}; put what need not be atomic "
+                f"into several commits, and records for one shard into one append"
             )
         step = TimeSlice()
         prepared = _Prepared()
@@ -161,6 +181,11 @@ class AtomicChanges:
                 await step.rest()
         for name, batch in appends:
             self._prepare_append(prepared, self._table.by_name(name), batch)
+            if step.is_over:
+                await step.rest()
+        for check in cursors:
+            # Opens the shard, so that `_check` finds it open.
+            self._check_cursor(check)
             if step.is_over:
                 await step.rest()
         largest_bytes = self._committer.largest_group_bytes
@@ -188,12 +213,27 @@ class AtomicChanges:
         prepared.appends.append((shard, memoryview(bytearray(build_append(0, 0, batch)))))
         prepared.size_bytes += len(batch) + ENTRY_HEADER_SIZE + _BESIDES_BYTES
 
-    def _check(self, prepared: _Prepared, puts: Sequence[Put], deletes: Sequence[Delete]) -> None:
+    def _check_cursor(self, check: CursorCheck) -> None:
+        try:
+            found = self._control.get_cursor(check.shard, check.name)
+        except ShardNotFoundError:
+            return
+        check_cursor(check.shard, check.name, check.max_offset, None if found is None else found.offset)
+
+    def _check(
+        self,
+        prepared: _Prepared,
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck],
+    ) -> None:
         """Look at all that could refuse a part now, and make room in the collecting group for the whole."""
         self._control.check_may_change(is_freeing=not (prepared.appends or puts))
         changed: list[Put | Delete] = [*puts, *deletes]
         for one in changed:
             self._control.check_state_version(one.key, one.expected_version)
+        for one_check in cursors:
+            self._check_cursor(one_check)
         for shard, frame in prepared.appends:
             self._appender.check_acceptable(shard, len(frame) - APPEND_HEAD.size)
         self._committer.close_if_long()

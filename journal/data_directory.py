@@ -11,6 +11,7 @@
     sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
     snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
+    reading/    only a LOCK, held by a reader who has opened the directory for a moment; see `journal.reader_lock`
 
 ``journal/``, ``log/`` and ``sealed/`` each hold a marker ``.node`` with the id of the node. Any of them may be a file
 system of its own: one that is not mounted shows an empty directory, which has no marker and is refused. The views
@@ -168,7 +169,7 @@ def _require_empty(files: FileSystem, path: str) -> None:
     ]
     if "BACKUP" in others:
         raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
-    if "RESTORING" in others:
+    if "RESTORING" in others or "RESTORING.new" in others:
         raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
     ours = [name for name in others if name in _MAY_BE_MOUNTS]
     if ours:

@@ -15,6 +15,7 @@ import msgspec
 from journal.json_files import read_json, replace_json
 from shards.errors import CorruptionError, DataDirectoryError
 from shards.file_system import FileSystem
+from shards.history import HistoryGap
 from shards.store import Family, Mutations, OrderedStore
 
 LEAST_LSN_STEP: Final = 1 << 40
@@ -144,6 +145,10 @@ class Restores:
             {"lsn_before": one.lsn_before, "lsn_after": one.lsn_after, "restored_us": one.restored_us}
             for one in self.all[-_MOST_TOLD:]
         ]
+
+    def gaps(self) -> list[HistoryGap]:
+        """The newest ones as gaps in the lsns, oldest first."""
+        return [HistoryGap(one.lsn_before, one.lsn_after) for one in self.all[-_MOST_TOLD:]]
 
     def save(self, mutations: Mutations) -> None:
         """Record them."""

@@ -53,8 +53,14 @@ def main() -> None:
     threading.Thread(target=_read_plans, args=(sys.stdin.buffer, plans), daemon=True).start()
     while True:
         plan = msgspec.json.decode(plans.get(), type=SealPlan)
-        sys.stdout.buffer.write(msgspec.json.encode(answer(files, plan)) + b"\n")
-        sys.stdout.buffer.flush()
+        said = msgspec.json.encode(answer(files, plan)) + b"\n"
+        try:
+            sys.stdout.buffer.write(said)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # The engine was killed while the file was written. The thread that reads plans would be in the way of an
+            # orderly end, and there is nothing to put in order.
+            os._exit(0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 A snapshot is a data directory of its own under ``snapshots/``. Its segments are hard links, which cost no space until
 the engine removes the originals; its views are a copy that RocksDB makes, by hard links too; its journal files are
-copied up to the end of a durable group, since journal files are recycled. It is checked and recovered like any other.
+copied up to the end of a durable group, since journal files are recycled and may lie in a file system of their own. It
+is checked and recovered like any other.
 
 What lets go of a snapshot first gives it another name, in one step: whoever still copies finds the files gone rather
 than some of them missing. A snapshot does not outlive the process; a start removes those that a crash left.
@@ -19,7 +20,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from journal.data_directory import MARKED, MARKER, DataDirectory, remove_snapshot, segment_directories
+from journal.data_directory import DataDirectory, remove_snapshot, segment_directories, write_markers
 from journal.journal_file import JournalWriter, WrittenFile
 from journal.maintenance import Maintenance
 from journal.segment_files import SegmentFiles
@@ -131,6 +132,12 @@ class Snapshots:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFullError(f"{self._directory.path}: {error.strerror}; free some space") from error
+            if error.errno == errno.EXDEV:
+                raise StorageFailedError(
+                    f"no snapshot of {self._directory.path} can be made: {error.filename} lies in another file system "
+                    f"than {self._directory.snapshots}, where only journal/ and state/ may. The server goes on without "
+                    f"it: back up while it is stopped, or move that directory into the file system of the others"
+                ) from error
             raise StorageFailedError(
                 f"no snapshot of {self._directory.path} can be made: {error}; the server goes on without it"
             ) from error
@@ -148,8 +155,8 @@ class Snapshots:
             self._copy_journal_file(file, f"{path}/journal/{posixpath.basename(file.path)}")
         for name in ("log", "sealed"):
             files.mkdir(f"{path}/{name}")
-        for name in MARKED:
-            files.link(f"{source}/{name}/{MARKER}", f"{path}/{name}/{MARKER}")
+        # No links, as journal/ may be a file system of its own.
+        write_markers(files, path, self._directory.node_id)
         for name in segment_directories(files, source):
             self._link_all(f"{source}/{name}", f"{path}/{name}")
         # Without its note, a Parquet file that was placed but not decided upon would count as left over.

@@ -215,6 +215,7 @@ class Subscriptions:
         topic_filter: str | None,
         start: Start,
         until_lsn: int | None = None,
+        common_lsn: int | None = None,
         group: str | None,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
@@ -222,7 +223,8 @@ class Subscriptions:
         """Begin a subscription to a shard, or to all shards that match a filter, now and later.
 
         In a group the start counts only where the group has no position yet. What a filter begins with is settled
-        before this waits for anything.
+        before this waits for anything. An offset from before a restore from a backup may be one of lost records: with
+        ``common_lsn`` the subscription begins no later than at the first record with a higher lsn.
 
         Raises:
             InvalidRequestError: Not just one of shard and filter, an offset for a filter, or an end for something else.
@@ -239,6 +241,9 @@ class Subscriptions:
                 raise InvalidRequestError(
                     "an offset is a place in one shard; start a filter by time, lsn, earliest or latest"
                 )
+        if shard is not None and start.kind == "offset" and common_lsn is not None:
+            changed_offset = await self._reader.find_offset(self._table.by_name(shard), Start.lsn(common_lsn + 1))
+            start = Start.offset(min(start.value, changed_offset))
         if group is not None:
             validate_name("group name", group)
             validate_name("name of the group's cursor", f"group/{group}")

@@ -6,7 +6,7 @@ takes an expired value for one that is not there.
 
 from __future__ import annotations
 
-from shards.errors import InvalidRequestError, VersionConflictError
+from shards.errors import CursorConflictError, InvalidRequestError, VersionConflictError
 
 NOT_THERE = 0
 """The version of something that does not exist. Versions of existing things are lsns, which begin at 1."""
@@ -33,3 +33,16 @@ def check(what: str, expected_version: int | None, found_version: int) -> None:
         )
     if expected_version != found_version:
         raise VersionConflictError(what, expected_version, found_version)
+
+
+def check_cursor(shard: str, name: str, max_offset: int, found_offset: int | None) -> None:
+    """Refuse a change whose author takes a cursor for being at an offset or before it, when it is not.
+
+    Args:
+        found_offset: None if there is no such cursor, which stands against nothing.
+
+    Raises:
+        CursorConflictError: It lies beyond.
+    """
+    if found_offset is not None and found_offset > max_offset:
+        raise CursorConflictError(shard, name, max_offset, found_offset)

@@ -144,6 +144,22 @@ class VersionConflictError(StorageError):
         self.found_version = found_version
 
 
+class CursorConflictError(StorageError):
+    """A commit was made on the condition that a cursor lies at most at an offset, and it lies beyond."""
+
+    code = "cursor_conflict"
+
+    def __init__(self, shard: str, name: str, max_offset: int, found_offset: int) -> None:
+        super().__init__(
+            f"cursor {name!r} of shard {shard!r} lies at offset {found_offset}, beyond {max_offset}; read it and "
+            f"decide again"
+        )
+        self.shard = shard
+        self.name = name
+        self.max_offset = max_offset
+        self.found_offset = found_offset
+
+
 class StaleEpochError(StorageError):
     """A producer, broker or session owner with a newer epoch has taken over; this one is fenced for ever."""
 

@@ -8,7 +8,7 @@ are stored again while nothing of their producer behind them is kept (the order 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from shards.producer_state import ProducerState, Relation
@@ -62,8 +62,8 @@ def decide(relation: Relation, place: Place, *, is_last: bool, memory_lost: bool
 
     Args:
         relation: Of the batch's first sequence to what the producer state knows.
-        place: Of the record of that sequence; for `Relation.FORGOTTEN`, the least safe of those that it may be. Without
-            meaning for the other relations.
+        place: The least safe one of the batch's records that are known; for `Relation.FORGOTTEN`, of those that they
+            may be. Without meaning for the other relations.
         is_last: Every record of the producer from this sequence on is lost, too.
         memory_lost: Records of the producer behind the last known one may have been lost.
     """
@@ -80,18 +80,36 @@ def decide(relation: Relation, place: Place, *, is_last: bool, memory_lost: bool
             return _STORED[place]
 
 
-def answer_to(state: ProducerState, sequence: int, places_of: PlacesOf) -> tuple[Answer, int]:
-    """Decide about a batch that begins with a sequence; gives also the offset that it is known to have, or -1."""
+def answer_to(state: ProducerState, sequence: int, count: int, places_of: PlacesOf) -> tuple[Answer, int]:
+    """Decide about a batch of ``count`` records that begins with a sequence.
+
+    A client sends the batches that it sent before. One that divides its records into other batches gets an answer that
+    is true for all of them.
+
+    Returns:
+        What to do, and the offset that its first record is known to have, or -1.
+    """
     relation = state.relation(sequence)
     offset = -1
     place = Place.LOST
     is_last = False
     if relation is Relation.KNOWN:
         offset = state.offset_of(sequence)
-        place = places_of(offset, offset + 1)[1]
-        is_last = place is Place.LOST and all(
-            places_of(first, end)[0] is Place.LOST for first, end in state.ranges_from(sequence)
-        )
+        ranges = state.ranges_from(sequence)
+        place = _least_safe(reversed(ranges), count, places_of)
+        is_last = place is Place.LOST and all(places_of(first, end)[0] is Place.LOST for first, end in ranges)
     elif relation is Relation.FORGOTTEN:
         place = places_of(*state.forgotten_range())[1]
     return decide(relation, place, is_last=is_last, memory_lost=state.memory_lost), offset
+
+
+def _least_safe(ranges: Iterable[tuple[int, int]], count: int, places_of: PlacesOf) -> Place:
+    """Of the first ``count`` records in ranges of offsets."""
+    found = Place.FILE
+    for first, end in ranges:
+        taken = min(end - first, count)
+        found = max(found, places_of(first, first + taken)[1])
+        count -= taken
+        if not count:
+            break
+    return found

@@ -41,12 +41,15 @@ class Backlog:
         cursor_offset: Everything below has left the queue.
         start_offset: First offset that is there; what lies between the two was dropped.
         next_offset: Offset after the last record.
+        restored_offset: Where the queue ended when its node was restored from a backup the last time; None if that
+            never happened.
     """
 
     shard_id: int
     cursor_offset: int
     start_offset: int
     next_offset: int
+    restored_offset: int | None = None
 
 
 class HeldQueue:
@@ -208,7 +211,7 @@ class HeldQueue:
 
     async def _look(self) -> Backlog:
         info = await self._adapter.describe_shard(self._shard)
-        return Backlog(info.shard_id, self._drain.offset, info.start_offset, info.next_offset)
+        return Backlog(info.shard_id, self._drain.offset, info.start_offset, info.next_offset, info.restored_offset)
 
     async def _confirm(self, next_offset: int, outcome: Counts) -> None:
         await self._drain.confirm(next_offset, outcome, 0)

@@ -7,6 +7,7 @@ twice, whatever is sealed while the query runs.
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ from spark_export.snapshot import ShardSnapshot, Snapshot, take_snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOGGER: Final = logging.getLogger(__name__)
 _MOST_NAMES: Final = 500
 """Up to so many shards are named to the data source; it is asked for all, and the others dropped, otherwise."""
 
@@ -64,10 +66,27 @@ class Reached:
     Attributes:
         shard_id: The shard's id: one that was deleted and made anew begins at the beginning.
         next_offset: Offset after the last one that was read.
+        restored_offset: Where the shard ended when its node was restored from a backup the last time before that; None
+            if that had not happened.
     """
 
     shard_id: int
     next_offset: int
+    restored_offset: int | None = None
+
+
+@attrs.frozen(slots=True)
+class Places:
+    """How far all shards were read.
+
+    Attributes:
+        reached: By name, of the shards that were there at the last run.
+        missing: The same of shards that were not, and whose loss was passed over. One that comes back is read from
+            there on, for no later shard has its id.
+    """
+
+    reached: Mapping[str, Reached] = attrs.field(factory=dict, hash=False)
+    missing: Mapping[str, Reached] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(slots=True)
@@ -96,19 +115,22 @@ class History:
     Attributes:
         tree: The sealed segments, as they were listed after the snapshot; None without a path.
         ranges: The shards that have something to read.
-        reached: By shard: where the range ends; those with nothing to read too.
+        places: Where the ranges end; of the shards with nothing to read too.
+        passes_over_loss: Whether records that are gone are passed over here for the first time.
     """
 
     origin: Origin
     tree: SealedTree | None
     ranges: tuple[ShardRange, ...]
-    reached: dict[str, Reached]
+    places: Places
+    passes_over_loss: bool
 
     def read(self, spark: SparkSession, columns: Sequence[str] = COLUMNS) -> DataFrame:
         """The records of all ranges."""
         frames = []
-        if self.tree is not None:
-            frames.append(_scan_files(spark, self.tree, self.ranges, self.origin, columns))
+        if self.tree is not None or not self.ranges:
+            tree = self.tree or SealedTree("", (), {}, {})
+            frames.append(_scan_files(spark, tree, self.ranges, self.origin, columns))
         rest = [one for one in self.ranges if one.sealed_end < one.next_offset]
         if rest or not frames:
             frames.append(_read_rest(spark, self.origin, rest).select(*columns))
@@ -118,58 +140,132 @@ class History:
         return frame
 
 
-def take_history(spark: SparkSession, origin: Origin, since: Mapping[str, Reached] | None = None) -> History:
+def take_history(spark: SparkSession, origin: Origin, since: Places | None = None) -> History:
     """Decide what is to be read now.
 
     Args:
         spark: Session for listing the sealed segments.
-        since: By shard: how far it was read already.
+        since: How far the shards were read already; None if nothing was.
 
     Raises:
-        DataLossError: Records after those are gone.
+        DataLossError: Records after those are gone, and that is to be an error.
         OptionError: The origin is not a possible one.
         UnreadableError: The path holds nothing of ours, or the server cannot be reached.
     """
     snapshot = take_snapshot(parse_options(origin.options(), "batch"))
     # Only now: what was sealed at the time of the snapshot is in this listing, unless it was trimmed since.
     tree = list_tree(spark, origin.path) if origin.path else None
-    return plan_history(snapshot, tree, origin, since or {})
+    return plan_history(snapshot, tree, origin, since)
 
 
-def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Mapping[str, Reached]) -> History:
+def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Places | None) -> History:
     """Decide what is to be read of a snapshot; see `take_history`."""
+    losses = _Losses(fail=origin.fail_on_data_loss)
     listed: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
     for file in tree.files if tree else ():
         listed[file.directory, file.shard_id][file.base_offset] = file
     ranges = []
-    reached = {}
+    reached: dict[str, Reached] = {}
+    missing = _missing(snapshot, since or Places(), losses)
     for shard in snapshot.shards:
-        first = _first_offset(shard, since.get(shard.name), fails=origin.fail_on_data_loss)
+        first = shard.start_offset if since is None else _first_offset(snapshot, shard, since, losses)
         end = max(first, shard.next_offset)
-        reached[shard.name] = Reached(shard.shard_id, end)
+        reached[shard.name] = Reached(shard.shard_id, end, _restored_offset(shard, since))
         if first == end:
             continue
         files = _leading_files(shard, listed[directory_name(shard.name), shard.shard_id])
         sealed_end = max(first, files[-1].next_offset) if files else first
         wanted = tuple(file for file in files if file.next_offset > first)
         ranges.append(ShardRange(shard.name, shard.shard_id, first, sealed_end, end, wanted))
-    return History(origin, tree, tuple(ranges), reached)
+    return History(origin, tree, tuple(ranges), Places(reached, missing), losses.found)
 
 
-def _first_offset(shard: ShardSnapshot, reached: Reached | None, *, fails: bool) -> int:
-    if reached is None or reached.shard_id != shard.shard_id:
+class _Losses:
+    """Records that are gone before they were read: an error, or passed over with a warning."""
+
+    def __init__(self, *, fail: bool) -> None:
+        self._fail = fail
+        self.found = False
+
+    def add(self, what: str, way_out: str) -> None:
+        if self._fail:
+            raise DataLossError(f"{what}; {way_out}, turn failing on data loss off for a run")
+        _LOGGER.warning("%s; failing on data loss is off, so it is passed over", what)
+        self.found = True
+
+
+def _missing(snapshot: Snapshot, since: Places, losses: _Losses) -> dict[str, Reached]:
+    """Places of the shards that were read once and are not there."""
+    there = {shard.name for shard in snapshot.shards}
+    missing = {name: one for name, one in since.missing.items() if name not in there}
+    for name, one in since.reached.items():
+        if name not in there:
+            losses.add(
+                f"shard {name!r} (id {one.shard_id}), which was read up to offset {one.next_offset}, is not there any "
+                "more: it was deleted, or all of its segments were removed",
+                "to go on without it",
+            )
+            missing[name] = one
+    return missing
+
+
+def _restored_offset(shard: ShardSnapshot, since: Places | None) -> int | None:
+    """What a tree of sealed segments does not tell is taken from the run before."""
+    place = None if since is None else since.reached.get(shard.name) or since.missing.get(shard.name)
+    if shard.restored_offset is None and place is not None and place.shard_id == shard.shard_id:
+        return place.restored_offset
+    return shard.restored_offset
+
+
+def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losses: _Losses) -> int:
+    """Where to go on in a shard, at a later run."""
+    held = f"it holds offsets from {shard.start_offset} up to but not including {shard.next_offset}"
+    place = since.reached.get(shard.name)
+    if place is not None and place.shard_id != shard.shard_id:
+        losses.add(
+            f"shard {shard.name!r} was deleted and created again: the one with id {place.shard_id} was read up to "
+            f"offset {place.next_offset} and is gone, the one with id {shard.shard_id} is another ({held})",
+            f"to go on with that one from offset {shard.start_offset}",
+        )
         return shard.start_offset
-    if reached.next_offset < shard.start_offset and fails:
-        raise DataLossError(
-            f"shard {shard.name!r}: records from offset {reached.next_offset} up to {shard.start_offset} were trimmed "
-            "before they were read; to go on without them, turn failing on data loss off"
+    if place is None:
+        place = since.missing.get(shard.name)
+        if place is not None and place.shard_id != shard.shard_id:
+            # That the one before it is gone was passed over already.
+            place = None
+    if place is None:
+        # What is not sealed yet is not there in a tree of sealed segments either.
+        if shard.start_offset and snapshot.knows_unsealed:
+            losses.add(
+                f"shard {shard.name!r} was created after the last run, and its records below offset "
+                f"{shard.start_offset} were trimmed before they were read",
+                "to go on without them",
+            )
+        return shard.start_offset
+    first = place.next_offset
+    restored = shard.restored_offset
+    if restored is not None and restored != place.restored_offset and restored < first:
+        losses.add(
+            f"shard {shard.name!r} was read up to offset {first}, but its node was restored from a backup since then: "
+            f"from offset {restored} on it holds other records than those that were read",
+            f"to read these as well, from offset {restored} on",
         )
-    if reached.next_offset > shard.next_offset and fails:
-        raise DataLossError(
-            f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {reached.next_offset}: the "
-            "store was set back to an earlier state; to go on from there, turn failing on data loss off"
+        first = restored
+    elif first > shard.next_offset:
+        losses.add(
+            f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {first}: the store was set "
+            "back to an earlier state",
+            "to go on with what is appended from there on",
         )
-    return max(min(reached.next_offset, shard.next_offset), shard.start_offset)
+        first = shard.next_offset
+    if first < shard.start_offset:
+        losses.add(
+            f"shard {shard.name!r}: records from offset {first} up to {shard.start_offset} were trimmed before they "
+            "were read",
+            "to go on without them",
+        )
+        first = shard.start_offset
+    return first
 
 
 def _leading_files(shard: ShardSnapshot, listed: Mapping[int, SealedName]) -> list[SealedName]:
@@ -207,6 +303,8 @@ def _read_rest(spark: SparkSession, origin: Origin, ranges: Sequence[ShardRange]
     if names:
         options["startingOffsets"] = json.dumps({one.shard: one.sealed_end for one in ranges})
         options["endingOffsets"] = json.dumps({one.shard: one.next_offset for one in ranges})
+        # Offsets say nothing of a shard that is created under the same name before this is read.
+        options["shardIds"] = json.dumps({one.shard: one.shard_id for one in ranges})
     frame = spark.read.format("journal").options(**options).load()
     if len(names) <= _MOST_NAMES:
         return frame

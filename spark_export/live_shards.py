@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import attrs
 import trio
 
-from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter import StorageAdapter
+from broker_adapter.engines.embedded import open_embedded
+from broker_adapter.results import StoredBatches
 from shards.batch import iterate, timestamps
 from shards.errors import DataDirectoryError, ShardNotFoundError, StorageError
 from shards.file_system import FileSystem, OsFileSystem
@@ -22,8 +24,10 @@ from shards.model import SegmentKind, ShardInfo
 from shards.position import Start
 from spark_export.errors import UnreadableError
 from spark_export.options import SourceOptions
-from spark_export.server_connection import connected
+from spark_export.server_connection import PATIENCE_S, connected
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
+
+_Answer = TypeVar("_Answer")
 
 _DESCRIBED_AT_ONCE: Final = 64
 _SERVER_FILE: Final = "SERVER"
@@ -69,7 +73,8 @@ async def _of_server(store: Store, options: SourceOptions, with_segments: bool |
     if with_segments is None:
         with_segments = bool(store.sealed)
     async with connected(store.server) as adapter:
-        return Snapshot(store, await _shards(adapter, options, with_segments=with_segments))
+        questions = _Questions(adapter, f"the journal server at {store.server}")
+        return Snapshot(store, await _shards(questions, options, with_segments=with_segments))
 
 
 async def _of_directory(store: Store, directory: str, options: SourceOptions, with_segments: bool | None) -> Snapshot:
@@ -77,11 +82,13 @@ async def _of_directory(store: Store, directory: str, options: SourceOptions, wi
     files = OsFileSystem()
     while True:
         try:
-            async with open_adapter(f"embedded:{quote(directory)}") as adapter:
-                found = await _shards(adapter, options, with_segments=True)
+            # A server that is started meanwhile waits until this is closed.
+            async with open_embedded(f"embedded:{quote(directory)}", to_read=True) as adapter:
+                found = await _shards(_Questions(adapter, directory), options, with_segments=True)
             return Snapshot(store, found)
-        except DataDirectoryError:
-            if not _is_in_use(files, directory):
+        except DataDirectoryError as error:
+            # Not found out by taking the lock: a server that is just starting would find it taken.
+            if not isinstance(error.__cause__, BlockingIOError):
                 raise
         address = _server_of(files, directory)
         if address:
@@ -94,14 +101,6 @@ async def _of_directory(store: Store, directory: str, options: SourceOptions, wi
             )
         # Neither a lock nor a file can be waited for; both change within moments of a start or a read.
         await trio.sleep(_LOOK_AGAIN_S)
-
-
-def _is_in_use(files: FileSystem, directory: str) -> bool:
-    try:
-        files.lock(directory).release()
-    except DataDirectoryError:
-        return True
-    return False
 
 
 def _server_of(files: FileSystem, directory: str) -> str:
@@ -118,7 +117,43 @@ def _server_of(files: FileSystem, directory: str) -> str:
         file.close()
 
 
-async def _shards(adapter: StorageAdapter, options: SourceOptions, *, with_segments: bool) -> tuple[ShardSnapshot, ...]:
+class _Questions:
+    """What is asked of a store, each question with a bound on how long the answer may take.
+
+    Args:
+        adapter: The store.
+        shown: What it is, for messages.
+    """
+
+    def __init__(self, adapter: StorageAdapter, shown: str) -> None:
+        self._shown = shown
+        self._adapter = adapter
+
+    async def list_shards(self, topic_filter: str) -> list[ShardInfo]:
+        return await self._answer("list its shards", lambda: self._adapter.list_shards(topic_filter))
+
+    async def describe_shard(self, name: str) -> ShardInfo:
+        return await self._answer(f"describe shard {name!r}", lambda: self._adapter.describe_shard(name))
+
+    async def find_offset(self, name: str, time_us: int) -> int:
+        return await self._answer(
+            f"find a time in shard {name!r}", lambda: self._adapter.find_offset(name, Start.time(time_us))
+        )
+
+    async def read_batch(self, name: str, offset: int) -> StoredBatches:
+        return await self._answer(f"read shard {name!r}", lambda: self._adapter.read_batches(name, offset, max_bytes=1))
+
+    async def _answer(self, what: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        try:
+            with trio.fail_after(PATIENCE_S):
+                return await ask()
+        except trio.TooSlowError:
+            raise UnreadableError(
+                f"{self._shown} did not {what} within {PATIENCE_S:g} s; check that it runs, then try again"
+            ) from None
+
+
+async def _shards(adapter: _Questions, options: SourceOptions, *, with_segments: bool) -> tuple[ShardSnapshot, ...]:
     infos: dict[str, ShardInfo] = {}
     for topic_filter in options.shards:
         for info in await adapter.list_shards(topic_filter):
@@ -149,14 +184,16 @@ def _snapshot(info: ShardInfo, with_segments: bool, time_offset: int | None) -> 
         segments = (SegmentRange(SegmentKind.MEMORY, info.start_offset, info.next_offset, info.size_bytes),)
     else:
         segments = ()
-    return ShardSnapshot(info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset)
+    return ShardSnapshot(
+        info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset, info.restored_offset
+    )
 
 
-async def _first_not_older(adapter: StorageAdapter, info: ShardInfo, time_us: int) -> int:
+async def _first_not_older(adapter: _Questions, info: ShardInfo, time_us: int) -> int:
     """Offset of the first record of a shard that is not older than a time; its end if there is none."""
-    offset = await adapter.find_offset(info.name, Start.time(time_us))
+    offset = await adapter.find_offset(info.name, time_us)
     while offset < info.next_offset:
-        found = await adapter.read_batches(info.name, offset, max_bytes=1)
+        found = await adapter.read_batch(info.name, offset)
         for at, header in iterate(found.batches):
             times_us = () if header.is_gap else timestamps(found.batches, at)
             for number, timestamp_us in enumerate(times_us, header.base_offset):
@@ -173,7 +210,7 @@ async def _each(
     found: list[ShardSnapshot | None] = [None] * len(names)
     waiting = iter(enumerate(names))
 
-    failures: list[StorageError] = []
+    failures: list[StorageError | UnreadableError] = []
 
     async def work() -> None:
         for at, name in waiting:
@@ -181,7 +218,7 @@ async def _each(
                 found[at] = await call(name)
             except ShardNotFoundError:
                 continue
-            except StorageError as error:
+            except (StorageError, UnreadableError) as error:
                 failures.append(error)
                 workers.cancel_scope.cancel()
 

@@ -40,9 +40,15 @@ _NAMES: Final = (
     "failOnDataLoss",
     "filterPushdown",
     "asQueue",
+    "shardIds",
 )
 _LOWER_NAMES: Final = {name.lower(): name for name in _NAMES}
-_ONLY_IN: Final[dict[str, Use]] = {"endingOffsets": "batch", "maxRecordsPerTrigger": "stream", "asQueue": "batch"}
+_ONLY_IN: Final[dict[str, Use]] = {
+    "endingOffsets": "batch",
+    "maxRecordsPerTrigger": "stream",
+    "asQueue": "batch",
+    "shardIds": "batch",
+}
 
 
 @attrs.frozen(slots=True)
@@ -83,6 +89,7 @@ class SourceOptions:
         filter_pushdown: Whether to take filters from Spark: see `spark_export.source` for when that is safe.
         as_queue: Read what a consumer would be given rather than the history: records of every topic, also of those
             that begin with ``$``, but none that has expired when it is read.
+        shard_ids: By shard: the id that it has to have; another shard of its name is not read.
     """
 
     path: str
@@ -97,6 +104,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     filter_pushdown: bool
     as_queue: bool
+    shard_ids: dict[str, int] = attrs.field(factory=dict, hash=False)
 
     def wants_shard(self, name: str) -> bool:
         """Whether a shard is to be looked into."""
@@ -152,6 +160,7 @@ def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceO
         fail_on_data_loss=_read(given, "failOnDataLoss", _switch, default=True),
         filter_pushdown=_read(given, "filterPushdown", _switch, default=False),
         as_queue=_read(given, "asQueue", _switch, default=False),
+        shard_ids=_read(given, "shardIds", _ids, {}),
     )
 
 
@@ -225,6 +234,14 @@ def _positions(name: str, value: str) -> Positions:
         if not is_offset and offset not in (EARLIEST, LATEST):
             raise _bad(name, value, f"{allowed}; that of shard {shard!r} is {offset!r}")
     return Positions(LATEST if name == "endingOffsets" else EARLIEST, found)
+
+
+def _ids(name: str, value: str) -> dict[str, int]:
+    allowed = 'JSON of ids by shard, as {"sensors/1": 42}'
+    found = _json(name, value, allowed)
+    if not isinstance(found, dict) or not all(type(one) is int and one >= 0 for one in found.values()):
+        raise _bad(name, value, allowed)
+    return found
 
 
 def _json(name: str, value: str, allowed: str) -> Any:

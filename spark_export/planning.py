@@ -60,8 +60,9 @@ def batch_ranges(snapshot: Snapshot, options: SourceOptions) -> list[ShardRange]
 
     Raises:
         OptionError: An option names a shard that is not there, or an offset past its end.
-        DataLossError: Records that an option asks for were trimmed, and that is to be an error.
+        DataLossError: Records that an option asks for were trimmed, or their shard is gone, and that is to be an error.
     """
+    others = _other_shards(snapshot, options)
     positions = {"startingOffsets": options.starting, "endingOffsets": options.ending}
     known = {shard.name for shard in snapshot.shards}
     for option, position in positions.items():
@@ -71,7 +72,21 @@ def batch_ranges(snapshot: Snapshot, options: SourceOptions) -> list[ShardRange]
                     f"option {option!r} names shard {name!r}, which is not among the {len(known)} shards that 'topics' "
                     f"and 'shards' choose here; leave it out, or set failOnDataLoss to false to pass over it"
                 )
-    return [_batch_range(shard, options) for shard in snapshot.shards]
+    return [_batch_range(shard, options) for shard in snapshot.shards if shard.name not in others]
+
+
+def _other_shards(snapshot: Snapshot, options: SourceOptions) -> set[str]:
+    """Names of the shards that do not have the ids they have to have, if that is no error."""
+    ids = {shard.name: shard.shard_id for shard in snapshot.shards}
+    others = {name for name, shard_id in options.shard_ids.items() if ids.get(name) != shard_id}
+    if others and options.fail_on_data_loss:
+        name = min(others)
+        found = f"the one of that name has id {ids[name]}" if name in ids else "there is none of that name"
+        raise DataLossError(
+            f"shard {name!r} with id {options.shard_ids[name]} is to be read, but {found}: it was deleted; to go on "
+            f"without it, set failOnDataLoss to false"
+        )
+    return others
 
 
 def _batch_range(shard: ShardSnapshot, options: SourceOptions) -> ShardRange:

@@ -2,12 +2,15 @@
 
 ::
 
-    {"version": 1, "shards": {"plant/1": "17:4200", "plant/2": "18:0"}, "after": "plant/1"}
-    {"version": 1, "packed": "eNqrVirOSCxKKVayUqhWKs..."}
+    {"version": 2, "shards": {"plant/1": "17:4200", "plant/2": "18:0:70"}, "after": "plant/1"}
+    {"version": 2, "shards": {"plant/1": "17:4200"}, "missing": {"plant/3": "19:12"}}
+    {"version": 2, "packed": "eNqrVirOSCxKKVayUqhWKs..."}
 
-A shard's position is its id and the next offset to read; the id tells a shard from a later one of the same name. A
-shard that is not named has not given anything yet and is read from offset 0. Of many shards the same object is packed:
-zlib, then base64. Spark keeps a hundred positions and more of a query, so their size counts. Pure values.
+A shard's position is its id and the next offset to read; the id tells a shard from a later one of the same name. If its
+node was restored from a backup, the offset where it ended then stands behind them. A shard that is not named has not
+given anything yet and is read from offset 0. Of many shards the same object is packed: zlib, then base64. Spark keeps a
+hundred positions and more of a query, so their size counts. Version 1 had neither ``missing`` nor third numbers. Pure
+values.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import attrs
 
 from spark_export.errors import UnreadableError
 
-VERSION: Final = 1
+VERSION: Final = 2
 PACKED_FROM: Final = 200
 """From so many shards on a position is packed."""
 
@@ -35,10 +38,13 @@ class Position:
     Attributes:
         shard_id: The shard's id, which no later shard of its name has.
         next_offset: The next offset to read.
+        restored_offset: Where the shard ended when its node was restored from a backup the last time; None if that did
+            not happen.
     """
 
     shard_id: int
     next_offset: int
+    restored_offset: int | None = None
 
 
 @attrs.frozen(slots=True)
@@ -49,16 +55,34 @@ class StreamPosition:
         shards: By name.
         after: With fewer records to a micro-batch than shards: the shard that got the last one, so that the next
             micro-batch begins behind it. Otherwise empty.
+        missing: By name: shards that are not there any more, which was passed over. One that comes back is read from
+            there on.
     """
 
     shards: Mapping[str, Position] = attrs.field(factory=dict, hash=False)
     after: str = ""
+    missing: Mapping[str, Position] = attrs.field(factory=dict, hash=False)
+
+    def of(self, shard: str, shard_id: int) -> Position | None:
+        """The position in a shard; None if that one has not given anything yet."""
+        found = self.shards.get(shard) or self.missing.get(shard)
+        return found if found is not None and found.shard_id == shard_id else None
+
+    def first_offset(self, shard: str, end: Position) -> int:
+        """Where what lies between this position and a later one of a shard begins."""
+        place = self.of(shard, end.shard_id)
+        if place is None:
+            return 0
+        if end.restored_offset is None or end.restored_offset == place.restored_offset:
+            return place.next_offset
+        # From there on the restored node gave the offsets to other records.
+        return min(place.next_offset, end.restored_offset)
 
     def encode(self) -> dict[str, Any]:
         """The object that Spark makes JSON of."""
-        members: dict[str, Any] = {
-            "shards": {name: f"{one.shard_id}:{one.next_offset}" for name, one in sorted(self.shards.items())}
-        }
+        members: dict[str, Any] = {"shards": _texts(self.shards)}
+        if self.missing:
+            members["missing"] = _texts(self.missing)
         if self.after:
             members["after"] = self.after
         if len(self.shards) < PACKED_FROM:
@@ -74,15 +98,15 @@ class StreamPosition:
             UnreadableError: It is of another version, or no position at all.
         """
         version = found.get("version")
-        if version != VERSION:
+        if version not in range(1, 1 + VERSION):
             raise UnreadableError(
-                f"the checkpoint holds a position of version {version!r}, this program reads version {VERSION}: go on "
-                f"with the program that wrote it, or begin with a new checkpoint ({_shown(found)})"
+                f"the checkpoint holds a position of version {version!r}, this program reads versions up to {VERSION}: "
+                f"go on with the program that wrote it, or begin with a new checkpoint ({_shown(found)})"
             )
         try:
             members = json.loads(zlib.decompress(base64.b64decode(found["packed"]))) if "packed" in found else found
-            shards = {name: _position(text) for name, text in members["shards"].items()}
-            return cls(shards, str(members.get("after", "")))
+            shards, missing = _positions(members["shards"]), _positions(members.get("missing", {}))
+            return cls(shards, str(members.get("after", "")), missing)
         except (KeyError, ValueError, TypeError, AttributeError, binascii.Error, zlib.error) as error:
             raise UnreadableError(
                 f"the checkpoint holds no position of the data source 'journal' but {_shown(found)}: {error!r}; "
@@ -94,15 +118,26 @@ def records_between(start: StreamPosition, end: StreamPosition) -> int:
     """How many offsets lie between two positions; gaps count as well."""
     count = 0
     for name, there in end.shards.items():
-        begun = start.shards.get(name)
-        first = begun.next_offset if begun is not None and begun.shard_id == there.shard_id else 0
-        count += max(0, there.next_offset - first)
+        count += max(0, there.next_offset - start.first_offset(name, there))
     return count
 
 
-def _position(text: str) -> Position:
-    shard_id, _, next_offset = text.partition(":")
-    return Position(int(shard_id), int(next_offset))
+def _texts(positions: Mapping[str, Position]) -> dict[str, str]:
+    return {
+        name: ":".join(str(number) for number in attrs.astuple(one) if number is not None)
+        for name, one in sorted(positions.items())
+    }
+
+
+def _positions(texts: Mapping[str, str]) -> dict[str, Position]:
+    return {name: Position(*map(int, _numbers(text))) for name, text in texts.items()}
+
+
+def _numbers(text: str) -> list[str]:
+    numbers = text.split(":")
+    if len(numbers) not in (2, 3):
+        raise ValueError(f"{text!r} is not SHARD_ID:NEXT_OFFSET")
+    return numbers
 
 
 def _shown(found: Mapping[str, Any]) -> str:

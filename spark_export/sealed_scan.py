@@ -177,7 +177,8 @@ def _root(files: HadoopFiles, path: str) -> str | None:
         return f"{path}/sealed"
     if files.exists(f"{path}/FORMAT"):
         return None
-    if not files.glob(f"{glob_literal(path)}/shard=*") and files.names(path):
+    others = [name for name in files.names(path) if not name.startswith((".", "shard="))]
+    if others and not files.glob(f"{glob_literal(path)}/shard=*"):
         raise UnreadableError(
             f"{path} is neither a data directory (it has no FORMAT) nor one of sealed segments (it has no shard=...)"
         )

@@ -47,7 +47,8 @@ def find_files(path: str) -> Found:
         UnreadableError: Nothing of ours does.
     """
     tree = FileTree(path)
-    names = tree.names()
+    # A data directory's marker is hidden: all that lies in `sealed` as long as nothing is sealed.
+    names = [name for name in tree.names() if not name.startswith(".")]
     if tree.is_local and "FORMAT" in names:
         return Found(tree.where, tree.shown(_SEALED), tree.shown("log"))
     if _SEALED in names:

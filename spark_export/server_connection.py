@@ -33,7 +33,7 @@ async def connected(server: str, *, patience_s: float = CONNECT_PATIENCE_S) -> A
         UnreadableError: It cannot, within ``patience_s``.
     """
     with trio.CancelScope(deadline=trio.current_time() + patience_s) as scope:
-        async with open_adapter(server) as adapter:
+        async with open_adapter(server, ends_at_restore=True) as adapter:
             scope.deadline = float("inf")
             yield adapter
     if scope.cancelled_caught:

@@ -58,6 +58,8 @@ class ShardSnapshot:
         next_offset: Offset after the last record.
         segments: In offset order, not overlapping; what lies between two of them was lost, or is not in this tree.
         time_offset: First record that is not older than the option `startingTimestamp`; None if that is not given.
+        restored_offset: Where it ended when its node was restored from a backup the last time; from here on other
+            records had these offsets before. None if that never happened, or if it cannot be known here.
     """
 
     name: str
@@ -66,6 +68,7 @@ class ShardSnapshot:
     next_offset: int
     segments: tuple[SegmentRange, ...] = ()
     time_offset: int | None = None
+    restored_offset: int | None = None
 
 
 @attrs.frozen(slots=True)
@@ -74,6 +77,11 @@ class Snapshot:
 
     store: Store
     shards: tuple[ShardSnapshot, ...]
+
+    @property
+    def knows_unsealed(self) -> bool:
+        """Whether it tells of what is not sealed too: a tree of sealed segments alone does not."""
+        return bool(self.store.server or self.store.log)
 
 
 def take_snapshot(options: SourceOptions, *, with_segments: bool | None = None) -> Snapshot:

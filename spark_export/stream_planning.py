@@ -28,7 +28,7 @@ def first_position(snapshot: Snapshot, options: SourceOptions) -> StreamPosition
     return StreamPosition(
         {
             # What is empty needs no position: a shard without one is read from its first record on.
-            one.shard.name: Position(one.shard.shard_id, min(one.first_offset, one.shard.next_offset))
+            one.shard.name: _position(one.shard, min(one.first_offset, one.shard.next_offset))
             for one in batch_ranges(snapshot, options)
             if one.shard.next_offset
         }
@@ -38,7 +38,7 @@ def first_position(snapshot: Snapshot, options: SourceOptions) -> StreamPosition
 def end_position(snapshot: Snapshot) -> StreamPosition:
     """Where everything that there is has been read."""
     return StreamPosition(
-        {shard.name: Position(shard.shard_id, shard.next_offset) for shard in snapshot.shards if shard.next_offset}
+        {shard.name: _position(shard, shard.next_offset) for shard in snapshot.shards if shard.next_offset}
     )
 
 
@@ -59,6 +59,8 @@ def next_position(
     there = {shard.name for shard in snapshot.shards}
     # What the query does not look into (any more) keeps its place, for it may be asked for again.
     kept = {name: one for name, one in start.shards.items() if not options.wants_shard(name)}
+    # So does what was missing once: no later shard has its id.
+    missing = {name: one for name, one in start.missing.items() if name not in there}
     for name, one in start.shards.items():
         if name not in there and name not in kept:
             _lose(
@@ -67,7 +69,8 @@ def next_position(
                 f"more: it was deleted, or all of its segments were removed",
                 "to go on without it",
             )
-    begun = {shard.name: _begin(shard, start.shards.get(shard.name), options) for shard in snapshot.shards}
+            missing[name] = one
+    begun = {shard.name: _begin(shard, _place(shard, start), options) for shard in snapshot.shards}
     waiting = {
         shard.name: shard.next_offset - begun[shard.name]
         for shard in snapshot.shards
@@ -76,8 +79,11 @@ def next_position(
     given, after = (waiting, "") if max_records is None else fair_shares(waiting, max_records, start.after)
     for shard in snapshot.shards:
         if shard.next_offset:
-            kept[shard.name] = Position(shard.shard_id, begun[shard.name] + given.get(shard.name, 0))
-    return start if kept == start.shards else StreamPosition(kept, after)
+            place = start.of(shard.name, shard.shard_id)
+            kept[shard.name] = _position(shard, begun[shard.name] + given.get(shard.name, 0), place)
+    if kept == start.shards and missing == start.missing:
+        return start
+    return StreamPosition(kept, after, missing)
 
 
 def fair_shares(waiting: Mapping[str, int], most: int, after: str) -> tuple[dict[str, int], str]:
@@ -109,7 +115,7 @@ def fair_shares(waiting: Mapping[str, int], most: int, after: str) -> tuple[dict
 
 def changed_shards(start: StreamPosition, end: StreamPosition) -> list[str]:
     """The shards that have something to read between two positions."""
-    return [name for name, one in end.shards.items() if one.next_offset > _first_of(start.shards.get(name), one)]
+    return [name for name, one in end.shards.items() if one.next_offset > start.first_offset(name, one)]
 
 
 def stream_ranges(
@@ -124,7 +130,7 @@ def stream_ranges(
     ranges = []
     for name in changed_shards(start, end):
         to = end.shards[name]
-        first = _first_of(start.shards.get(name), to)
+        first = start.first_offset(name, to)
         wanted = f"shard {name!r} (id {to.shard_id}): offsets {first} up to (not with) {to.next_offset} are to be read"
         shard = there.get(name)
         if shard is None or shard.shard_id != to.shard_id:
@@ -145,13 +151,28 @@ def stream_ranges(
             _lose(
                 options, f"{wanted}, but {_held(shard)}: the records below were trimmed", _going_on(shard.start_offset)
             )
+        end_offset = min(to.next_offset, shard.next_offset)
+        restored = shard.restored_offset
+        if restored is not None and restored != to.restored_offset and restored < to.next_offset:
+            _lose(options, f"{wanted}, but {_restored(restored)}", f"to go on with these from offset {restored}")
+            # They come with the next micro-batch.
+            end_offset = min(end_offset, restored)
         first = max(first, shard.start_offset)
-        ranges.append(ShardRange(shard, first, max(first, min(to.next_offset, shard.next_offset))))
+        ranges.append(ShardRange(shard, first, max(first, end_offset)))
     return ranges
 
 
-def _first_of(position: Position | None, end: Position) -> int:
-    return position.next_offset if position is not None and position.shard_id == end.shard_id else 0
+def _position(shard: ShardSnapshot, next_offset: int, place: Position | None = None) -> Position:
+    """A position in a shard; what a tree of sealed segments does not tell of it is taken from the one before."""
+    restored = shard.restored_offset
+    if restored is None and place is not None:
+        restored = place.restored_offset
+    return Position(shard.shard_id, next_offset, restored)
+
+
+def _place(shard: ShardSnapshot, start: StreamPosition) -> Position | None:
+    """How far the shard was read, or another of its name whose loss is not told yet."""
+    return start.shards.get(shard.name) or start.of(shard.name, shard.shard_id)
 
 
 def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptions) -> int:
@@ -165,6 +186,14 @@ def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptio
             _going_on(shard.start_offset),
         )
         return shard.start_offset
+    restored = shard.restored_offset
+    if position is not None and restored is not None and restored < first and restored != position.restored_offset:
+        _lose(
+            options,
+            f"shard {shard.name!r} (id {shard.shard_id}) was read up to offset {first}, but {_restored(restored)}",
+            f"to read these as well, from offset {restored} on",
+        )
+        return max(restored, shard.start_offset)
     if first > shard.next_offset:
         _lose(
             options,
@@ -182,6 +211,13 @@ def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptio
         )
         return shard.start_offset
     return first
+
+
+def _restored(offset: int) -> str:
+    return (
+        f"its node was restored from a backup since then: from offset {offset} on it holds other records than those "
+        "before"
+    )
 
 
 def _held(shard: ShardSnapshot) -> str:

@@ -1,4 +1,4 @@
-"""How fast `journal-broker bridge` brings what waits in a queue to a sink, watched by the cursor of that."""
+"""How fast `journal-broker bridge` brings what waits in a queue to a sink, watched by its progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from benchmarks.stage import REPOSITORY
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.queue import delete_queue
+from broker_adapter.cache_queue.stored import Progress
 from broker_adapter.opening import open_adapter
+from broker_adapter.state_forms import decode
 
 Address = tuple[str, int]
 
@@ -112,8 +114,8 @@ async def _watch(adapter: StorageAdapter, queue: str, count: int, bridge: proces
     first: tuple[float, float, int] | None = None
     give_up_at = time.perf_counter() + TIMEOUT_S
     while True:
-        cursor = await adapter.get_cursor(names.shard_of(queue), names.CURSOR)
-        offset = 0 if cursor is None else cursor.offset
+        found = await adapter.get_state(names.progress_key(queue))
+        offset = 0 if found is None else decode(Progress, found.key, found.value).offset
         if first is None and offset >= count // _UNCOUNTED_PART:
             first = time.perf_counter(), bridge.processor_s(), offset
         if first is not None and offset >= count:

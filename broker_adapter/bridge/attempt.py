@@ -18,10 +18,11 @@ from broker_adapter.bridge.pace import RateLimit, SlowStart
 from broker_adapter.bridge.preparing import NOTHING, Letter, Prepared, Preparer
 from broker_adapter.bridge.settling import Settler
 from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.bridge.suspect import Suspect
 from broker_adapter.cache_queue import QueueDrain
-from broker_adapter.cache_queue.drain import added
+from broker_adapter.cache_queue.progress import added
 from broker_adapter.cache_queue.stored import Counts
-from broker_adapter.sinks import BatchRefusedError, Sink, SinkError
+from broker_adapter.sinks import BatchRefusedError, Sink, SinkError, SinkUnavailableError
 from shards.errors import StorageError
 
 _PREPARED_AHEAD: Final = 2
@@ -50,6 +51,7 @@ class Attempt:
         drain: The queue; its offset is where to begin.
         limit: How many records a second.
         slow_start: How large batches may be at first.
+        suspect: Which record may be to blame for outages.
         on_taken: Told of each batch that the sink took.
         alone_to_offset: Of the attempt before.
 
@@ -66,6 +68,7 @@ class Attempt:
         *,
         limit: RateLimit,
         slow_start: SlowStart,
+        suspect: Suspect,
         on_taken: Callable[[], None],
         alone_to_offset: int = 0,
     ) -> None:
@@ -75,6 +78,7 @@ class Attempt:
         self._drain = drain
         self._limit = limit
         self._slow_start = slow_start
+        self._suspect = suspect
         self._on_taken = on_taken
         self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
         self._flights: deque[_Flight] = deque()
@@ -123,14 +127,18 @@ class Attempt:
         preparer = Preparer(self._drain, self._spec, self._drain.offset)
         async with send:
             while not self._is_stopping:
-                prepared = await preparer.next(self._slow_start.records)
+                prepared = await preparer.next(self._suspect.at_most(self._slow_start.records))
                 if prepared is not None:
                     await send.send(prepared)
 
     async def _write_all(self, receive: trio.MemoryReceiveChannel[Prepared], nursery: trio.Nursery) -> None:
         async with receive:
             while (prepared := await self._next(receive)) is not None:
-                is_alone = not self._slow_start.is_over or prepared.batch.first_offset < self.alone_to_offset
+                is_alone = (
+                    not self._slow_start.is_over
+                    or self._suspect.is_sought
+                    or prepared.batch.first_offset < self.alone_to_offset
+                )
                 if is_alone or (self._flights and self._flights[-1].is_alone):
                     await self._until_confirmed()
                 wait_s = self._limit.take(len(prepared.records), trio.current_time())
@@ -159,16 +167,19 @@ class Attempt:
         task_status.started()
 
         async def settle() -> None:
-            for letter in flight.prepared.letters:
-                await self._give_up(letter)
+            await self._give_up(flight.prepared.letters)
             try:
                 flight.refused = await self._settler.settle(flight.prepared, is_alone=flight.is_alone)
             except BatchRefusedError:
                 self.alone_to_offset = max(self.alone_to_offset, flight.prepared.batch.next_offset)
                 scope.cancel()
                 return
+            except SinkUnavailableError as error:
+                await self._blame(flight, error)
+                raise
             self._sink_room.release()
             if flight.prepared.records:
+                self._suspect.succeeded(flight.prepared.batch.next_offset)
                 self._slow_start.succeeded()
                 self._on_taken()
             flight.is_settled = True
@@ -176,10 +187,20 @@ class Attempt:
 
         await self._guarded(settle, scope)
 
-    async def _give_up(self, letter: Letter) -> None:
-        """Set a record aside before the sink's position passes it, if it keeps one: then nobody comes back for it."""
+    async def _give_up(self, letters: Sequence[Letter]) -> None:
+        """Set records aside before the sink's position passes them, if it keeps one: no driver looks below that."""
         if self._sink.keeps_position:
-            await self._drain.set_aside(letter.record, letter.reason)
+            await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
+
+    async def _blame(self, flight: _Flight, error: SinkUnavailableError) -> None:
+        """Set the batch's only record aside if outages come whenever it is on its way."""
+        records = flight.prepared.records
+        # A sink that says when it is back has a reason of its own, and behind other batches it may be out for them.
+        if error.retry_after_s is not None or not flight.is_alone or not records:
+            return
+        if self._suspect.failed(records[0].offset, len(records)):
+            reason = f"the sink was out each time that this record alone was on its way: {error}"
+            await self._drain.set_aside([(records[0], reason)])
 
     async def _confirm_all(self) -> None:
         while True:
@@ -204,8 +225,7 @@ class Attempt:
         for flight in flights:
             prepared = flight.prepared
             letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
-            for letter in letters:
-                await self._drain.set_aside(letter.record, letter.reason)
+            await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
             taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
             outcome = added(outcome, added(prepared.skipped, taken))
             size_bytes += prepared.batch.size_bytes

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.background_tasks import background_tasks
+from broker_adapter.background_tasks import background_tasks, single_error
 from broker_adapter.bridge.driver import BridgeDriver
 from broker_adapter.bridge.intake import Intake
 from broker_adapter.bridge.spec import BridgeSpec
@@ -77,8 +77,18 @@ class Bridges:
 async def _drive(name: str, driver: BridgeDriver) -> None:
     """Drive a bridge; one that cannot be driven must not end the others, nor the broker."""
     while True:
+        # With `except*`, because an error may come in a group with the cancellation of this task.
         try:
             await driver.run()
-        except StorageError as error:
-            _log.error("bridge %s cannot be driven: %s; trying again in %.0f s", name, error, _TRIED_AGAIN_S)
+        except* StorageError as errors:
+            cause = single_error(errors)
+            _log.error("bridge %s cannot be driven: %s; trying again in %.0f s", name, cause, _TRIED_AGAIN_S)
+        except* Exception as errors:  # noqa: BLE001 - no error of one bridge may end the broker
+            cause = single_error(errors)
+            _log.error(
+                "bridge %s cannot be driven: an error that no rule of bridges names; trying again in %.0f s",
+                name,
+                _TRIED_AGAIN_S,
+                exc_info=cause,
+            )
         await trio.sleep(_TRIED_AGAIN_S)

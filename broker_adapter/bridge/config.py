@@ -87,6 +87,7 @@ class BridgeTable:
     window: int = field(default=4, metadata=within("batches", 1, 256))
     max_rate: int = field(default=0, metadata=within("records a second", 0, 1_000_000_000))
     max_refusals: int = field(default=3, metadata=within("refusals", 1, 100))
+    max_outages: int = field(default=0, metadata=within("outages", 0, 10_000))
     failures_to_open: int = field(default=3, metadata=within("failures", 1, 1000))
     min_backoff_ms: int = field(default=200, metadata=within("milliseconds", 1, 3_600_000))
     max_backoff_s: int = field(default=30, metadata=within("seconds", 1, 86_400))
@@ -124,6 +125,7 @@ def bridge_of(table: BridgeTable) -> BridgeSpec:
         window=table.window,
         max_rate=table.max_rate,
         max_refusals=table.max_refusals,
+        max_outages=table.max_outages,
         drive=table.drive,
         health_interval_s=table.health_interval_s,
         breaker=BreakerSettings(

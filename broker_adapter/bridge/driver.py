@@ -1,31 +1,35 @@
 """Drives one bridge: whenever this process holds its queue's lease, it brings what waits to the sink.
 
-Outages of the sink are waited for by the breaker's rules, those of the store too; nothing ends a driver but cancelling
-it.
+Outages of the sink are waited for by the breaker's rules, those of the store too. So is an error that no rule names:
+the sink is closed and opened again after the back-off, and the queue's status shows the error's text as the reason.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.background_tasks import background_tasks
+from broker_adapter.background_tasks import background_tasks, single_error
 from broker_adapter.bridge.attempt import Attempt
 from broker_adapter.bridge.breaker import Breaker, BreakerState
 from broker_adapter.bridge.pace import RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.bridge.suspect import Suspect
 from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, ensure_queue, names
-from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.cache_queue.queue import stored_settings
+from broker_adapter.cache_queue.stored import Definition
 from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError
 from journal.protocol.errors import is_retriable
 from journal.settings import ConfigurationError
 from shards.clock import Clock, SystemClock
 from shards.errors import ShardNotFoundError, StorageError
+from shards.history import HistoryGap
 
 STANDING_BY: Final = "standing by"
 """Another process drives the bridge, or nobody can reach the store."""
@@ -35,6 +39,7 @@ DOINGS: Final = (STANDING_BY, "starting", "closed", "half open", "open", "paused
 
 _PAUSE_S: Final = 0.5
 _MICROSECONDS: Final = 1_000_000
+_SHOWN_CHARACTERS: Final = 300
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +67,7 @@ class BridgeDriver:
         self._lease = QueueLease(adapter, spec.name, holder, lease or LeaseSettings())
         self._clock = clock or SystemClock()
         self._reporter: Reporter | None = None
+        self._has_told_settings = False
 
     @property
     def doing(self) -> str:
@@ -72,19 +78,20 @@ class BridgeDriver:
         """Drive the bridge whenever it is this process's turn, until cancelled.
 
         Raises:
-            ConfigurationError: The sink cannot be opened with these settings.
             StorageError: The store refuses the queue.
         """
         name = self._spec.name
         while True:
             try:
+                if not self._has_told_settings:
+                    # At its start, like a writer: who drives it later goes by what was stored last.
+                    await ensure_queue(self._adapter, name, self._spec.queue)
+                    self._has_told_settings = True
                 async with self._lease.hold() as grant:
                     _log.info("bridge %s: driven from here, epoch %d", name, grant.epoch)
                     await self._drive(grant)
             except (QueueLostError, StaleEpochError) as error:
                 _log.warning("bridge %s: %s", name, error)
-            except ConfigurationError:
-                raise
             except StorageError as error:
                 if not is_retriable(error) and not isinstance(error, ShardNotFoundError):
                     raise
@@ -92,20 +99,29 @@ class BridgeDriver:
             await trio.sleep(_PAUSE_S)
 
     async def _drive(self, grant: Grant) -> None:
-        definition = await ensure_queue(self._adapter, grant.queue, self._spec.queue)
+        definition = await ensure_queue(
+            self._adapter, grant.queue, await stored_settings(self._adapter, grant.queue, self._spec.queue)
+        )
         drain = QueueDrain(self._adapter, grant)
         await drain.begin()
-        context = SinkContext(self._spec.name, definition.queue_id, self._spec.projection.columns, grant.epoch)
+        queue_id = id_for_sinks(definition, self._adapter.restores)
+        context = SinkContext(self._spec.name, queue_id, self._spec.projection.columns, grant.epoch)
         reporter = self._reporter = Reporter(self._adapter, grant, drain, self._clock)
         try:
-            async with self._spec.open_sink(context) as sink:
-                try:
-                    await _Driving(self._adapter, self._spec, sink, drain, reporter, grant, self._clock).run()
-                finally:
-                    with trio.move_on_after(_PAUSE_S, shield=True):
-                        await sink.aclose()
+            await _Driving(self._adapter, self._spec, context, drain, reporter, grant, self._clock).run()
         finally:
             self._reporter = None
+
+
+def id_for_sinks(definition: Definition, restores: Sequence[HistoryGap]) -> str:
+    """The name under which a sink knows a queue: another one after each restore of the store from a backup.
+
+    A restored queue gives the offsets of lost records to others. A sink that keeps a position, or knows repetitions by
+    their offsets, would take the new records for those that it has.
+    """
+    if not restores or restores[-1].lsn_after < definition.shard_id:
+        return definition.queue_id
+    return f"{definition.queue_id}-{restores[-1].lsn_after}"
 
 
 class _Driving:
@@ -115,7 +131,7 @@ class _Driving:
         self,
         adapter: StorageAdapter,
         spec: BridgeSpec,
-        sink: Sink,
+        context: SinkContext,
         drain: QueueDrain,
         reporter: Reporter,
         grant: Grant,
@@ -124,12 +140,13 @@ class _Driving:
         self._adapter = adapter
         self._grant = grant
         self._spec = spec
-        self._sink = sink
+        self._context = context
         self._drain = drain
         self._reporter = reporter
         self._clock = clock
         self._breaker = Breaker(spec.breaker)
         self._slow_start = SlowStart(spec.batch_records)
+        self._suspect = Suspect(spec.max_outages)
         self._limit = RateLimit(spec.max_rate, trio.current_time())
         self._alone_to_offset = 0
         self._failure: Exception | None = None
@@ -155,25 +172,49 @@ class _Driving:
     async def _bring_until_asked(self) -> None:
         await self._reporter.report()
         while not self._grant.is_asked_for.is_set():
+            try:
+                async with self._open_sink() as sink:
+                    await self._bring_to(sink)
+            except ConfigurationError as error:
+                await self._sit_out(SinkUnavailableError(f"the sink cannot be opened: {error}"))
+            except (StorageError, StaleEpochError):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one sink must not end the broker
+                cause = single_error(error)
+                _log.error("bridge %s: an error that no rule of bridges names", self._spec.name, exc_info=cause)
+                await self._sit_out(SinkUnavailableError(_unforeseen(cause)))
+
+    @asynccontextmanager
+    async def _open_sink(self) -> AsyncIterator[Sink]:
+        async with self._spec.open_sink(self._context) as sink:
+            try:
+                yield sink
+            finally:
+                with trio.move_on_after(_PAUSE_S, shield=True):
+                    await sink.aclose()
+
+    async def _bring_to(self, sink: Sink) -> None:
+        """Bring to an open sink until the lease is asked for."""
+        while not self._grant.is_asked_for.is_set():
             if self._reporter.is_paused:
                 self._reporter.tell("paused")
                 await self._reporter.wait_for_wishes()
                 continue
             try:
-                await self._sink.check()
-                await self._drain.check_cursor()
-                await self._find_position()
+                await sink.check()
+                await self._drain.require_cursor()
+                await self._find_position(sink)
                 if self._breaker.state is BreakerState.CLOSED:
                     self._reporter.tell(BreakerState.CLOSED)
-                await self._attempt()
+                await self._attempt(sink)
             except SinkUnavailableError as error:
                 await self._sit_out(error)
 
-    async def _find_position(self) -> None:
+    async def _find_position(self, sink: Sink) -> None:
         """Go on behind what the sink has, where it knows that."""
-        if not self._sink.keeps_position:
+        if not sink.keeps_position:
             return
-        position = await self._sink.position()
+        position = await sink.position()
         if position is None or position <= self._drain.offset:
             return
         info = await self._adapter.describe_shard(names.shard_of(self._spec.name))
@@ -183,17 +224,16 @@ class _Driving:
                 f"ends at {info.next_offset}: the store was put back to an older state; make the queue anew (`journal "
                 "queue delete`), or set the sink's position back"
             )
-        set_aside_count = self._drain.set_aside_count(position)
-        confirmed_count = position - self._drain.offset - set_aside_count
-        await self._drain.confirm(position, Counts(confirmed=confirmed_count, dead_lettered=set_aside_count), 0)
+        await self._drain.confirm(position, await self._drain.counts_up_to(position), 0)
 
-    async def _attempt(self) -> None:
+    async def _attempt(self, sink: Sink) -> None:
         attempt = Attempt(
             self._spec,
-            self._sink,
+            sink,
             self._drain,
             limit=self._limit,
             slow_start=self._slow_start,
+            suspect=self._suspect,
             on_taken=self._taken,
             alone_to_offset=self._alone_to_offset,
         )
@@ -233,3 +273,8 @@ class _Driving:
         self._breaker.waited()
         if not reporter.is_paused:
             reporter.tell(self._breaker.state, str(error))
+
+
+def _unforeseen(error: BaseException) -> str:
+    words = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
+    return f"an error that no rule of bridges names, {type(error).__name__}: {words}; the log has its traceback"

@@ -11,8 +11,9 @@ import trio
 
 from broker_adapter.bridge.projection import ProjectionError
 from broker_adapter.bridge.spec import BridgeSpec
-from broker_adapter.cache_queue import QueueDrain, Waiting
-from broker_adapter.cache_queue.drain import added
+from broker_adapter.cache_queue import QueueDrain
+from broker_adapter.cache_queue.drain import Hole
+from broker_adapter.cache_queue.progress import added
 from broker_adapter.cache_queue.stored import Counts
 from broker_adapter.sinks import Batch, Row
 from shards.record import StoredRecord
@@ -63,9 +64,8 @@ class Preparer:
         self._spec = spec
         self._read_offset = offset
         self._batch_offset = offset
-        self._found: deque[Waiting] = deque()
+        self._holes: deque[Hole] = deque()
         self._records: deque[StoredRecord] = deque()
-        self._skipped = NOTHING
 
     async def next(self, max_records: int) -> Prepared | None:
         """The next batch; None if nothing came for a while.
@@ -93,7 +93,7 @@ class Preparer:
         if waiting.next_offset == self._read_offset:
             return False
         self._read_offset = waiting.next_offset
-        self._found.append(waiting)
+        self._holes.extend(waiting.holes)
         self._records.extend(waiting.records)
         return True
 
@@ -121,11 +121,11 @@ class Preparer:
             else:
                 records.append(record)
         skipped = NOTHING
-        while self._found and (not waiting or self._found[0].next_offset <= waiting[0].offset):
-            # All records of this read are in this batch or one before; those of later reads may be in it, too.
-            found = self._found.popleft()
-            next_offset = max(next_offset, found.next_offset)
-            skipped = added(skipped, found.skipped)
+        while self._holes and (not waiting or self._holes[0].next_offset <= waiting[0].offset):
+            # It lies between records of this batch, or right before or behind them.
+            hole = self._holes.popleft()
+            next_offset = max(next_offset, hole.next_offset)
+            skipped = added(skipped, hole.counts)
         batch = Batch(
             self._batch_offset, next_offset, tuple(record.offset for record in records), tuple(rows), size_bytes
         )

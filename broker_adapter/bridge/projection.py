@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -50,6 +51,21 @@ _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)|\[(\d{1,9})\]|\[\"([^\"\
 _LEVEL: Final = re.compile(r"topic\[(-?\d{1,4})\]")
 _COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _MISSING: Final = object()
+
+
+_EXACT_CHARACTERS: Final = 17
+"""A decimal of fewer characters, its point among them, has at most 15 digits, which a float keeps."""
+
+
+def _number(digits: str) -> float | Decimal:
+    """A number of JSON that is no whole number, with the digits that were sent."""
+    if len(digits) < _EXACT_CHARACTERS and digits[-1] != "0" and "e" not in digits and "E" not in digits:
+        return float(digits)
+    value = float(digits)
+    return value if repr(value) == digits else Decimal(digits)
+
+
+_decode_json: Final = msgspec.json.Decoder(float_hook=_number).decode
 
 Extract = Callable[["_Message"], Value]
 
@@ -99,11 +115,13 @@ class _Message:
     def json(self) -> object:
         if self._json is _MISSING:
             try:
-                self._json = msgspec.json.decode(self.record.value)
+                self._json = _decode_json(self.record.value)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ProjectionError(f"the payload is no JSON: {error}") from error
             except RecursionError:
                 raise ProjectionError("the payload is JSON that is nested too deeply") from None
+            except (ArithmeticError, ValueError) as error:
+                raise ProjectionError("the payload is JSON with a number that is larger than any can be") from error
         return self._json
 
     @property
@@ -129,7 +147,8 @@ class _Message:
 
 def _qos(message: _Message) -> Value:
     found = message.header(QOS)
-    return int(found) if found is not None and found.isdecimal() else None
+    # Anybody may have stored a header of this name: what no broker writes is no quality of service.
+    return int(found) if found in ("0", "1", "2") else None
 
 
 def _retain(message: _Message) -> Value:
@@ -137,7 +156,13 @@ def _retain(message: _Message) -> Value:
 
 
 def _time(message: _Message) -> Value:
-    time = _EPOCH + timedelta(microseconds=message.record.timestamp_us)
+    timestamp_us = message.record.timestamp_us
+    try:
+        time = _EPOCH + timedelta(microseconds=timestamp_us)
+    except OverflowError:
+        raise ProjectionError(
+            f"the time {timestamp_us} microseconds since 1970 is in no year from 1 to 9999; ISO 8601 has no other"
+        ) from None
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -13,6 +13,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import Grant, QueueDrain, names
+from broker_adapter.cache_queue.progress import total
 from broker_adapter.cache_queue.queue import definition_of, keep_within_bounds, settings_of
 from broker_adapter.cache_queue.stored import Definition, Status
 from broker_adapter.state_forms import encode
@@ -129,12 +130,13 @@ class Reporter:
         self._definition = definition
         shard = names.shard_of(self._queue)
         info = await self._adapter.describe_shard(shard)
-        cursor = await self._adapter.get_cursor(shard, names.CURSOR)
-        depth = await keep_within_bounds(self._adapter, self._queue, settings_of(definition), info, cursor)
+        left_count = total(self._drain.counts)
+        depth = await keep_within_bounds(self._adapter, self._queue, settings_of(definition), info, self._drain.offset)
+        await self._drain.show_cursor()
         self.depth_count = depth.record_count
         now_s = trio.current_time()
-        self._in.note(depth.next_offset, now_s)
-        self._out.note(self._drain.offset, now_s)
+        self._in.note(left_count + depth.record_count, now_s)
+        self._out.note(left_count, now_s)
         await self._store_status(now_s)
 
     async def _store_status(self, now_s: float) -> None:

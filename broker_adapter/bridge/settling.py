@@ -1,7 +1,8 @@
 """Writing one batch to a sink until each of its rows is taken or refused for good.
 
 A batch that is refused is parted, until the row is alone that is to blame. That is tried a few times more, for a sink
-may refuse what it takes a moment later, and then given up. An outage refuses nothing: it ends the attempt as a whole.
+may refuse what it takes a moment later, and then given up. A row that is refused by itself, while the sink takes those
+behind it, is given up at once: it would come behind them. An outage refuses nothing: it ends the attempt as a whole.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class Settler:
     Args:
         max_refusals: How often a row may be refused.
         pause_s: Before a row is tried again; it doubles each time.
-        give_up: Told of each record that is refused for good, before anything behind it is tried.
+        give_up: Told of records that are refused for good, before anything behind it is tried.
     """
 
     def __init__(
-        self, sink: Sink, max_refusals: int, pause_s: float, give_up: Callable[[Letter], Awaitable[None]]
+        self, sink: Sink, max_refusals: int, pause_s: float, give_up: Callable[[Sequence[Letter]], Awaitable[None]]
     ) -> None:
         self._sink = sink
         self._max_refusals = max_refusals
@@ -49,27 +50,32 @@ class Settler:
         """
         if not prepared.records:
             return []
-        return await self._settle(prepared.batch, prepared.records, is_alone=is_alone)
-
-    async def _settle(self, batch: Batch, records: Sequence[StoredRecord], *, is_alone: bool) -> list[Letter]:
-        try:
-            await self._sink.write(batch)
-        except BatchRefusedError as error:
-            if len(records) == 1:
-                return await self._insist(batch, records[0], str(error))
-            if not is_alone:
-                raise
-            letters: list[Letter] = []
-            for first, last in _parts(len(records), error.index):
-                letters += await self._settle(_part(batch, first, last), records[first:last], is_alone=True)
-            return letters
-        except RowsRefusedError as error:
-            letters = []
-            for refusal in error.refusals:
-                record, row = records[refusal.index], batch.rows[refusal.index]
-                letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
-            return letters
-        return []
+        letters: list[Letter] = []
+        # A list and no recursion: every row of a batch may be refused by itself.
+        parts = [(prepared.batch, prepared.records)]
+        while parts:
+            batch, records = parts.pop()
+            try:
+                await self._sink.write(batch)
+            except BatchRefusedError as error:
+                if len(records) == 1:
+                    letters += await self._insist(batch, records[0], str(error))
+                    continue
+                if not is_alone:
+                    raise
+                parts += [
+                    (_part(batch, first, last), records[first:last])
+                    for first, last in reversed(_parts(len(records), error.index))
+                ]
+            except RowsRefusedError as error:
+                for refusal in error.refusals:
+                    record, row = records[refusal.index], batch.rows[refusal.index]
+                    if is_alone and refusal.index == len(batch.rows) - 1:
+                        letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
+                    else:
+                        # What lies behind it was taken, or may have been: tried again it would come too late.
+                        letters += await self._set_aside(record, refusal.reason)
+        return letters
 
     async def _insist(self, batch: Batch, record: StoredRecord, reason: str) -> list[Letter]:
         """Try a row that was refused a few times more."""
@@ -83,8 +89,11 @@ class Settler:
                 reason = error.refusals[0].reason if isinstance(error, RowsRefusedError) else str(error)
             else:
                 return []
+        return await self._set_aside(record, reason)
+
+    async def _set_aside(self, record: StoredRecord, reason: str) -> list[Letter]:
         letter = Letter(record, " ".join(reason.split())[:_ONE_LINE])
-        await self._give_up(letter)
+        await self._give_up([letter])
         return [letter]
 
 

@@ -26,7 +26,8 @@ class BridgeSpec:
         window: Batches that may be unconfirmed at once: that much is written again at most after a crash. How many of
             them are on their way to the sink at once is up to the sink.
         max_rate: Records a second that the sink is given at most; 0 for no limit.
-        max_refusals: After so many refusals by the sink a record is set aside.
+        max_refusals: After so many refusals by the sink a record is set aside that could be tried alone.
+        max_outages: After so many outages while a record alone was on its way it is set aside; 0 for never.
         drive: Whether this process may drive it; else it only puts messages into the queue.
         health_interval_s: How often an idle sink is asked whether it would take records.
     """
@@ -42,6 +43,7 @@ class BridgeSpec:
     window: int = 4
     max_rate: int = 0
     max_refusals: int = 3
+    max_outages: int = 0
     drive: bool = True
     health_interval_s: float = 10.0
     breaker: BreakerSettings = attrs.field(factory=BreakerSettings)

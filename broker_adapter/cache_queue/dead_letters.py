@@ -1,13 +1,12 @@
 """Dead letters: records that a queue's sink refused by themselves. What they look like, and what becomes of them.
 
-They lie in a shard of their own, in the order in which they were refused; they are put there by `drain`. Those at or
-above the queue's cursor are left alone here: until the cursor has passed them their driver may still look for them.
+They lie in a shard of their own, in the order in which they were refused; they are put there by `drain`, in one step
+with the note in the queue's progress that they are: what is a dead letter is not brought to the sink any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Final
 
 import attrs
@@ -16,6 +15,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.cache_queue.gauge import depth_of
+from broker_adapter.cache_queue.progress import read_progress
 from broker_adapter.cache_queue.settings import Overflow, QueueSettings
 from broker_adapter.cache_queue.stored import LettersDone
 from broker_adapter.changes import Changes, StatePut
@@ -124,7 +124,7 @@ async def replay_dead_letters(
     """
     replayed_count = 0
     clock = clock or SystemClock()
-    end_offset = await _end_of_settled(adapter, queue)
+    end_offset = await _end_of(adapter, queue)
     while True:
         place = await _place_of(adapter, queue)
         if place is None:
@@ -156,7 +156,7 @@ async def replay_dead_letters(
 
 async def purge_dead_letters(adapter: StorageAdapter, queue: str) -> int:
     """Throw away those that are there now; return how many that was."""
-    end_offset = await _end_of_settled(adapter, queue)
+    end_offset = await _end_of(adapter, queue)
     while True:
         place = await _place_of(adapter, queue)
         if place is None or place.first_offset >= end_offset:
@@ -204,27 +204,18 @@ async def _place_of(adapter: StorageAdapter, queue: str) -> _Place | None:
     return _Place(info.shard_id, first_offset, info.next_offset, 0 if found is None else found.version)
 
 
-async def _end_of_settled(adapter: StorageAdapter, queue: str) -> int:
-    """The offset up to which the queue's cursor has passed all dead letters."""
+async def _end_of(adapter: StorageAdapter, queue: str) -> int:
+    """The offset behind those that are there now."""
     place = await _place_of(adapter, queue)
-    if place is None:
-        return 0
-    info = await adapter.describe_shard(names.shard_of(queue))
-    cursor = await adapter.get_cursor(names.shard_of(queue), names.CURSOR)
-    passed_offset = 0 if cursor is None else cursor.offset
-    async with aclosing(list_dead_letters(adapter, queue)) as letters:
-        async for letter in letters:
-            if letter.queue_shard_id == info.shard_id and letter.queue_offset >= passed_offset:
-                return letter.offset
-    return place.next_offset
+    return 0 if place is None else place.next_offset
 
 
 async def _check_room(adapter: StorageAdapter, queue: str, settings: QueueSettings, replayed_count: int) -> None:
     if settings.overflow is Overflow.DROP_OLDEST:
         return
     info = await adapter.describe_shard(names.shard_of(queue))
-    cursor = await adapter.get_cursor(names.shard_of(queue), names.CURSOR)
-    depth = depth_of(info, 0 if cursor is None else cursor.offset)
+    progress, _ = await read_progress(adapter, queue, info.shard_id)
+    depth = depth_of(info, progress.offset)
     if settings.has_room(depth.record_count, depth.size_bytes):
         return
     raise QueueFullError(

@@ -1,28 +1,54 @@
-"""Taking records out of a cache queue: reading on from the cursor, and moving that behind what the sink has.
+"""Taking records out of a cache queue: reading on from where it is done with, and moving that behind what the sink has.
 
-Only the holder of the queue's lease does so (`lease`). The cursor is moved by compare-and-set, so a former holder that
-has not noticed cannot move it any more.
+Only the holder of the queue's lease does so (`lease`). Up to where the queue is done with, and what became of its
+records, is one value of the state store that is changed by compare-and-set (`progress`): a former holder that has not
+noticed cannot change it any more. A dead letter is stored in one commit with the note that it is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import attrs
+import msgspec
+import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
-from broker_adapter.cache_queue.dead_letters import DeadLetter, as_letter, from_stored
+from broker_adapter.cache_queue.dead_letters import as_letter
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
-from broker_adapter.cache_queue.stored import Counts, Definition, Status
-from broker_adapter.state_forms import decode
-from shards.errors import OffsetConflictError, OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
-from shards.record import Gap, StoredRecord
+from broker_adapter.cache_queue.progress import added, known_ends, read_progress, unused_in, unused_of
+from broker_adapter.cache_queue.ranges import Range, contains, covered_count, from_offset, intersection, with_offsets
+from broker_adapter.cache_queue.stored import Counts, Progress
+from broker_adapter.changes import Changes, StatePut
+from broker_adapter.state_forms import decode, encode
+from shards.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
+from shards.record import Gap, Record, StoredRecord
 
 _TRIM_BYTES: Final = 8 << 20
-_LETTERS_AT_ONCE: Final = 256
+_LETTERS_BYTES: Final = 256 << 10
+_COUNTED_BYTES: Final = 1 << 20
+
+Refused: TypeAlias = tuple[StoredRecord, str]
+"""A record that the sink refuses, and why."""
+
+_Step: TypeAlias = Callable[[Progress], tuple[Progress, Sequence[Record]] | None]
+"""From the present progress: the next one with the dead letters that belong to it; None if there is nothing to do."""
+
+
+@attrs.frozen(slots=True)
+class Hole:
+    """Offsets without a record to bring, between two records or behind the last one of a read.
+
+    Attributes:
+        next_offset: Offset behind them.
+        counts: What became of their records.
+    """
+
+    next_offset: int
+    counts: Counts
 
 
 @attrs.frozen(slots=True)
@@ -30,129 +56,98 @@ class Waiting:
     """Records that wait, as one read found them.
 
     Attributes:
-        records: In order. What expired, was dropped or was lost is left out.
+        records: In order. What expired, was dropped, was lost or is a dead letter is left out.
         first_offset: Where the read began.
         next_offset: Where to read on.
-        skipped: What was left out, by reason.
+        holes: What was left out, in order.
     """
 
     records: Sequence[StoredRecord]
     first_offset: int
     next_offset: int
-    skipped: Counts
+    holes: Sequence[Hole] = ()
 
-
-def added(first: Counts, second: Counts) -> Counts:
-    """The sums."""
-    return Counts(
-        first.confirmed + second.confirmed,
-        first.dead_lettered + second.dead_lettered,
-        first.dropped_oldest + second.dropped_oldest,
-        first.expired + second.expired,
-        first.lost + second.lost,
-        first.purged + second.purged,
-    )
+    @property
+    def skipped(self) -> Counts:
+        """What was left out, by reason."""
+        skipped = Counts()
+        for hole in self.holes:
+            skipped = added(skipped, hole.counts)
+        return skipped
 
 
 class QueueDrain:
-    """The way out of a queue, for the holder of its lease.
-
-    Attributes:
-        offset: Everything below is confirmed, set aside or given up; stored.
-        counts: What became of it; they are stored by whoever reports the driver's status.
-    """
+    """The way out of a queue, for the holder of its lease."""
 
     def __init__(self, adapter: StorageAdapter, grant: Grant) -> None:
         self._adapter = adapter
         self._queue = grant.queue
+        self._epoch = grant.epoch
         self._shard = names.shard_of(grant.queue)
         self._dead_letters = names.dead_letters_of(grant.queue)
+        self._key = names.progress_key(grant.queue)
+        self._progress = Progress(0)
         self._version = 0
-        self._shard_id = 0
-        self._letters_end: int | None = None
-        self._set_aside: set[int] = set()
+        # Batches that are on their way at once set records aside while others are confirmed.
+        self._storing = trio.Lock()
         self._bytes_since_trim = 0
         self._trimmed_offset = 0
-        self.offset = 0
-        self.counts = Counts()
+        self._shown_offset = 0
+
+    @property
+    def offset(self) -> int:
+        """Everything below is confirmed, set aside or given up; stored."""
+        return self._progress.offset
+
+    @property
+    def counts(self) -> Counts:
+        """What became of it; stored with it."""
+        return self._progress.counts
 
     async def begin(self) -> None:
-        """Take the cursor over from whoever had it before, who cannot move it any more.
+        """Take the queue over from whoever drove it before, who cannot move it on any more.
 
         Raises:
+            QueueLostError: A later driver has been here.
             ShardNotFoundError: The queue's shard is gone.
             StorageError: The store does not answer.
         """
+        shard_id = (await self._adapter.describe_shard(self._shard)).shard_id
         while True:
-            cursor = await self._adapter.get_cursor(self._shard, names.CURSOR)
-            offset, version = (0, 0) if cursor is None else (cursor.offset, cursor.version)
+            found, version = await read_progress(self._adapter, self._queue, shard_id)
+            if found.epoch > self._epoch:
+                raise QueueLostError(
+                    f"the cache queue {self._queue!r} has a driver of epoch {found.epoch}, this one has {self._epoch}"
+                )
+            taken = msgspec.structs.replace(found, epoch=self._epoch)
             try:
-                taken = await self._adapter.commit_cursor(self._shard, names.CURSOR, offset, expected_version=version)
+                stored = await self._adapter.put_state(self._key, encode(taken), expected_version=version)
             except VersionConflictError:
                 continue
             break
-        self.offset, self._version = taken.offset, taken.version
+        self._progress, self._version = taken, stored.version
         self._trimmed_offset = 0
-        self._shard_id = (await self._adapter.describe_shard(self._shard)).shard_id
-        await self._find_dead_letters()
-        await self._recall_counts()
 
-    async def check_cursor(self) -> None:
-        """See whether the cursor is where it was left. Not while something is being confirmed.
+    async def require_cursor(self) -> None:
+        """Return if the queue is where this drain left it. Not while something is being confirmed.
 
         Raises:
-            QueueLostError: Somebody else moved it: what waits now is not what was read.
+            QueueLostError: Others moved it on, or it was made anew: what waits now is not what was read.
         """
-        cursor = await self._adapter.get_cursor(self._shard, names.CURSOR)
-        if cursor is None or cursor.version != self._version:
-            raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others")
-
-    async def _find_dead_letters(self) -> None:
-        """See which records at or above the cursor are dead letters already, from before a crash."""
-        self._set_aside.clear()
         try:
-            info = await self._adapter.describe_shard(self._dead_letters)
-        except ShardNotFoundError:
-            self._letters_end = None
-            return
-        self._letters_end = end = info.next_offset
-        while end > info.start_offset:
-            first = max(info.start_offset, end - _LETTERS_AT_ONCE)
-            found = [letter.queue_offset for letter in await self._letters(first, end) if self._is_ahead(letter)]
-            if not found:
-                # They are in about the order of the queue: those before were passed by the cursor long ago.
-                return
-            self._set_aside.update(found)
-            end = first
+            shard_id = (await self._adapter.describe_shard(self._shard)).shard_id
+        except ShardNotFoundError as error:
+            raise QueueLostError(f"the cache queue {self._queue!r} was deleted meanwhile") from error
+        if shard_id != self._progress.shard_id:
+            raise QueueLostError(f"the cache queue {self._queue!r} was made anew meanwhile")
+        async with self._storing:
+            await self._take_note()
 
-    async def _letters(self, offset: int, end: int) -> list[DeadLetter]:
-        letters: list[DeadLetter] = []
-        while offset < end:
-            found = await self._adapter.read(self._dead_letters, offset, max_records=end - offset)
-            letters += [from_stored(each) for each in found.records if isinstance(each, StoredRecord)]
-            offset = found.next_offset
-        return letters
-
-    def _is_ahead(self, letter: DeadLetter) -> bool:
-        return letter.queue_shard_id == self._shard_id and letter.queue_offset >= self.offset
-
-    async def _recall_counts(self) -> None:
-        """Go on counting where the driver before was; what it had not written down is told by the cursor."""
-        found = await self._adapter.get_state(names.status_key(self._queue))
-        counts, counted_offset = Counts(), 0
-        if found is not None:
-            status = decode(Status, found.key, found.value)
-            counts, counted_offset = status.counts, status.counted_offset
-        purged_count = await self._purged_count() - counts.purged
-        unaccounted = max(0, self.offset - counted_offset - purged_count)
-        self.counts = added(counts, Counts(confirmed=unaccounted, purged=purged_count))
-
-    async def _purged_count(self) -> int:
-        found = await self._adapter.get_state(names.definition_key(self._queue))
-        return 0 if found is None else decode(Definition, found.key, found.value).purged_count
-
-    async def read(self, offset: int, *, max_bytes: int, max_wait_s: float) -> Waiting:
+    async def read(self, offset: int, *, max_bytes: int, max_wait_s: float, end_offset: int | None = None) -> Waiting:
         """Read on; empty if nothing came within ``max_wait_s``.
+
+        Args:
+            end_offset: What lies at or above it is left out.
 
         Raises:
             ShardNotFoundError: The queue's shard is gone.
@@ -163,43 +158,82 @@ class QueueDrain:
             if error.start_offset <= offset:
                 # Below what this queue once held: somebody deleted its shard and made it anew.
                 raise QueueLostError(f"the cache queue {self._queue!r} was made anew meanwhile") from error
-            return Waiting((), offset, error.start_offset, Counts(dropped_oldest=error.start_offset - offset))
-        records: list[StoredRecord] = []
-        lost_count = 0
-        for each in found.records:
-            if isinstance(each, Gap):
-                lost_count += each.next_offset - each.first_offset
-            else:
-                records.append(each)
-        expired_count = found.next_offset - offset - len(records) - lost_count
-        return Waiting(records, offset, found.next_offset, Counts(expired=expired_count, lost=lost_count))
+            next_offset = error.start_offset if end_offset is None else min(error.start_offset, end_offset)
+            return Waiting((), offset, next_offset, (Hole(next_offset, await self._dropped(offset, next_offset)),))
+        next_offset = found.next_offset if end_offset is None else min(found.next_offset, end_offset)
+        set_aside = self._progress.set_aside
+        records = [
+            each
+            for each in found.records
+            if isinstance(each, StoredRecord) and each.offset < next_offset and not contains(set_aside, each.offset)
+        ]
+        gaps = [
+            (each.first_offset, min(each.next_offset, next_offset))
+            for each in found.records
+            if isinstance(each, Gap) and each.first_offset < next_offset
+        ]
+        if len(records) == next_offset - offset:
+            return Waiting(records, offset, next_offset)
+        ends = await known_ends(self._adapter, self._queue, self._progress.shard_id) if gaps else []
+        unused = [each for gap in gaps for each in unused_in(gap, ends)]
+        holes: list[Hole] = []
+        at = offset
+        for after in (*(record.offset for record in records), next_offset):
+            if after > at:
+                holes.append(Hole(after, _left_out(at, after, gaps, unused, set_aside)))
+            at = after + 1
+        return Waiting(records, offset, next_offset, holes)
 
-    async def set_aside(self, record: StoredRecord, reason: str) -> None:
-        """Keep a record that the sink refuses as a dead letter, before its offset is confirmed.
+    async def _dropped(self, offset: int, end_offset: int) -> Counts:
+        """What became of what was trimmed away before it was read."""
+        progress = self._progress
+        info = await self._adapter.describe_shard(self._shard)
+        ends = await known_ends(self._adapter, self._queue, progress.shard_id)
+        unused_count = covered_count(unused_of(info, offset, ends), offset, end_offset)
+        dead_count = covered_count(progress.set_aside, offset, end_offset)
+        return Counts(dead_lettered=dead_count, dropped_oldest=end_offset - offset - unused_count - dead_count)
 
-        One that is there already, from before a crash, is not added again.
+    async def counts_up_to(self, next_offset: int) -> Counts:
+        """What is to be counted if the sink has all that waits below an offset.
+
+        Raises:
+            ShardNotFoundError: The queue's shard is gone.
         """
-        letter = as_letter(record, self._shard_id, reason)
-        while record.offset not in self._set_aside:
-            if self._letters_end is None:
-                await self._adapter.create_shard(self._dead_letters, exist_ok=True)
-                await self._find_dead_letters()
-                continue
-            try:
-                await self._adapter.append(self._dead_letters, [letter], expected_offset=self._letters_end)
-            except (OffsetConflictError, ShardNotFoundError):
-                # A driver before this one was late, or somebody deleted the shard.
-                await self._find_dead_letters()
-                continue
-            self._letters_end += 1
-            self._set_aside.add(record.offset)
+        outcome, offset = Counts(), self.offset
+        while offset < next_offset:
+            found = await self.read(offset, max_bytes=_COUNTED_BYTES, max_wait_s=0, end_offset=next_offset)
+            if found.next_offset == offset:
+                break
+            outcome = added(outcome, added(found.skipped, Counts(confirmed=len(found.records))))
+            offset = found.next_offset
+        return outcome
 
-    def set_aside_count(self, next_offset: int) -> int:
-        """How many records that are not confirmed, and lie below an offset, are dead letters already."""
-        return sum(offset < next_offset for offset in self._set_aside)
+    async def set_aside(self, refused: Sequence[Refused]) -> None:
+        """Keep records that the sink refuses as dead letters: from then on they are not brought to it any more.
+
+        A record that is one already, from before a crash, is not added again. Returns when that would survive a crash.
+
+        Raises:
+            QueueLostError: The queue has another driver.
+        """
+        for piece in _pieces(refused):
+
+            def keep(progress: Progress, piece: Sequence[Refused] = piece) -> tuple[Progress, Sequence[Record]] | None:
+                new = [
+                    (record, reason)
+                    for record, reason in piece
+                    if record.offset >= progress.offset and not contains(progress.set_aside, record.offset)
+                ]
+                if not new:
+                    return None
+                ranges = with_offsets(progress.set_aside, (record.offset for record, _ in new))
+                letters = [as_letter(record, progress.shard_id, reason) for record, reason in new]
+                return msgspec.structs.replace(progress, set_aside=ranges), letters
+
+            await self._store(keep)
 
     async def confirm(self, next_offset: int, outcome: Counts, size_bytes: int) -> None:
-        """Move the cursor. Returns when that would survive a crash.
+        """Move the queue on. Returns when that would survive a crash.
 
         Args:
             next_offset: Everything below is done with.
@@ -207,34 +241,27 @@ class QueueDrain:
             size_bytes: About how much that was; segments are dropped now and then.
 
         Raises:
-            QueueLostError: Somebody else moved the cursor.
+            QueueLostError: Somebody else moved it on.
         """
-        if next_offset > self.offset:
-            try:
-                cursor = await self._adapter.commit_cursor(
-                    self._shard, names.CURSOR, next_offset, expected_version=self._version
-                )
-            except (VersionConflictError, OffsetOutOfRangeError) as error:
-                raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others") from error
-            self.offset, self._version = cursor.offset, cursor.version
-            self._set_aside = {offset for offset in self._set_aside if offset >= next_offset}
-        self.counts = added(self.counts, outcome)
+        counted_offset = self.offset
+
+        def move(progress: Progress) -> tuple[Progress, Sequence[Record]] | None:
+            if next_offset <= progress.offset:
+                return None
+            if progress.offset != counted_offset:
+                raise QueueLostError(f"the cache queue {self._queue!r} was moved on meanwhile")
+            moved = msgspec.structs.replace(
+                progress,
+                offset=next_offset,
+                counts=added(progress.counts, outcome),
+                set_aside=from_offset(progress.set_aside, next_offset),
+            )
+            return moved, ()
+
+        await self._store(move)
         self._bytes_since_trim += size_bytes
         if self._bytes_since_trim >= _TRIM_BYTES:
             await self.trim()
-
-    async def require_cursor(self) -> None:
-        """Return if the cursor is where this drain left it.
-
-        Raises:
-            QueueLostError: Others moved it, or the queue was made anew.
-        """
-        try:
-            cursor = await self._adapter.get_cursor(self._shard, names.CURSOR)
-        except ShardNotFoundError as error:
-            raise QueueLostError(f"the cache queue {self._queue!r} was deleted meanwhile") from error
-        if cursor is None or cursor.version != self._version:
-            raise QueueLostError(f"the cursor of the cache queue {self._queue!r} was moved by others")
 
     async def trim(self) -> None:
         """Drop what is done with; whole segments give their room back."""
@@ -242,3 +269,84 @@ class QueueDrain:
         if self.offset > self._trimmed_offset:
             self._trimmed_offset = self.offset
             await self._adapter.trim(self._shard, self.offset)
+            await self.show_cursor()
+
+    async def show_cursor(self) -> None:
+        """Let the shard's cursor follow, which the server's metrics and the console look at."""
+        if self.offset > self._shown_offset:
+            offset = self.offset
+            await self._adapter.commit_cursor(self._shard, names.CURSOR, offset)
+            self._shown_offset = offset
+
+    async def _store(self, step: _Step) -> None:
+        async with self._storing:
+            while (wanted := step(self._progress)) is not None:
+                progress, letters = wanted
+                try:
+                    self._version = await self._put(progress, letters)
+                except VersionConflictError:
+                    await self._take_note()
+                    continue
+                except ShardNotFoundError:
+                    if not letters:
+                        raise
+                    await self._adapter.create_shard(self._dead_letters, exist_ok=True)
+                    continue
+                self._progress = progress
+                return
+
+    async def _put(self, progress: Progress, letters: Sequence[Record]) -> int:
+        if not letters:
+            return (await self._adapter.put_state(self._key, encode(progress), expected_version=self._version)).version
+        put = StatePut(self._key, encode(progress), self._version)
+        committed = await self._adapter.commit(Changes(((self._dead_letters, letters),), (put,)))
+        return committed.values[0].version
+
+    async def _take_note(self) -> None:
+        """Take over what an earlier call did of which no answer came: it was cut off, or the connection was lost.
+
+        Raises:
+            QueueLostError: It was not ours.
+        """
+        found = await self._adapter.get_state(self._key)
+        if found is not None and found.version == self._version:
+            return
+        progress = None if found is None else decode(Progress, self._key, found.value)
+        if (
+            found is None
+            or progress is None
+            or (progress.shard_id, progress.epoch) != (self._progress.shard_id, self._epoch)
+            # Who purges leaves the epoch as it is.
+            or progress.counts.purged != self._progress.counts.purged
+        ):
+            raise QueueLostError(f"the cache queue {self._queue!r} was moved by others")
+        self._progress, self._version = progress, found.version
+
+
+def _left_out(
+    first_offset: int, next_offset: int, gaps: Sequence[Range], unused: Sequence[Range], set_aside: Sequence[Range]
+) -> Counts:
+    """What became of offsets that hold no record to bring: what is hidden otherwise has expired."""
+    dead_count = covered_count(set_aside, first_offset, next_offset)
+    lost_count = dead_in_gaps_count = gap_count = 0
+    for gap_first, gap_after in intersection(gaps, [(first_offset, next_offset)]):
+        dead_here_count = covered_count(set_aside, gap_first, gap_after)
+        dead_in_gaps_count += dead_here_count
+        gap_count += gap_after - gap_first
+        lost_count += gap_after - gap_first - covered_count(unused, gap_first, gap_after) - dead_here_count
+    expired_count = next_offset - first_offset - gap_count - (dead_count - dead_in_gaps_count)
+    return Counts(dead_lettered=dead_count, expired=expired_count, lost=lost_count)
+
+
+def _pieces(refused: Sequence[Refused]) -> Iterator[Sequence[Refused]]:
+    """As much as one commit may have."""
+    piece: list[Refused] = []
+    size_bytes = 0
+    for each in refused:
+        piece.append(each)
+        size_bytes += len(each[0].value)
+        if size_bytes >= _LETTERS_BYTES:
+            yield piece
+            piece, size_bytes = [], 0
+    if piece:
+        yield piece

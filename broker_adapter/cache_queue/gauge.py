@@ -1,5 +1,8 @@
 """How full a queue is, as one of its writers knows it between two looks at the store. Pure.
 
+Records are counted, not offsets: after a crash of the store the offsets of a shard in memory mode go on behind those
+that were reserved, a million higher.
+
 A writer learns of records that others put in by the offsets of its own: all below them were taken before. It does not
 see what is drained, so between two looks it takes the queue for fuller than it is, never for emptier by more than what
 others have under way.
@@ -7,9 +10,17 @@ others have under way.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
+from broker_adapter.cache_queue.ranges import Range
 from shards.model import SegmentInfo, ShardInfo
+
+LONGEST_STRETCH: Final = 1 << 19
+"""Offsets that others may have taken between two appends of one writer. The store reserves twice as many for records in
+memory, and gives up at least so many of them when it dies: a longer jump is such a gap, and the next look tells. The
+others would have to put in two million records a second to be taken for one."""
 
 
 @attrs.frozen(slots=True)
@@ -17,30 +28,58 @@ class Depth:
     """What waits.
 
     Attributes:
-        first_offset: Oldest record that waits; ``next_offset`` if none does.
+        first_offset: Where what waits begins; ``next_offset`` if nothing does.
+        record_count: Records; offsets in a gap have none.
         size_bytes: As the store keeps them, with a part of the oldest segment in proportion.
     """
 
     first_offset: int
     next_offset: int
+    record_count: int
     size_bytes: int
 
-    @property
-    def record_count(self) -> int:
-        """How many offsets that is."""
-        return self.next_offset - self.first_offset
 
-
-def depth_of(info: ShardInfo, cursor_offset: int) -> Depth:
+def depth_of(info: ShardInfo, done_offset: int, end_offset: int | None = None) -> Depth:
     """How full a queue is.
 
     Args:
         info: Its shard, with segments.
-        cursor_offset: Where its cursor is.
+        done_offset: Everything below is done with.
+        end_offset: What lies at or above it is left out.
     """
-    first_offset = max(info.start_offset, min(cursor_offset, info.next_offset))
-    size_bytes = sum(_bytes_from(segment, first_offset) for segment in info.segments)
-    return Depth(first_offset, info.next_offset, size_bytes)
+    next_offset = info.next_offset if end_offset is None else min(info.next_offset, max(end_offset, info.start_offset))
+    first_offset = max(info.start_offset, min(done_offset, next_offset))
+    record_count = sum(
+        max(0, min(segment.next_offset, next_offset) - max(segment.base_offset, first_offset))
+        for segment in info.segments
+    )
+    size_bytes = sum(
+        _bytes_from(segment, first_offset) - _bytes_from(segment, next_offset) for segment in info.segments
+    )
+    return Depth(first_offset, next_offset, record_count, size_bytes)
+
+
+def gaps_of(info: ShardInfo, first_offset: int) -> list[Range]:
+    """Ranges of offsets from one on that no segment has: what lay there in memory is lost, or never was."""
+    offset = max(info.start_offset, first_offset)
+    gaps: list[Range] = []
+    for segment in info.segments:
+        if segment.base_offset > offset:
+            gaps.append((offset, segment.base_offset))
+        offset = max(offset, segment.next_offset)
+    if info.next_offset > offset:
+        gaps.append((offset, info.next_offset))
+    return gaps
+
+
+def offset_with_records_behind(info: ShardInfo, record_count: int) -> int:
+    """The lowest offset from which on no more than so many records wait."""
+    for segment in reversed(info.segments):
+        held = segment.next_offset - segment.base_offset
+        if held >= record_count:
+            return segment.next_offset - record_count
+        record_count -= held
+    return info.start_offset
 
 
 def offset_with_bytes_behind(info: ShardInfo, depth: Depth, size_bytes: int) -> int:
@@ -73,11 +112,13 @@ class Gauge:
     """The depth of a queue since the last look, with what its writer has put in or learnt since."""
 
     def __init__(self) -> None:
-        self._depth = Depth(0, 0, 0)
+        self._depth = Depth(0, 0, 0, 0)
         self._under_way_count = 0
         self._under_way_bytes = 0
+        self._added_count = 0
         self._added_bytes = 0
         self._next_offset = 0
+        self._new_count = 0
         self._new_bytes = 0
         self._new_offset = 0
         self._committed = [0, 0]
@@ -85,6 +126,7 @@ class Gauge:
 
     def begin_look(self) -> None:
         """The store is asked now: what is settled from here on may or may not be in its answer."""
+        self._new_count = 0
         self._new_bytes = 0
         self._new_offset = 0
         for at, value in enumerate(self._committed):
@@ -99,6 +141,7 @@ class Gauge:
         self._depth = depth
         self._committed_before = [0, 0]
         self._next_offset = max(depth.next_offset, self._new_offset)
+        self._added_count = max(0, min(self._new_count, self._new_offset - depth.next_offset))
         self._added_bytes = self._new_bytes if self._new_offset > depth.next_offset else 0
 
     def put(self, count: int, size_bytes: int) -> None:
@@ -116,7 +159,12 @@ class Gauge:
         self._under_way_bytes -= size_bytes
         if next_offset is not None and next_offset > self._next_offset:
             # All that came since the last look, ours and others', at our mean size.
-            added_bytes = -(-size_bytes * (next_offset - self._next_offset) // max(count, 1))
+            added_count = next_offset - self._next_offset
+            if added_count - count >= LONGEST_STRETCH:
+                added_count = count
+            added_bytes = -(-size_bytes * added_count // max(count, 1))
+            self._added_count += added_count
+            self._new_count += added_count
             self._added_bytes += added_bytes
             self._new_bytes += added_bytes
             self._next_offset = self._new_offset = next_offset
@@ -129,7 +177,7 @@ class Gauge:
     @property
     def record_count(self) -> int:
         """Records that wait or are on their way."""
-        return self._next_offset - self._depth.first_offset + self._under_way_count + self._unlocated(0)
+        return self._depth.record_count + self._added_count + self._under_way_count + self._unlocated(0)
 
     @property
     def size_bytes(self) -> int:

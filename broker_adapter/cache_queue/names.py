@@ -11,7 +11,7 @@ SHARD_PREFIX: Final = "$queue/"
 """What the names of all shards of cache queues begin with. MQTT clients can neither publish nor subscribe there."""
 
 CURSOR: Final = "drained"
-"""Cursor of a queue's shard: everything below it is confirmed by the sink, set aside or given up."""
+"""Cursor of a queue's shard, for people and for the server's metrics: it follows `Progress.offset` within a second."""
 
 DEFINITIONS: Final = b"queue/"
 """What the state keys of queues begin with, followed by the queue's name."""
@@ -19,6 +19,8 @@ DEFINITIONS: Final = b"queue/"
 _LEASES: Final = b"queue-lease/"
 _REQUESTS: Final = b"queue-request/"
 _STATUSES: Final = b"queue-status/"
+_PROGRESS: Final = b"queue-progress/"
+_KNOWN_ENDS: Final = b"queue-end/"
 _WRITERS: Final = b"queue-writer/"
 _LETTERS_DONE: Final = b"queue-letters-done/"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -71,6 +73,21 @@ def request_key(queue: str) -> bytes:
 def status_key(queue: str) -> bytes:
     """What its driver says of itself; see `stored.Status`."""
     return _STATUSES + queue.encode()
+
+
+def progress_key(queue: str) -> bytes:
+    """How far it is done with; see `stored.Progress`."""
+    return _PROGRESS + queue.encode()
+
+
+def known_ends_prefix(queue: str) -> bytes:
+    """What the keys of what writers know of its offsets begin with."""
+    return _KNOWN_ENDS + queue.encode() + b"/"
+
+
+def known_end_key(queue: str, writer: str) -> bytes:
+    """What one writer knows of its offsets; see `stored.KnownEnd`."""
+    return known_ends_prefix(queue) + writer.encode()
 
 
 def letters_done_key(queue: str) -> bytes:

@@ -14,7 +14,7 @@ class Definition(msgspec.Struct, array_like=True, frozen=True):
         settings: `QueueSettings` by name, as the last writer or driver had them.
         is_paused: Nothing is brought to the sink.
         wake_count: Rises when the operator wants the sink to be tried at once.
-        purged_count: Records that operators threw away.
+        purged_count: Records that operators threw away before there was a `Progress`.
     """
 
     queue_id: str
@@ -64,7 +64,7 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
         dropped_oldest: Given up for newer ones.
         expired: Waited too long.
         lost: Were in memory when the store's node went down.
-        purged: Thrown away by operators, as far as the driver has seen that: `Definition.purged_count` tells of all.
+        purged: Thrown away by operators.
     """
 
     confirmed: int = 0
@@ -73,6 +73,41 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
     expired: int = 0
     lost: int = 0
     purged: int = 0
+
+
+class Progress(msgspec.Struct, array_like=True, frozen=True):
+    """How far a queue is done with. It is changed by compare-and-set, in one step with what it tells of.
+
+    Attributes:
+        shard_id: Of the queue's shard.
+        offset: Everything below is confirmed by the sink, set aside or given up.
+        counts: What became of the records below ``offset``.
+        set_aside: Ranges at or above ``offset`` whose records are dead letters already.
+        epoch: Of the driver that has the queue.
+    """
+
+    shard_id: int
+    offset: int = 0
+    counts: Counts = Counts()
+    set_aside: tuple[tuple[int, int], ...] = ()
+    epoch: int = 0
+
+
+class KnownEnd(msgspec.Struct, array_like=True, frozen=True):
+    """What one writer knows of which offsets were given to records. Kept while records may lie in memory alone.
+
+    A store that dies gives up the offsets that it had reserved for records in memory, used or not; readers see a gap.
+    What a writer knows tells how many records were lost in it.
+
+    Attributes:
+        shard_id: Of the queue's shard.
+        end_offset: Each offset below was given to a record, or lies in ``unused``, or in a gap from before this writer.
+        unused: Ranges of offsets that no record had.
+    """
+
+    shard_id: int
+    end_offset: int
+    unused: tuple[tuple[int, int], ...] = ()
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
@@ -85,8 +120,8 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
         since_us: When that began.
         reason: Why the sink is out; empty while it is not.
         next_attempt_us: When the sink is tried again, 0 if that is not planned.
-        counts: Up to ``counted_offset``.
-        counted_offset: The cursor's offset when they were right.
+        counts: Up to ``counted_offset``, as the driver saw them then; `Progress` is what counts.
+        counted_offset: See there.
         in_rate, out_rate: Records a second over the last seconds.
         updated_us: When this was written.
     """

@@ -16,11 +16,13 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
-from broker_adapter.cache_queue.errors import QueueFullError
+from broker_adapter.cache_queue.end_tracker import EndTracker
+from broker_adapter.cache_queue.errors import QueueFullError, QueueNotFoundError
 from broker_adapter.cache_queue.gauge import Gauge
-from broker_adapter.cache_queue.queue import ensure_queue, keep_within_bounds
+from broker_adapter.cache_queue.progress import read_progress
+from broker_adapter.cache_queue.queue import definition_of, ensure_queue, keep_within_bounds, settings_of
 from broker_adapter.cache_queue.settings import Overflow, QueueSettings
-from broker_adapter.cache_queue.stored import WriterCounts
+from broker_adapter.cache_queue.stored import KnownEnd, WriterCounts
 from broker_adapter.results import PendingAppend
 from broker_adapter.state_forms import decode, encode
 from journal.protocol.errors import is_retriable
@@ -43,7 +45,7 @@ class QueueWriter:
     Args:
         adapter: The store.
         queue: Name of the queue, which is made when it is not there.
-        settings: Its bounds.
+        settings: Its bounds, which it is given when this starts; later ones that others give it hold here too.
         writer: Names this writer among those of the queue: its counts are kept under it.
         clock: Tells the time from which records count their age.
     """
@@ -58,7 +60,10 @@ class QueueWriter:
         self._clock = clock or SystemClock()
         self._gauge = Gauge()
         self._under_way: deque[tuple[PendingAppend, int, int]] = deque()
+        self._ends = EndTracker()
+        self._stored_end: KnownEnd | None = None
         self._counts_key = names.writer_key(queue, writer)
+        self._end_key = names.known_end_key(queue, writer)
         self._counts = WriterCounts()
         self._stored_counts = WriterCounts()
         self._has_traffic = trio.Event()
@@ -79,13 +84,20 @@ class QueueWriter:
             with trio.move_on_after(_IDLE_LOOK_INTERVAL_S):
                 await self._has_traffic.wait()
             await trio.sleep(_LOOK_INTERVAL_S)
+            await self._look_or_say_why_not()
+
+    async def _look_or_say_why_not(self) -> None:
+        try:
             try:
                 await self.look()
-                await self._store_counts()
-            except ShardNotFoundError:
+            except (ShardNotFoundError, QueueNotFoundError):
+                # Somebody deleted it. That may fail as anything may, when the store's disk is full for instance.
                 await ensure_queue(self._adapter, self.queue, self._settings)
-            except StorageError as error:
-                _log.info("cache queue %s: the store does not answer: %s", self.queue, error)
+            await self._store_counts()
+        except StorageError as error:
+            _log.info("cache queue %s: the store does not answer: %s", self.queue, error)
+        except Exception:  # noqa: BLE001 - what is wrong with looking at one queue must not end the broker
+            _log.exception("cache queue %s: an error that no rule of queues names", self.queue)
 
     async def _begin(self) -> bool:
         try:
@@ -93,6 +105,9 @@ class QueueWriter:
             found = await self._adapter.get_state(self._counts_key)
             if found is not None:
                 self._counts = self._stored_counts = decode(WriterCounts, found.key, found.value)
+            found = await self._adapter.get_state(self._end_key)
+            if found is not None:
+                self._ends.known = self._stored_end = decode(KnownEnd, found.key, found.value)
             await self.look()
         except StorageError as error:
             if not is_retriable(error):
@@ -106,12 +121,22 @@ class QueueWriter:
         Raises:
             StorageError: The store does not answer.
         """
+        self._settings = settings_of(await definition_of(self._adapter, self.queue))
         self._settle()
         self._gauge.begin_look()
         info = await self._adapter.describe_shard(self.shard)
-        cursor = await self._adapter.get_cursor(self.shard, names.CURSOR)
+        progress, _ = await read_progress(self._adapter, self.queue, info.shard_id)
         self._settle()
-        self._gauge.look(await keep_within_bounds(self._adapter, self.queue, self._settings, info, cursor))
+        self._ends.look(info, progress.offset)
+        if self._ends.known is not None and self._ends.known != self._stored_end:
+            await self._adapter.put_state(self._end_key, encode(self._ends.known))
+            self._stored_end = self._ends.known
+        self._gauge.look(await keep_within_bounds(self._adapter, self.queue, self._settings, info, progress.offset))
+
+    @property
+    def settings(self) -> QueueSettings:
+        """The queue's settings, as they were at the last look."""
+        return self._settings
 
     @property
     def is_full(self) -> bool:
@@ -200,6 +225,8 @@ class QueueWriter:
             except StorageError:
                 # Who put it in is told; here it is enough that it takes no room.
                 base_offset = -1
+            if base_offset >= 0:
+                self._ends.appended(base_offset, base_offset + count)
             self._gauge.settled(count, size_bytes, base_offset + count if base_offset >= 0 else None)
 
     async def _store_counts(self) -> None:

@@ -5,17 +5,17 @@ Shards and records have their own way to the reader (an offset that moves when t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 
 import trio
 
-from broker_adapter.changes import StateDelete, StatePut
+from broker_adapter.changes import CursorCheck, StateDelete, StatePut
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
 from shards.clock import Clock
-from shards.compare_and_set import check
+from shards.compare_and_set import check, check_cursor
 from shards.cursors import Cursors
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError
 from shards.model import Cursor, StateValue
@@ -107,6 +107,13 @@ class CommittedCursors:
         self._view.fold_commit(mutations, shard.shard_id, name, offset, self._table.next_lsn(mutations))
         self._writes.write_nowait(mutations)
 
+    def check_all(self, cursors: Iterable[CursorCheck]) -> None:
+        """Raise `CursorConflictError` if one of the cursors lies beyond where it may."""
+        for one in cursors:
+            if one.shard in self._table:
+                found_offset = self.offset_nowait(self._table[one.shard], one.name)
+                check_cursor(one.shard, one.name, one.max_offset, found_offset)
+
     def _check(self, shard: StoredShard, name: str, expected_version: int | None) -> None:
         found = self._view.get(shard.shard_id, name)
         check(f"cursor {name!r} of shard {shard.name!r}", expected_version, found.version if found else 0)
@@ -162,8 +169,7 @@ class CommittedState:
             self._check(one.key, one.expected_version)
         return [_state_key(one.key) for one in changes]
 
-    async def scan(self, prefix: bytes) -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan(self, prefix: bytes, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             await self._writes.settled()
             page = self._view.scan(prefix, self._clock.now_us(), after=after, limit=_SCAN_PAGE_VALUES)

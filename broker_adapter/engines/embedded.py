@@ -25,7 +25,7 @@ from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Subscription
-from journal.atomic_changes import Delete, Put
+from journal.atomic_changes import CursorCheck, Delete, Put
 from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.name_scan import NameScan
@@ -34,6 +34,7 @@ from journal.settings import MIB
 from journal.time_slice import TimeSlice
 from shards.errors import OverloadedError, StorageError, StorageFailedError
 from shards.extents import Extent
+from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
     Appended,
@@ -70,19 +71,23 @@ disk, and shorter restarts. No process that writes Parquet files: whoever wants 
 
 
 @asynccontextmanager
-async def open_embedded(url: str, config: ServerConfig = BROKER_CONFIG) -> AsyncIterator[StorageAdapter]:
+async def open_embedded(
+    url: str, config: ServerConfig = BROKER_CONFIG, *, to_read: bool = False
+) -> AsyncIterator[StorageAdapter]:
     """Open a directory, which is made if it is not there, and recover what lies in it.
 
     Args:
         url: ``embedded:/directory``.
         config: Sizes and limits; the directory may be opened with others the next time.
+        to_read: See what it holds and leave it within moments. A server that is started meanwhile waits for that; a
+            directory that anybody uses, or that is not there, is refused at once.
 
     Raises:
         DataDirectoryError: The directory is in use, is read-only, or belongs to something else.
         CorruptionError: Acknowledged data is damaged and it cannot be told whose.
         FormatVersionError: A newer program wrote the directory.
     """
-    async with open_engine(directory_of(url), config) as engine, EmbeddedAdapter(engine) as adapter:
+    async with open_engine(directory_of(url), config, to_read=to_read) as engine, EmbeddedAdapter(engine) as adapter:
         yield adapter
 
 
@@ -94,6 +99,10 @@ class EmbeddedAdapter(StorageAdapter):
         self._control = engine.control
         self._calls = OpenCalls()
         self._appends = _Appends(engine)
+
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        return tuple(self._engine.restores.gaps())
 
     async def wait_failed(self) -> StorageFailedError:
         committer = self._engine.committer
@@ -368,8 +377,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._control.delete_state(key, expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             self._calls.require_open()
             await trio.lowlevel.checkpoint()
@@ -387,6 +395,7 @@ class EmbeddedAdapter(StorageAdapter):
                 [(shard, self._encode(records)) for shard, records in changes.appends],
                 [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [Delete(one.key, one.expected_version) for one in changes.deletes],
+                [CursorCheck(one.shard, one.name, one.max_offset) for one in changes.cursors],
             )
         )
         return Committed(tuple(appended), tuple(values))

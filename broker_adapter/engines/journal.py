@@ -27,9 +27,11 @@ from journal.client import Delivery as PushedBatches
 from journal.client import Feed as ClientFeed
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import CursorCheck as CursorCheckRequest
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest
 from shards.batch import BatchHeader
-from shards.errors import InvalidRequestError, OffsetOutOfRangeError
+from shards.errors import InvalidRequestError, OffsetOutOfRangeError, StorageFailedError
+from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
     Appended,
@@ -50,10 +52,12 @@ _SCAN_PAGE_VALUES = 1000
 
 
 @asynccontextmanager
-async def open_journal(url: str) -> AsyncIterator[StorageAdapter]:
+async def open_journal(url: str, *, ends_at_restore: bool = False) -> AsyncIterator[StorageAdapter]:
     """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket), or either with TLS.
 
     Who is asking may be in the URL as well; see `journal.client.address`.
+
+    ``ends_at_restore`` is that of `journal.client.open_client`.
 
     For other settings of the client open one with `journal.client.open_client` and put a `JournalAdapter` over it.
 
@@ -61,7 +65,7 @@ async def open_journal(url: str) -> AsyncIterator[StorageAdapter]:
         InvalidRequestError: The URL names no server.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
-    async with open_client(url) as client, JournalAdapter(client) as adapter:
+    async with open_client(url, ends_at_restore=ends_at_restore) as client, JournalAdapter(client) as adapter:
         yield adapter
 
 
@@ -267,8 +271,7 @@ class JournalAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._client.delete_state(key, expected_version=expected_version))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
-        after: bytes | None = None
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             page = await self._calls.run(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))
             for value in page.values:
@@ -284,11 +287,32 @@ class JournalAdapter(StorageAdapter):
                 [(shard, encoded(records, now_us=_now_us())) for shard, records in changes.appends],
                 [StatePutRequest(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [StateDeleteRequest(one.key, one.expected_version) for one in changes.deletes],
+                [CursorCheckRequest(one.shard, one.name, one.max_offset) for one in changes.cursors],
             )
         )
         return Committed(tuple(appended), tuple(values))
 
+    # Other clients of the store
+
+    @property
+    def client_name(self) -> str:
+        return self._client.name
+
+    async def end_client(self, name: str) -> None:
+        await self._calls.run(self._client.end_client(name))
+
     # Producers and life cycle
+
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        return self._client.restores
+
+    async def wait_failed(self) -> StorageFailedError:
+        reason = await self._client.wait_ended()
+        while not isinstance(reason, StorageFailedError):
+            # Whoever calls meets it there: it may be told apart from a failure of the store.
+            await trio.sleep_forever()
+        return reason
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         return await self._calls.run(self._client.open_producer(name))

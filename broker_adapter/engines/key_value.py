@@ -357,9 +357,9 @@ class KeyValueAdapter(StorageAdapter):
         self._require_open()
         await self._state.delete(key, expected_version)
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         self._require_open()
-        async with aclosing(self._state.scan(prefix)) as values:
+        async with aclosing(self._state.scan(prefix, after)) as values:
             async for value in values:
                 yield value
                 self._require_open()
@@ -372,6 +372,7 @@ class KeyValueAdapter(StorageAdapter):
         for _, batch in encoded_batches:
             self._appends.check_size(batch)
         keys = self._state.check_changes((*changes.puts, *changes.deletes))
+        self._cursors.check_all(changes.cursors)
         mutations = Mutations()
         appended, show = self._appends.place(mutations, encoded_batches)
         values = self._state.change(mutations, changes.puts, changes.deletes)

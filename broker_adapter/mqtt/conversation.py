@@ -108,6 +108,7 @@ class Conversation:
             output,
             self._saved,
             PublishEncoder(terms.version, OutboundAliases(terms.topic_alias_maximum), terms.max_packet_bytes),
+            claim=partial(services.sessions.claim, session),
             may_have=partial(services.access.may_subscribe, admission.principal),
             adapter=services.adapter,
             retained=services.retained,
@@ -171,7 +172,7 @@ class Conversation:
 
     def close(self) -> None:
         """The connection has ended: bring the session's position up to date, and receive nothing any more."""
-        self.session.advance(self._inbox.safe_lsn)
+        self.session.advance(self._outbound.safe_lsn)
         self._services.distributor.close_inbox(self._inbox)
 
     @property

@@ -19,10 +19,11 @@ from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.both_appends import BothAppends
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message, record_of
 from broker_adapter.mqtt.publishing import Publisher, reason_code_of
 from broker_adapter.results import PendingAppend
-from shards.errors import OverloadedError, ShardNotFoundError, StorageError
+from shards.errors import OverloadedError, ShardNotFoundError, StorageError, VersionConflictError
 from shards.model import ShardConfig
 from shards.record import Record
 
@@ -42,7 +43,7 @@ class Received:
     Attributes:
         message: None if it is not to be stored.
         packet_id: 0 at QoS 0.
-        due_us: When it is to be published; None for at once.
+        due: When it is to be published; None for at once.
         reason_code: The outcome, once it is known.
         is_repeated: It was appended once and its shard turned out to be gone.
         unplaced_count: Of the shards that it goes to, how many the store has no room for yet.
@@ -51,7 +52,7 @@ class Received:
     message: Message | None
     packet_id: int
     qos: int
-    due_us: int | None = None
+    due: Due | None = None
     reason_code: ReasonCode | None = None
     pending: PendingAppend | None = None
     is_repeated: bool = False
@@ -78,8 +79,8 @@ class Inbound:
 
     Args:
         publisher: Stores them.
-        commit: Carries out changes together with the session's state; its packet identifiers are those of the QoS 2
-            messages among them.
+        commit: Carries out changes together with the session's state, once even if an answer is lost; its packet
+            identifiers are those of the QoS 2 messages among them.
         on_outcomes: Told what became of messages, in the order in which they were received.
         start: Starts a task that ends with the connection.
 
@@ -271,7 +272,7 @@ class Inbound:
             received = self._queue.popleft()
             message = received.message
             reason_code = None
-            if message is not None and received.due_us is None:
+            if message is not None and received.due is None:
                 reason_code = self._publisher.refusal_of(message)
             if reason_code is None:
                 run.append(received)
@@ -296,17 +297,19 @@ class Inbound:
 
     async def _commit_run(self, run: list[Received]) -> StorageError | None:
         """Commit messages together, or say why the store refuses."""
-        messages = [(received.message, received.due_us) for received in run if received.message is not None]
-        placements = [self._publisher.placement_of(message) for message, due_us in messages if due_us is None]
+        messages = [(received.message, received.due) for received in run if received.message is not None]
+        placements = [self._publisher.placement_of(message) for message, due in messages if due is None]
         shards = {placement.shard: placement.config for placement in placements}
         packet_ids = [received.packet_id for received in run if received.qos == 2]
+        # The session tells which of its writes were carried out when an answer is lost.
+        is_exact = bool(packet_ids) or any(received.due is not None for received in run)
         for may_repeat in (True, False):
             refused = await self._publisher.create_shards(shards)
             if refused:
                 return next(iter(refused.values()))
             changes = self._publisher.changes(messages)
             try:
-                if packet_ids:
+                if is_exact:
                     await self._commit(changes, packet_ids)
                 else:
                     await self._publisher.commit(changes)
@@ -315,6 +318,9 @@ class Inbound:
                     return error
                 for shard in shards:
                     self._publisher.forget(shard)
+            except VersionConflictError as error:
+                # The keys that are new in this are named after this message alone: it was stored before.
+                return None if len(run) == 1 and run[0].due is not None else error
             except StorageError as error:
                 return error
             else:
@@ -403,7 +409,7 @@ class Inbound:
 def _needs_commit(received: Received) -> bool:
     """Whether a message is stored together with something else: a packet identifier, a retained value, a timer."""
     message = received.message
-    return received.qos == 2 or received.due_us is not None or (message is not None and message.retain)
+    return received.qos == 2 or received.due is not None or (message is not None and message.retain)
 
 
 async def _done(pending: PendingAppend) -> None:

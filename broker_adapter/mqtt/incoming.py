@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.codec import EMPTY, Properties, Publish, ReasonCode, Version
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.faults import ConversationError
 from broker_adapter.mqtt.inbound import Received
 from broker_adapter.mqtt.limits import Limits
@@ -106,13 +107,13 @@ class Incoming:
                 return Received(None, packet.packet_id, qos, reason_code=ReasonCode.SUCCESS)
             if (earlier := self._storing.get(packet.packet_id)) is not None:
                 return earlier
-        due_us = None if route.delay_us is None else now_us + route.delay_us
+        due = None if route.delay_us is None else Due(now_us + route.delay_us)
         expires_at_us = 0
         if properties is not EMPTY:
             expiry_s = properties.message_expiry_interval
             if expiry_s is not None:
                 # That of a delayed message begins when it is published.
-                expires_at_us = (due_us or now_us) + expiry_s * 1_000_000
+                expires_at_us = (now_us if due is None else due.at_us) + expiry_s * 1_000_000
             properties = _end_to_end(properties)
         message = Message(
             route.topic,
@@ -124,7 +125,7 @@ class Incoming:
             expires_at_us,
             now_us,
         )
-        return Received(message, packet.packet_id, qos, due_us)
+        return Received(message, packet.packet_id, qos, due)
 
     def answered(self, received: Received) -> None:
         """PUBACK or PUBREC goes out."""

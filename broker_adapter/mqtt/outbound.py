@@ -7,22 +7,49 @@ delivery: it never waits for a single message.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+import attrs
+import structlog
+
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.mqtt.codec import Pubrel, ReasonCode, encode
+from broker_adapter.mqtt.claiming import ClaimedFirst
+from broker_adapter.mqtt.codec import PublishTemplate, Pubrel, ReasonCode, encode
 from broker_adapter.mqtt.delivery import Arrival, Inbox
 from broker_adapter.mqtt.fetching import fetch_messages
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.publish_encoding import PublishEncoder
+from broker_adapter.mqtt.publishing import until_reached
 from broker_adapter.mqtt.sending import Output, SavedFirst
 from broker_adapter.mqtt.session import InFlight, Origin, Retained, Session
+from broker_adapter.mqtt.session.claims import Claim
+from broker_adapter.mqtt.session.retained import version_of
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.statistics import BrokerStatistics
 from shards.clock import Clock
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
 _TAKEN_AT_ONCE: Final = 128
 _RESENT_AT_ONCE: Final = 64
+
+
+@attrs.frozen(slots=True)
+class _Owed:
+    """A retained message that is owed.
+
+    Attributes:
+        scan: For which subscription.
+        key: Where the scan is when this is taken.
+        arrival: None for what only moves the scan.
+        is_last: Nothing more is owed then.
+    """
+
+    scan: RetainedScan
+    key: bytes
+    arrival: Arrival | None
+    is_last: bool = False
 
 
 class Outbound:
@@ -34,6 +61,7 @@ class Outbound:
         output: Where they go.
         saved: The same, for what must be durable first.
         encoder: Makes packets of them.
+        claim: Claims messages of shared subscriptions for the session.
         may_have: Whether the client may have messages of a topic; asked before one of an earlier connection is sent
             again: that may have been another user's, or under other rules.
         adapter: Where messages of an earlier connection are read again.
@@ -54,6 +82,7 @@ class Outbound:
         saved: SavedFirst,
         encoder: PublishEncoder,
         *,
+        claim: Callable[[Mapping[Claim, InFlight]], Awaitable[None]],
         may_have: Callable[[str], bool],
         adapter: StorageAdapter,
         retained: Retained,
@@ -66,6 +95,7 @@ class Outbound:
         self._inbox = inbox
         self._output = output
         self._saved = saved
+        self._claimed = ClaimedFirst(claim, session.out, output, start, self.pump)
         self._encoder = encoder
         self._may_have = may_have
         self._adapter = adapter
@@ -74,7 +104,10 @@ class Outbound:
         self._start = start
         self._statistics = statistics
         self._first: deque[Arrival] = deque()
+        self._owed: deque[_Owed] = deque()
+        self._is_asking = False
         self._acknowledge: dict[int, Callable[[], None]] = {}
+        self._unsent: list[Arrival] = []
         self._holds = 0
         self._is_resending = False
         self.took = False
@@ -83,8 +116,14 @@ class Outbound:
         """Send no messages until `release`: others are being looked for that go first."""
         self._holds += 1
 
+    def forget_retained(self, topic_filter: str) -> None:
+        """Send no more of the retained messages of a subscription."""
+        scans = self._session.retained
+        scans[:] = [one for one in scans if one.topic_filter != topic_filter]
+        self._owed = deque(one for one in self._owed if one.scan.topic_filter != topic_filter)
+
     def release(self, first: list[Arrival]) -> None:
-        """Go on, with these before all that waits."""
+        """Go on, with these and what is owed of retained messages before all that waits."""
         self._holds -= 1
         self._first.extend(first)
         self.pump()
@@ -93,9 +132,15 @@ class Outbound:
         """Send no messages any more."""
         self._holds += 1
 
+    @property
+    def safe_lsn(self) -> int:
+        """Every matching stored message up to here was sent, or need not be."""
+        lsns = [one.message.lsn for one in self._unsent if one.origin is Origin.SUBSCRIPTION and one.message.lsn]
+        return min([self._inbox.safe_lsn, *(lsn - 1 for lsn in lsns)])
+
     def pump(self) -> None:
         """Send as much as the client, the connection and the rules allow now."""
-        if self._holds or self._is_resending:
+        if self._holds or self._is_resending or self._is_asking:
             return
         window, output, inbox = self._window, self._output, self._inbox
         if window.has_resends:
@@ -108,16 +153,57 @@ class Outbound:
             if first:
                 arrivals = [first.popleft() for _ in range(min(quota, _TAKEN_AT_ONCE, len(first)))]
                 origin = Origin.RETAINED
+            elif self._owed:
+                self._send_owed(min(quota, _TAKEN_AT_ONCE), now_us)
+                continue
+            elif self._session.retained:
+                # Nothing else goes out before it: a message that is older than a live one must not come behind it.
+                self._is_asking = True
+                self._start(self._ask_for_owed)
+                break
             else:
                 arrivals = inbox.take(min(quota, _TAKEN_AT_ONCE))
                 origin = Origin.SUBSCRIPTION
                 if not arrivals:
                     break
                 self.took = True
-            for arrival in arrivals:
-                self._send(arrival, origin, now_us)
-        self._session.advance(inbox.safe_lsn)
+            for at, arrival in enumerate(arrivals):
+                try:
+                    self._send(arrival, origin, now_us)
+                except BaseException:
+                    # The connection ends over it. What was taken and not sent is not passed by the position.
+                    self._unsent.extend(arrivals[at:])
+                    raise
+        self._session.advance(self.safe_lsn)
         output.flush()
+
+    def _send_owed(self, max_count: int, now_us: int) -> None:
+        """Send retained messages. What is owed moves on in the step in which each is taken."""
+        self.took = True
+        for _ in range(min(max_count, len(self._owed))):
+            owed = self._owed.popleft()
+            if owed.arrival is not None:
+                if self._may_have(owed.arrival.message.topic):
+                    self._send(owed.arrival, Origin.RETAINED, now_us)
+                else:
+                    self._statistics.dropped["not_allowed"] += 1
+            owed.scan.after = owed.key
+            if owed.is_last:
+                self._session.retained.remove(owed.scan)
+
+    async def _ask_for_owed(self) -> None:
+        """Read some of what is owed of retained messages, no more than there is room for."""
+        scan = self._session.retained[0]
+        page = await until_reached(lambda: self._retained.page(scan.topic_filter, scan.after))
+        self._is_asking = False
+        if scan in self._session.retained:  # it may have been unsubscribed
+            ids = (scan.subscription_id,) if scan.subscription_id else ()
+            for key, message in page.messages:
+                if scan.until.covers(version_of(message)):
+                    arrival = Arrival(message, min(message.qos, scan.qos), retain=True, subscription_ids=ids)
+                    self._owed.append(_Owed(scan, key, arrival))
+            self._owed.append(_Owed(scan, page.last, None, is_last=page.is_last))
+        self.pump()
 
     def _send(self, arrival: Arrival, origin: Origin, now_us: int) -> None:
         message, qos = arrival.message, arrival.qos
@@ -129,10 +215,9 @@ class Outbound:
         if message.expires_at_us and message.expires_at_us <= now_us:
             self._done(arrival)
             return
-        template = self._encoder.template(message, qos, arrival.retain, arrival.subscription_ids)
+        template = self._template(message, qos, arrival.retain, arrival.subscription_ids)
         if template is None:
-            # Larger than what the client takes: for it the message is as good as delivered.
-            self._statistics.dropped["packet_too_large"] += 1
+            # For this client the message is as good as delivered.
             self._done(arrival)
             return
         self._count(message, qos)
@@ -142,18 +227,49 @@ class Outbound:
                 window.sent(message)
             self._done(arrival)
             return
-        packet_id = window.assign(
-            message, qos, origin=origin, retain=arrival.retain, subscription_ids=arrival.subscription_ids
-        ).packet_id
-        if qos == 2 and self._session.is_durable:
-            # At QoS 2 it is this client's once that is durable; at QoS 1 its share of a group is done when it says so.
-            # What waits for that must not set an alias that others would use before it.
+        acknowledge_claim = arrival.acknowledge if qos == 2 else None
+        entry = window.assign(
+            message,
+            qos,
+            origin=origin,
+            retain=arrival.retain,
+            subscription_ids=arrival.subscription_ids,
+            is_claimed=acknowledge_claim is None,
+        )
+        packet_id = entry.packet_id
+        if acknowledge_claim is not None:
+            # A share of a group at QoS 1 is done when the client says so. At QoS 2 it must be this client's for good
+            # before anything is sent, or another member would get it too.
             packet = self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False)
-            self._saved.send(packet, arrival.acknowledge)
+            self._claimed.send(entry, arrival.store_group, packet, acknowledge_claim)
+            return
+        if qos == 2 and self._session.is_durable:
+            # What waits must not set an alias that others would use before it.
+            self._saved.send(self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False))
             return
         self._output.send(self._encoder.packet(template, message, packet_id, now_us))
         if arrival.acknowledge is not None:
             self._acknowledge[packet_id] = arrival.acknowledge
+
+    def _template(
+        self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
+    ) -> PublishTemplate | None:
+        """What packets of a message are made of; None, and counted, if there can be none for this client."""
+        try:
+            template = self._encoder.template(message, qos, retain, subscription_ids)
+        except ValueError as error:
+            log.warning(
+                "message dropped",
+                client=self._session.client_id,
+                shard=message.shard,
+                offset=message.offset,
+                reason=str(error),
+            )
+            self._statistics.dropped["not_encodable"] += 1
+            return None
+        if template is None:
+            self._statistics.dropped["packet_too_large"] += 1
+        return template
 
     def _count(self, message: Message, qos: int) -> None:
         statistics = self._statistics
@@ -237,7 +353,7 @@ class Outbound:
         template = None
         if message is not None:
             if self._may_have(message.topic):
-                template = self._encoder.template(message, entry.qos, entry.retain, entry.subscription_ids)
+                template = self._template(message, entry.qos, entry.retain, entry.subscription_ids)
             else:
                 self._statistics.dropped["not_allowed"] += 1
         if message is not None and template is not None:

@@ -63,7 +63,7 @@ async def run_broker(
     lease: LeaseSettings | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT, or until a store of its own fails.
+    """Run a broker until SIGTERM or SIGINT, until a store of its own fails, or until its store was restored.
 
     It reports its addresses, as ``name=HOST:PORT``, once it accepts clients.
     While the store cannot be reached it waits for it, and says so.
@@ -76,7 +76,8 @@ async def run_broker(
 
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
-        StorageFailedError: The store lies in this process (``embedded:``) and has failed.
+        StorageFailedError: The store lies in this process (``embedded:``) and has failed; or it is another one and was
+            restored from a backup (`ServerRestoredError`).
         StorageError: The store refuses this broker.
         OSError: An address cannot be listened on.
     """
@@ -149,7 +150,7 @@ class _Process:
                     nursery.start_soon(self._pages().serve, sockets[_HTTP])
                 waiting = trio.CancelScope()
                 nursery.start_soon(self._tell_of_waiting, waiting)
-                async with open_adapter(self._config.broker.store) as adapter:
+                async with open_adapter(self._config.broker.store, ends_at_restore=True) as adapter:
                     broker_id = broker_id_of(self._config)
                     bridges = Bridges(adapter, bridges_of(self._config), broker_id, lease=self._lease)
                     broker = self._broker(adapter, broker_id, bridges.intake)
@@ -178,9 +179,14 @@ class _Process:
                 sock.close()
 
     async def _stop_after_failure(self, adapter: StorageAdapter) -> None:
-        """A store in this process that has failed acknowledges nothing until the process is started again."""
+        """Stop when going on is not safe.
+
+        A store in this process that has failed acknowledges nothing until the process is started again. A store that
+        was restored from a backup has other sessions than those in memory here, and offsets that are in these sessions
+        belong to other records: the broker reads them from the store when it starts again.
+        """
         self._store_failure = await adapter.wait_failed()
-        log.error("stopping, as the store failed", reason=str(self._store_failure))
+        log.error("stopping, as the store failed or was restored", reason=str(self._store_failure))
         self._stopping.set()
 
     def _broker(self, adapter: StorageAdapter, broker_id: str, intake: Intake) -> Broker:

@@ -5,14 +5,16 @@ What many clients get alike is encoded once, and waits with the message for the 
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.codec import EMPTY, PublishTemplate, Version, publish_template
+from broker_adapter.mqtt.codec import EMPTY, Properties, PublishTemplate, Version, publish_template
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.topic_aliases import OutboundAliases
 
+_MAX_INTERVAL_S: Final = 0xFFFF_FFFF
 _SECOND_US: Final = 1_000_000
 _ALIAS_BYTES: Final = 3
 _SOME_INTERVAL_S: Final = 0
@@ -35,7 +37,11 @@ class PublishEncoder:
     def template(
         self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
     ) -> PublishTemplate | None:
-        """What `packet` is made of; None if that would be larger than the client takes."""
+        """What `packet` is made of; None if that would be larger than the client takes.
+
+        Raises:
+            ValueError: MQTT has no form for the message. Others than MQTT clients can append any record to a shard.
+        """
         made_for = (self._version, qos, retain, subscription_ids)
         encoded = message.encoded
         if encoded is not None and encoded[0] == made_for:
@@ -46,8 +52,10 @@ class PublishEncoder:
         return template if template.size_bytes <= self._max_packet_bytes else None
 
     def _make(self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]) -> PublishTemplate:
+        _check_topic(message.topic)
         values = EMPTY
         if self._version is Version.V5:
+            _check_texts(message.properties)
             values = message.properties
             if subscription_ids or message.expires_at_us:
                 values = attrs.evolve(
@@ -84,7 +92,7 @@ class PublishEncoder:
         expiry_interval_s = None
         if message.expires_at_us:
             # In seconds that have begun.
-            expiry_interval_s = max(1, -((now_us - message.expires_at_us) // _SECOND_US))
+            expiry_interval_s = min(_MAX_INTERVAL_S, max(1, -((now_us - message.expires_at_us) // _SECOND_US)))
         topic = message.topic
         known = alias = aliases.known(topic)
         if not alias and may_set_alias and template.size_bytes + _ALIAS_BYTES <= self._max_packet_bytes:
@@ -99,3 +107,24 @@ class PublishEncoder:
             )
             + message.payload
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_topic(topic: str) -> None:
+    if not topic:
+        raise ValueError("the topic is empty")
+    if any(one in topic for one in "+#\0"):
+        raise ValueError(f"topic {topic!a} has a wildcard or U+0000 in it")
+
+
+def _check_texts(properties: Properties) -> None:
+    """A client closes its connection when it gets U+0000."""
+    if properties is EMPTY:
+        return
+    texts = [properties.content_type or "", properties.response_topic or ""]
+    for pair in properties.user_properties:
+        texts += pair
+    if any("\0" in text for text in texts):
+        raise ValueError("a property has U+0000 in it")
+    if properties.response_topic is not None:
+        _check_topic(properties.response_topic)

@@ -16,6 +16,7 @@ from broker_adapter.bridge.intake import NO_QUEUES, Intake
 from broker_adapter.cache_queue import QueueFullError, QueueWriter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message, record_of
 from broker_adapter.mqtt.storage_rules import Placement, Placements
 from broker_adapter.results import PendingAppend
@@ -82,7 +83,7 @@ class Publisher:
         placements: Placements,
         *,
         retained: RetainedChanges,
-        delay: Callable[[Message, int], Iterable[StatePut]],
+        delay: Callable[[Message, Due], Iterable[StatePut]],
         on_refused: Callable[[StorageError], None],
         intake: Intake = NO_QUEUES,
     ) -> None:
@@ -167,16 +168,16 @@ class Publisher:
             raise refused[placement.shard]
         return self.changes([(message, None)])
 
-    def changes(self, messages: Iterable[tuple[Message, int | None]]) -> Changes:
-        """What storing messages takes, at once or, where there is a time (in microseconds), when it is due.
+    def changes(self, messages: Iterable[tuple[Message, Due | None]]) -> Changes:
+        """What storing messages takes, at once or, where there is a time, when it is due.
 
         REQUIRES: The shards of those that are not delayed exist.
         """
         appends: dict[str, list[Record]] = {}
         states: dict[bytes, StatePut | StateDelete] = {}
-        for message, due_us in messages:
-            if due_us is not None:
-                states.update((put.key, put) for put in self._delay(message, due_us))
+        for message, due in messages:
+            if due is not None:
+                states.update((put.key, put) for put in self._delay(message, due))
                 continue
             placement = self.placement_of(message)
             appends.setdefault(placement.shard, []).append(record_of(message, placement.topic))

@@ -179,15 +179,12 @@ class SavedFirst:
         self._output = output
         self._start = start
         self._waiting: list[bytes] = []
-        self._then: list[Callable[[], None]] = []
         self._is_saving = False
 
-    def send(self, data: bytes, then: Callable[[], None] | None = None) -> None:
-        """Send a packet after the next save, and do something else then too."""
+    def send(self, data: bytes) -> None:
+        """Send a packet after the next save."""
         self._waiting.append(data)
         self._output.reserve(len(data))
-        if then is not None:
-            self._then.append(then)
         if not self._is_saving:
             self._is_saving = True
             self._start(self._run)
@@ -195,12 +192,9 @@ class SavedFirst:
     async def _run(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            then, self._then = self._then, []
             await self._save()
             for data in waiting:
                 self._output.reserve(-len(data))
                 self._output.send(data)
-            for act in then:
-                act()
             self._output.flush()
         self._is_saving = False

@@ -13,9 +13,9 @@ import attrs
 
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 
-DropReason = Literal["slow_subscriber", "store", "not_allowed", "packet_too_large"]
+DropReason = Literal["slow_subscriber", "store", "not_allowed", "packet_too_large", "not_encodable"]
 """Why a message is dropped: a subscriber had no room for it (QoS 0), the store refused it, a rule forbids it to its
-publisher or subscriber, a subscriber takes no packet so large."""
+publisher or subscriber, a subscriber takes no packet so large, MQTT has no form for it."""
 
 RefusalReason = Literal["no_connect", "protocol", "credentials", "not_authorized", "client_id", "packet_size", "store"]
 """Why a connection is turned away: no CONNECT in time, one against the standard, a wrong password, a will that may not

@@ -29,10 +29,12 @@ from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.outbound import Outbound
 from broker_adapter.mqtt.permissions import Access, Principal
+from broker_adapter.mqtt.position import BEGINNING, Position
 from broker_adapter.mqtt.publishing import until_reached
 from broker_adapter.mqtt.replay_start import parse_replay_start
 from broker_adapter.mqtt.sending import Output
 from broker_adapter.mqtt.session import Retained, Session, Sessions
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.mqtt.topics import FilterRequest, TopicRefusedError, parse_filter
 from shards.clock import Clock
@@ -53,13 +55,13 @@ class _Granted:
     """A subscription that was made, as far as retained messages go.
 
     Attributes:
-        live_after_lsn: Messages with a higher lsn come as live ones, retained or not.
+        live_after: What lies behind this comes as live messages, retained or not.
     """
 
     request: FilterRequest
     options: SubscriptionOptions
     wants_retained: bool = False
-    live_after_lsn: int = 0
+    live_after: Position = BEGINNING
 
 
 class Subscribing:
@@ -175,6 +177,7 @@ class Subscribing:
         }
         for text, request in denied.items():
             del self._session.subscriptions[text]
+            self._outbound.forget_retained(text)
             if request.group:
                 await self._sessions.leave_share(self._session, request.group, request.topic_filter)
         if denied:
@@ -200,11 +203,12 @@ class Subscribing:
                 else:
                     codes.append(ReasonCode(asked.qos))
                     granted.append(made)
-            if any(made.request.replay_from is None and not made.request.group for made in granted):
-                await self._sessions.save_subscriptions(self._session)
             for made in granted:
                 if made.wants_retained:
-                    first += await self._find_retained(made)
+                    first += self._owe_retained(made)
+            if any(made.request.replay_from is None and not made.request.group for made in granted):
+                # Together with what is owed of retained messages, which a lost connection does not end.
+                await self._sessions.save_subscriptions(self._session)
             self._answer(Suback(packet.packet_id, tuple(codes)))
         finally:
             self._outbound.release(first)
@@ -237,16 +241,18 @@ class Subscribing:
         if request.group:
             await self._join(text, request, options)
             return _Granted(request, options)
-        newest_lsn = self._distributor.newest_lsn
-        since_lsn = await until_reached(lambda: self._distributor.subscribe(self._inbox, topic_filter, options))
-        options = subscriptions[text] = attrs.evolve(options, since_lsn=since_lsn)
+        since = await until_reached(lambda: self._distributor.subscribe(self._inbox, topic_filter, options))
+        options = subscriptions[text] = attrs.evolve(options, since=since)
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)
-        return _Granted(request, options, wants_retained, since_lsn if is_new else max(since_lsn, newest_lsn))
+        if wants_retained and not is_new:
+            # It got as live messages what was retained up to now, and gets it once more as retained.
+            since = await until_reached(self._distributor.current_position)
+        return _Granted(request, options, wants_retained, since)
 
     async def _join(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
         topic_filter = request.topic_filter
         self._session.subscriptions[text] = options
-        start_lsn = await until_reached(self._distributor.current_lsn)
+        start_lsn = (await until_reached(self._distributor.current_position)).lsn
         membership = await self._sessions.join_share(self._session, request.group, topic_filter, start_lsn=start_lsn)
         await until_reached(
             lambda: self._distributor.join_group(
@@ -269,19 +275,20 @@ class Subscribing:
         await until_reached(lambda: self._distributor.replay(self._inbox, request.topic_filter, start, options))
         self._replays[text] = request.topic_filter
 
-    async def _find_retained(self, made: _Granted) -> list[Arrival]:
+    def _owe_retained(self, made: _Granted) -> list[Arrival]:
+        """Have the retained messages sent that a subscription is owed; those that are not stored are given back."""
         request, options = made.request, made.options
-        if request.is_system or request.topic_filter.startswith("$SYS"):
-            found = [
-                message for topic, message in self._system_messages.items() if matches(request.topic_filter, topic)
-            ]
-        else:
-            found = await until_reached(lambda: self._retained.find(request.topic_filter))
+        if not request.is_system and not request.topic_filter.startswith("$SYS"):
+            self._outbound.forget_retained(request.topic_filter)
+            self._session.retained.append(
+                RetainedScan(request.topic_filter, made.live_after, options.qos, options.subscription_id)
+            )
+            return []
         ids = (options.subscription_id,) if options.subscription_id else ()
         return [
             Arrival(message, min(message.qos, options.qos), retain=True, subscription_ids=ids)
-            for message in found
-            if message.lsn <= made.live_after_lsn
+            for topic, message in self._system_messages.items()
+            if matches(request.topic_filter, topic)
         ]
 
     def _answer(self, packet: Suback | Unsuback) -> None:
@@ -311,6 +318,7 @@ class Subscribing:
         request = parse_filter(text)
         if not request.group:
             await until_reached(lambda: self._distributor.unsubscribe(self._inbox, request.topic_filter))
+            self._outbound.forget_retained(text)
             del subscriptions[text]
             return ReasonCode.SUCCESS
         membership = self._session.memberships.get((request.group, request.topic_filter))

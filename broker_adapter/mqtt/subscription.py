@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from broker_adapter.mqtt.position import BEGINNING, Position
+
 
 @attrs.frozen(slots=True)
 class SubscriptionOptions:
@@ -15,7 +17,7 @@ class SubscriptionOptions:
         retain_as_published: Leave the retain flag as the publisher set it.
         retain_handling: 0 send retained messages, 1 only if the subscription is new, 2 never.
         subscription_id: Number that goes out with each message; 0 stands for none.
-        since_lsn: It counts for messages with a higher lsn.
+        since: It counts for messages that were published behind this.
     """
 
     qos: int
@@ -23,4 +25,4 @@ class SubscriptionOptions:
     retain_as_published: bool = False
     retain_handling: int = 0
     subscription_id: int = 0
-    since_lsn: int = 0
+    since: Position = BEGINNING

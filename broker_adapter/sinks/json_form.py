@@ -5,6 +5,8 @@ What JSON does not have is written so:
 - bytes: a text if they are one in UTF-8, else ``{"base64": "..."}``;
 - NaN and the infinities: ``null``.
 
+Numbers have the digits that they were sent with.
+
 A text with half a surrogate pair cannot be written at all: no encoding of Unicode has it.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +27,7 @@ _AS_IT_IS: Final = frozenset({str, int, float, bool, type(None)})
 _BYTES: Final = (bytes, bytearray, memoryview)
 _UNWRITABLE: Final = (UnicodeEncodeError, TypeError, OverflowError, RecursionError)
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def encode_value(value: Value) -> bytes:
@@ -78,6 +81,8 @@ def _plain(value: Any) -> Any:
         return _text(value)
     if isinstance(value, _BYTES):
         return _text(bytes(value))
+    if isinstance(value, Decimal):
+        return value if value.is_finite() else None
     if kind is dict or isinstance(value, Mapping):
         return {name: each if each.__class__ in _AS_IT_IS else _plain(each) for name, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 
 import attrs
 
-Value = None | bool | int | float | str | bytes | Sequence["Value"] | Mapping[str, "Value"]
-"""A value of a row: what JSON knows, and bytes."""
+Value = None | bool | int | float | Decimal | str | bytes | Sequence["Value"] | Mapping[str, "Value"]
+"""A value of a row: what JSON knows, and bytes. A number whose digits a float would change is a `Decimal`."""
 
 Row = Mapping[str, Value]
 """A record as a bridge projects it: values by column, all rows of a bridge with the same columns in the same order."""

@@ -23,7 +23,10 @@ from shards.store import OrderedStore
 
 _FAN = re.compile("[0-9a-f]{2}")
 _KNOWN = frozenset(
-    ("LOCK", "FORMAT", "SERVER", "RESTORED", "journal", "log", "sealed", "sealing", "snapshots", "state", "lost+found")
+    (
+        *("LOCK", "FORMAT", "SERVER", "RESTORED", "lost+found"),
+        *("journal", "log", "reading", "sealed", "sealing", "snapshots", "state"),
+    )
 )
 
 
@@ -82,6 +85,9 @@ def _check(
     open_store: Callable[[str], OrderedStore],
 ) -> None:
     node_id = _check_format(files, path, report)
+    if node_id is not None and _is_half_made(files, path):
+        report.note(path, 0, "its first start was interrupted before it held anything; the next start makes it whole")
+        return
     for name in files.listdir(path):
         if name not in _KNOWN:
             report.note(f"{path}/{name}", 0, "nothing of a data directory has such a name")
@@ -98,21 +104,7 @@ def _check(
             what = f"the {name} segments were not checked: the views that describe them cannot be read"
             report.note(f"{path}/{name}", 0, what)
         return
-    try:
-        if node_id is not None:
-            views.node.require_node(f"{path}/state", node_id)
-        expected = views.node.expected(was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path))
-        expected.check_files(f"{path}/journal", journal.numbers)
-        if journal.next_lsn is not None:
-            expected.check_end(f"{path}/journal", journal.next_lsn)
-    except CorruptionError as error:
-        report.damage(error.path, error.position, error.problem)
-    first = journal.first_lsn
-    if first is not None and first > views.node.checkpoint + 1:
-        problem = (
-            f"begins with lsn {first}, but the views end with {views.node.checkpoint}: a file is missing before it"
-        )
-        report.damage(f"{path}/journal", 0, problem)
+    _check_agreement(files, path, node_id, views, journal, report)
     for segment in views.segments.values():
         try:
             may_be_gone = journal.drops(segment.shard_id, segment.flushed_offset) or journal.seals(
@@ -126,6 +118,42 @@ def _check(
         if file not in known:
             report.note(file, 0, "no record knows this file: a recovery makes it anew, or it is left over")
     SealedPass(files, path, views, journal, report, progress).check()
+
+
+def _check_agreement(
+    files: FileSystem, path: str, node_id: str | None, views: CheckedViews, journal: CheckedJournal, report: Report
+) -> None:
+    """Whether the views and the journal are of this node and of one time, by the rules of a start."""
+    try:
+        if node_id is not None:
+            views.node.require_node(f"{path}/state", node_id)
+        expected = views.node.expected(was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path))
+        expected.check_files(f"{path}/journal", journal.numbers)
+        if journal.has_groups:
+            expected.check_use(f"{path}/journal")
+        if journal.next_lsn is not None:
+            expected.check_end(f"{path}/journal", journal.next_lsn)
+    except CorruptionError as error:
+        report.damage(error.path, error.position, error.problem)
+    first = journal.first_lsn
+    if first is not None and first > views.node.checkpoint + 1:
+        problem = (
+            f"begins with lsn {first}, but the views end with {views.node.checkpoint}: a file is missing before it"
+        )
+        report.damage(f"{path}/journal", 0, problem)
+
+
+def _is_half_made(files: FileSystem, path: str) -> bool:
+    """Whether the first start of a new directory was interrupted before there was anything to be lost."""
+    return (
+        not is_complete(files, path)
+        and not files.exists(f"{path}/state")
+        and not any(
+            set(files.listdir(f"{path}/{name}")) - {MARKER, f"{MARKER}.new"}
+            for name in ("journal", "log", "sealed")
+            if files.exists(f"{path}/{name}")
+        )
+    )
 
 
 def _check_format(files: FileSystem, path: str, report: Report) -> str | None:

@@ -59,6 +59,7 @@ class CheckedJournal:
         first_lsn: First lsn of the oldest file; None if it is not known.
         next_lsn: lsn after the last group; None if damage hides it.
         numbers: Numbers of the files.
+        has_groups: Something was written to it.
         deleted: Shards that it deletes.
         trimmed: First offset that it leaves of each shard that it trims.
         created: Names of the shards that it creates.
@@ -69,6 +70,7 @@ class CheckedJournal:
     first_lsn: int | None = None
     next_lsn: int | None = None
     numbers: list[int] = attrs.Factory(list)
+    has_groups: bool = False
     deleted: set[int] = attrs.Factory(set)
     trimmed: dict[int, int] = attrs.Factory(dict)
     created: dict[int, str] = attrs.Factory(dict)
@@ -279,6 +281,7 @@ class _FilePass:
                 return
             self._tell(group)
             self._report.counts.groups += 1
+            self._checked.has_groups = True
             if header is not None:
                 self.expected_lsn = header.next_lsn
             elif later is not None:

@@ -4,6 +4,7 @@ from journal.client.client import Client, open_client
 from journal.client.feed import Feed
 from journal.client.pending import PendingAppend
 from journal.client.receiver import Delivery
+from journal.client.restored import ServerRestored
 from journal.client.subscription import Subscription
 
-__all__ = ["Client", "Delivery", "Feed", "PendingAppend", "Subscription", "open_client"]
+__all__ = ["Client", "Delivery", "Feed", "PendingAppend", "ServerRestored", "Subscription", "open_client"]

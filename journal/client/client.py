@@ -7,6 +7,7 @@ its way, it raises `ConnectionLostError` and its outcome is unknown.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -18,16 +19,23 @@ import trio
 from journal.client.address import Address
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
-from journal.client.connection import Connection
+from journal.client.connection import HEARTBEAT_S, Connection
 from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.pending import PendingAppend
 from journal.client.receiver import Receiver
+from journal.client.restored import ServerRestored
 from journal.client.session_keeper import Backoff, keep_session
 from journal.client.subscription import Subscription
 from journal.client.transport import Transport, open_transport
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode, frames
-from journal.protocol.errors import ConnectionLostError, ShuttingDownError, UnknownHandleError, is_retriable
+from journal.protocol.errors import (
+    ConnectionLostError,
+    ServerRestoredError,
+    ShuttingDownError,
+    UnknownHandleError,
+    is_retriable,
+)
 from journal.protocol.messages import (
     HelloReply,
     OpenShardReply,
@@ -37,11 +45,14 @@ from journal.protocol.messages import (
 )
 from shards.compression import Codec
 from shards.errors import InvalidRequestError, StorageError, afresh
+from shards.history import HistoryGap, common_lsn
 from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
 from shards.record import Record
 
 _LATEST: Final = Start.latest()
+
+_log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -63,7 +74,10 @@ async def open_client(
     give_up_after_s: float | None = None,
     first_within_s: float | None = None,
     ping_interval_s: float = 15.0,
+    heartbeat_s: float = HEARTBEAT_S,
     flush_timeout_s: float = 5.0,
+    ends_at_restore: bool = False,
+    on_restored: Callable[[ServerRestored], None] | None = None,
     connect: Callable[[trio.Nursery], Awaitable[Transport]] | None = None,
 ) -> AsyncIterator[Client]:
     """Open a client for the length of the block; it stands connected when the block begins.
@@ -88,7 +102,14 @@ async def open_client(
         give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
         first_within_s: The same for the time before the first connection; None takes ``give_up_after_s``.
         ping_interval_s: Silence after which the server must answer.
+        heartbeat_s: How often something is sent at least. The server ends a connection over which nothing came for
+            three times as long, and hands the shares in groups of such a client to others.
         flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
+        ends_at_restore: End with `ServerRestoredError` when the server's data was restored from a backup since the last
+            connection, before anything is sent to it. For programs that hold more of the server's state than
+            subscriptions. Otherwise subscriptions go back to the first records that may be others now.
+        on_restored: Called when that has happened, before anything is sent or received over the new connection. What
+            was received before may still be waiting to be read. Must not block or raise.
         connect: Makes the transport, instead of connecting to ``address``.
 
     Raises:
@@ -116,7 +137,15 @@ async def open_client(
             max_in_flight=max_batches_in_flight,
             backoff=backoff,
         )
-        client = Client(appends, after=after, backoff=backoff, join_appends=join_appends)
+        client = Client(
+            identity,
+            appends,
+            after=after,
+            backoff=backoff,
+            join_appends=join_appends,
+            ends_at_restore=ends_at_restore,
+            on_restored=on_restored,
+        )
 
         async def keep() -> None:
             await keep_session(
@@ -129,6 +158,7 @@ async def open_client(
                 give_up_after_s=give_up_after_s,
                 first_within_s=first_within_s,
                 ping_interval_s=ping_interval_s,
+                heartbeat_s=heartbeat_s,
             )
 
         nursery.start_soon(keep)
@@ -147,20 +177,30 @@ async def open_client(
 
 
 class Client(Operations):
-    """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order."""
+    """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order.
+
+    Attributes:
+        name: What it calls itself.
+    """
 
     def __init__(
         self,
+        name: str,
         appends: Appends,
         *,
         after: Callable[[float, Callable[[], None]], None],
         backoff: Backoff,
         join_appends: bool,
+        ends_at_restore: bool,
+        on_restored: Callable[[ServerRestored], None] | None,
     ) -> None:
+        self.name = name
         self._appends = appends
         self._after = after
         self._backoff = backoff
         self._join_appends = join_appends
+        self._ends_at_restore = ends_at_restore
+        self._on_restored = on_restored
         self._connection: Connection | None = None
         self._hello: HelloReply | None = None
         self._changed = trio.Event()
@@ -174,6 +214,17 @@ class Client(Operations):
     def server(self) -> HelloReply | None:
         """What the server last said of itself."""
         return self._hello
+
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        """Restores of the server's data from backups, as it told them last, oldest first."""
+        return () if self._hello is None else tuple(self._hello.restores)
+
+    async def wait_ended(self) -> StorageError:
+        """Wait until there will never be another connection; gives the reason."""
+        while self._refused is None:
+            await self._changed.wait()
+        return self._refused
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -341,6 +392,8 @@ class Client(Operations):
     # What the session keeper and the connection call.
 
     def session_began(self, connection: Connection, hello: HelloReply) -> None:
+        if self._hello is not None and (lsn := common_lsn(self._hello.restores, hello.restores)) is not None:
+            self._restored(ServerRestored(hello.node_id, lsn))
         self._connection = connection
         self._hello = hello
         self._handles.clear()
@@ -349,6 +402,15 @@ class Client(Operations):
             if not subscription.is_over:
                 self._begin(connection, subscription, 0)
         self._notify()
+
+    def _restored(self, event: ServerRestored) -> None:
+        if self._ends_at_restore:
+            raise ServerRestoredError(f"{event}: open the store again")
+        _log.warning("%s: subscriptions go back to the first records that may be others now", event)
+        for subscription in self._subscriptions.values():
+            subscription.restored(event.common_lsn)
+        if self._on_restored is not None:
+            self._on_restored(event)
 
     def session_ended(self, reason: StorageError) -> None:
         self._connection = None

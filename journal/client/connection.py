@@ -22,6 +22,9 @@ RECEIVE_BYTES: Final = 256 * 1024
 SEND_BYTES: Final = 1 << 20
 MAX_FRAME_BYTES: Final = 256 << 20
 
+HEARTBEAT_S: Final = 5.0
+"""How often a client sends something at least. The server waits for three times as long."""
+
 # Called with the error, or with None and the body of the reply.
 Done = Callable[[StorageError | None, bytes | memoryview], None]
 
@@ -71,20 +74,27 @@ class Connection:
         self._scope = trio.CancelScope()
         self._heard = 0
         self._sent = 0
+        self._is_pinging = False
 
     @property
     def reason(self) -> StorageError | None:
         """Why the session is over, if it is: every call fails at once then."""
         return self._reason
 
-    async def run(self, *, ping_interval_s: float = 15.0) -> StorageError:
-        """Carry the session until it ends, close the transport, fail what waits. Returns why it ended."""
+    async def run(self, *, ping_interval_s: float = 15.0, heartbeat_s: float = HEARTBEAT_S) -> StorageError:
+        """Carry the session until it ends, close the transport, fail what waits. Returns why it ended.
+
+        Args:
+            ping_interval_s: Silence of the server after which it must answer a PING.
+            heartbeat_s: How often something is sent at least, as `hello` has promised.
+        """
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._read)
                     nursery.start_soon(self._guard, self._write)
                     nursery.start_soon(self._guard, self._watch, ping_interval_s)
+                    nursery.start_soon(self._guard, self._keep_promise, heartbeat_s)
         finally:
             reason = self._end(ConnectionLostError("the connection was closed by this side"))
             with trio.CancelScope(shield=True):
@@ -96,14 +106,17 @@ class Connection:
         self._end(ConnectionLostError("the connection was closed by this side"))
         self._scope.cancel()
 
-    async def hello(self, client: str, credentials: dict[str, str] | None = None) -> HelloReply:
-        """Introduce ourselves and learn the server's limits.
+    async def hello(
+        self, client: str, credentials: dict[str, str] | None = None, *, heartbeat_s: float = HEARTBEAT_S
+    ) -> HelloReply:
+        """Introduce ourselves, promise to send something now and then, and learn the server's limits.
 
         Raises:
             AuthenticationError, FormatVersionError: Trying again will not help.
             ConnectionLostError, ProtocolError: No journal server answered.
         """
-        reply: HelloReply = await self.call(Op.HELLO, HelloRequest(frames.PROTOCOL_VERSION, client, credentials))
+        request = HelloRequest(frames.PROTOCOL_VERSION, client, credentials, round(heartbeat_s * 1000))
+        reply: HelloReply = await self.call(Op.HELLO, request)
         if reply.version != frames.PROTOCOL_VERSION:
             raise FormatVersionError(
                 f"server {reply.server} chose protocol version {reply.version}; "
@@ -179,7 +192,7 @@ class Connection:
         self._listener.fill(parts, SEND_BYTES)
         data = b"".join(parts)
         sent_bytes = self._transport.send_nowait(data) if data else 0
-        self._sent += 1
+        self._sent += bool(sent_bytes)
         if sent_bytes < len(data):
             # It goes on with what is left, before anything else.
             self._outgoing.insert(0, data[sent_bytes:])
@@ -272,6 +285,19 @@ class Connection:
                     await self.exchange(Op.PING, b"")
                 if heard == self._heard:
                     raise ConnectionLostError(f"the server was silent for {2 * interval_s:g} s and answered no PING")
+
+    async def _keep_promise(self, heartbeat_s: float) -> None:
+        """Send a PING when nothing else was sent for a while: the server takes whoever is silent for gone."""
+
+        def answered(_error: StorageError | None, _reply: bytes | memoryview) -> None:
+            self._is_pinging = False
+
+        while True:
+            sent = self._sent
+            await trio.sleep(heartbeat_s / 2)
+            if sent == self._sent and self.hello_reply is not None and not self._is_pinging:
+                self._is_pinging = True
+                self.call_nowait(Op.PING, b"", answered)
 
     async def _guard(self, task: Callable[..., Any], *args: object) -> None:
         try:

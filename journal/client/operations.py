@@ -15,6 +15,7 @@ from journal.protocol.messages import (
     CommitRequest,
     ConfigureShardRequest,
     CreateShardRequest,
+    CursorCheck,
     CursorCommitRequest,
     CursorDeleteRequest,
     CursorListReply,
@@ -24,6 +25,8 @@ from journal.protocol.messages import (
     DescribedShard,
     DescribeShardRequest,
     Empty,
+    EndClientReply,
+    EndClientRequest,
     FetchIndexedRequest,
     FindOffsetReply,
     FindOffsetRequest,
@@ -286,6 +289,7 @@ class Operations(abc.ABC):
         appends: Sequence[tuple[str, bytes]],
         puts: Sequence[StatePutRequest],
         deletes: Sequence[StateDeleteRequest],
+        cursors: Sequence[CursorCheck] = (),
     ) -> tuple[list[Appended], list[StateValue]]:
         """Append batches and change state in one step; durable when it returns.
 
@@ -296,13 +300,24 @@ class Operations(abc.ABC):
 
         Raises:
             VersionConflictError: A key has another version than expected; nothing was changed.
+            CursorConflictError: One of ``cursors`` lies further on; nothing was changed.
             ConnectionLostError: Whether it was done is not known; the versions of the keys tell.
         """
-        request = CommitRequest([ShardBatch(shard, batch) for shard, batch in appends], list(puts), list(deletes))
+        batches = [ShardBatch(shard, batch) for shard, batch in appends]
+        request = CommitRequest(batches, list(puts), list(deletes), list(cursors))
         reply: CommitReply = await self._call(Op.COMMIT, request)
         appended = [Appended(one.base_offset, AckLevel(one.level)) for one in reply.appended]
         values = [attrs.evolve(stored, value=put.value) for stored, put in zip(reply.values, puts, strict=True)]
         return appended, values
+
+    async def end_client(self, name: str) -> int:
+        """End the connections of the client of this name, and with them its subscriptions. Repeatable.
+
+        Returns:
+            How many connections that were.
+        """
+        reply: EndClientReply = await self._call(Op.END_CLIENT, EndClientRequest(name), repeat=True)
+        return reply.connections
 
     async def open_producer(self, name: str) -> ProducerIdentity:
         """Register a producer, or raise its epoch, which fences its older holders. Not needed for `append`."""

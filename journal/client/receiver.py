@@ -13,10 +13,11 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from journal.protocol import frames
+from journal.protocol import RemoteProtocolError, frames
 from journal.protocol.errors import decode_error_parts
 from journal.protocol.messages import ShardEvent, SubscribeReply, SubscribeRequest
-from shards.errors import ShardNotFoundError, StorageError, afresh
+from shards.batch import iterate
+from shards.errors import BatchError, ShardNotFoundError, StorageError, afresh
 from shards.position import Start
 from shards.pushes import Progress
 
@@ -44,6 +45,9 @@ class Receiver:
 
     After a reconnect it goes on where it was: nothing is left out and nothing comes twice, except to the member of a
     group, where what it had not acknowledged comes again, to it or to another.
+
+    When the server was restored from a backup meanwhile (`restored`), offsets of lost records belong to other records
+    now: a position beyond the backup goes back to the first offset whose record may be another one.
 
     Args:
         number: Of the subscription.
@@ -88,6 +92,10 @@ class Receiver:
         self._owed_bytes = 0
         self._names: dict[int, str] = {}
         self._positions: dict[str, tuple[int, int]] = {}
+        # Since a restore: records with a higher lsn than this are none that were received before it.
+        self._common_lsn: int | None = None
+        # Shards whose position is from before that restore.
+        self._unconfirmed: set[str] = set()
         self._epoch = 0
         self._send: Callable[[bytes], None] | None = None
         self._error: StorageError | None = None
@@ -130,6 +138,15 @@ class Receiver:
 
     # What the client calls.
 
+    def restored(self, common_lsn: int) -> None:
+        """The server was restored from a backup; to be called before `request` on the new connection.
+
+        Args:
+            common_lsn: Up to here its history is the one that was received from.
+        """
+        self._common_lsn = common_lsn if self._common_lsn is None else min(self._common_lsn, common_lsn)
+        self._unconfirmed.update(self._positions)
+
     def request(self, send: Callable[[bytes], None]) -> SubscribeRequest:
         """Begin on a new connection: what to ask of the server there."""
         self._send = send
@@ -150,6 +167,7 @@ class Receiver:
             max(0, self._credit_bytes - self._queued_bytes - self._taken_bytes),
             self._group,
             self._until_lsn,
+            self._common_lsn if start is not None and start.kind == "offset" else None,
         )
 
     def established(self, reply: SubscribeReply) -> None:
@@ -183,6 +201,8 @@ class Receiver:
         first_offset = push.first_offset
         if self._group is None:
             shard_id, position = self._positions.get(name, (0, 0))
+            if name in self._unconfirmed:
+                position = self._confirmed(name, position, push)
             if push.next_offset <= position:
                 self._give_back(size_bytes)
                 return
@@ -192,6 +212,22 @@ class Receiver:
         self._queued_bytes += size_bytes
         self._event.set()
 
+    def _confirmed(self, name: str, position: int, push: frames.Push) -> int:
+        """The position in a shard after a restore, as far as this push tells it.
+
+        Raises:
+            RemoteProtocolError: The push holds something else than record batches.
+        """
+        assert self._common_lsn is not None  # there was a restore
+        try:
+            for _, header in iterate(push.batches):
+                if header.lsn > self._common_lsn:
+                    self._unconfirmed.discard(name)
+                    return min(position, header.base_offset)
+        except BatchError as error:
+            raise RemoteProtocolError(f"a push of shard {name!r} is malformed: {error}") from error
+        return position
+
     def shard_event(self, event: ShardEvent) -> None:
         """Take in a SHARD_EVENT; unknown ones are ignored, since a newer server may send them."""
         if event.event == "added":
@@ -199,6 +235,7 @@ class Receiver:
         elif event.event == "removed":
             self._names.pop(event.shard_ref, None)
             self._positions.pop(event.name, None)
+            self._unconfirmed.discard(event.name)
             self.failed_shards.pop(event.name, None)
             self._failed_here.discard(event.name)
             if self._shard is not None:
@@ -232,6 +269,12 @@ class Receiver:
         if shard_id != event.shard_id:
             # Deleted and made anew while we were away: its offsets begin again.
             position = -1
+            self._unconfirmed.discard(event.name)
+        if self._shard is not None and self._group is None and self._common_lsn is not None:
+            # The server was told of the restore, and found out how far back to begin.
+            position = event.offset
+            self._common_lsn = None
+            self._unconfirmed.clear()
         if position < 0 <= event.offset:
             position = event.offset
         self._positions[event.name] = (event.shard_id, max(position, 0))

@@ -13,14 +13,14 @@ from typing import Final, Protocol
 import attrs
 import trio
 
-from journal.client.connection import Connection, Listener
+from journal.client.connection import HEARTBEAT_S, Connection, Listener
 from journal.client.transport import Transport
-from journal.protocol.errors import AuthenticationError, ConnectionLostError
+from journal.protocol.errors import AuthenticationError, ConnectionLostError, ServerRestoredError
 from journal.protocol.messages import HelloReply
 from shards.errors import FormatVersionError, InvalidRequestError, StorageError
 
 # Trying again does not change the answer.
-_FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError)
+_FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError, ServerRestoredError)
 
 
 @attrs.frozen(slots=True)
@@ -36,10 +36,15 @@ class Backoff:
 
 
 class Owner(Listener, Protocol):
-    """Who uses the sessions. No method may block or raise."""
+    """Who uses the sessions. No method may block, and none but `session_began` may raise."""
 
     def session_began(self, connection: Connection, hello: HelloReply) -> None:
-        """A session stands."""
+        """A session stands.
+
+        Raises:
+            ServerRestoredError: The owner does not go on after a restore of the server: this session ends, and there
+                will never be another one.
+        """
 
     def session_ended(self, reason: StorageError) -> None:
         """It ended; another one is being made."""
@@ -59,6 +64,7 @@ async def keep_session(
     give_up_after_s: float | None = None,
     first_within_s: float | None = None,
     ping_interval_s: float = 15.0,
+    heartbeat_s: float = HEARTBEAT_S,
 ) -> None:
     """Hold a session, one after another, until cancelled or until there is no hope.
 
@@ -72,6 +78,7 @@ async def keep_session(
         give_up_after_s: Seconds without a session after which to stop trying; None never stops.
         first_within_s: The same for the time before the first session; None takes ``give_up_after_s``.
         ping_interval_s: Silence after which the server must answer a PING.
+        heartbeat_s: How often something is sent at least.
     """
     attempt = 0
     patience_s = give_up_after_s if first_within_s is None else first_within_s
@@ -85,8 +92,8 @@ async def keep_session(
                 ended = trio.Event()
                 with trio.move_on_after(connect_timeout_s):
                     connection = Connection(await connect(nursery), owner)
-                    nursery.start_soon(_run, connection, ping_interval_s, ended)
-                    hello = await connection.hello(name, credentials())
+                    nursery.start_soon(_run, connection, ping_interval_s, heartbeat_s, ended)
+                    hello = await connection.hello(name, credentials(), heartbeat_s=heartbeat_s)
                     began = True
                 if began and connection is not None:
                     patience_s = give_up_after_s
@@ -115,8 +122,8 @@ async def keep_session(
         attempt += 1
 
 
-async def _run(connection: Connection, ping_interval_s: float, ended: trio.Event) -> None:
+async def _run(connection: Connection, ping_interval_s: float, heartbeat_s: float, ended: trio.Event) -> None:
     try:
-        await connection.run(ping_interval_s=ping_interval_s)
+        await connection.run(ping_interval_s=ping_interval_s, heartbeat_s=heartbeat_s)
     finally:
         ended.set()

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import trio
 
 from journal.config import ServerConfig
-from journal.data_directory import open_directory
+from journal.data_directory import DataDirectory, open_directory
 from journal.disk import Disk, DiskThread
 from journal.engine.engine import Engine
+from journal.mounts import check_mounts
+from journal.reader_lock import open_after_readers, reader_lock
 from journal.sealer import Sealer, open_worker_sealer
 from shards.clock import Clock, SystemClock
 from shards.errors import CorruptionError
@@ -52,6 +54,7 @@ async def open_engine(
     make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
     open_store: Callable[[str], DirectoryStore] = open_rocks_store,
     make_sealer: Callable[[], Sealer] = open_worker_sealer,
+    to_read: bool = False,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background work while the context lasts.
 
@@ -59,6 +62,10 @@ async def open_engine(
     nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged.
 
     Cancelled while the context is entered, it leaves the directory as a crash would, and the next start recovers it.
+
+    Args:
+        to_read: Open it for a moment, to see what it holds; a start that comes meanwhile waits (`journal.reader_lock`).
+            It is refused at once when anybody else has the directory.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.
@@ -69,8 +76,8 @@ async def open_engine(
     files = files or OsFileSystem()
     await trio.lowlevel.checkpoint()
     sealer = make_sealer() if config.sealing.enabled else None
-    directory = open_directory(files, path)
-    try:
+    check_mounts(path)
+    async with _opened_directory(files, path, to_read=to_read) as directory:
         await trio.lowlevel.checkpoint()
         store = open_store(directory.state)
         try:
@@ -90,8 +97,16 @@ async def open_engine(
                 disk.close()
         finally:
             store.close()
-    finally:
-        directory.close()
+
+
+@asynccontextmanager
+async def _opened_directory(files: FileSystem, path: str, *, to_read: bool) -> AsyncIterator[DataDirectory]:
+    with reader_lock(files, path) if to_read else nullcontext():
+        directory = open_directory(files, path) if to_read else await open_after_readers(files, path)
+        try:
+            yield directory
+        finally:
+            directory.close()
 
 
 @asynccontextmanager

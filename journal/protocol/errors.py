@@ -88,6 +88,13 @@ class ConnectionLostError(StorageError):
     retriable = True
 
 
+class ServerRestoredError(errors.StorageFailedError):
+    """The server's data was restored from a backup: what this client remembers of it may be of a lost history.
+
+    Raised by clients that are to end then; it does not travel.
+    """
+
+
 class UnlistedError(StorageError):
     """An error number that this version does not know.
 
@@ -133,6 +140,7 @@ ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     errors.UnknownProducerError: 33,
     errors.SequenceLostError: 34,
     errors.VersionConflictError: 40,
+    errors.CursorConflictError: 41,
     errors.DiskFullError: 50,
     errors.StorageFailedError: 51,
     errors.CorruptionError: 52,
@@ -168,6 +176,7 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
     errors.OffsetOutOfRangeError: ("shard", "offset", "start_offset", "next_offset"),
     errors.OffsetConflictError: ("shard", "expected_offset", "next_offset"),
     errors.VersionConflictError: ("what", "expected_version", "found_version"),
+    errors.CursorConflictError: ("shard", "name", "max_offset", "found_offset"),
     errors.CorruptionError: ("path", "position", "problem"),
     errors.SequenceGapError: ("expected_sequence",),
     errors.SequenceLostError: ("expected_sequence",),
@@ -175,7 +184,7 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
 _OF_SEQUENCES: Final = (errors.SequenceGapError, errors.SequenceLostError)
 
 
-_TEXTS: Final = frozenset(("shard", "what", "path", "problem"))
+_TEXTS: Final = frozenset(("shard", "name", "what", "path", "problem"))
 """Those of them that are texts; all others are numbers."""
 
 

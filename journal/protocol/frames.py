@@ -48,6 +48,7 @@ class Op(enum.IntEnum):
     PING = 2
     STATUS = 3
     SNAPSHOT = 4
+    END_CLIENT = 5
     CREATE_SHARD = 10
     OPEN_SHARD = 11
     CLOSE_SHARD = 12

@@ -13,6 +13,7 @@ import msgspec
 
 from journal.protocol.errors import LocalProtocolError, RemoteProtocolError
 from journal.protocol.frames import NO_OFFSET, Op
+from shards.history import HistoryGap
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.position import StartKind
 
@@ -33,11 +34,14 @@ class HelloRequest:
         version: Highest protocol version the client speaks.
         client: Name for logs and statistics.
         credentials: What the server's configuration asks for, e.g. ``{"token": "..."}``.
+        heartbeat_ms: The client sends something at least this often; 0 promises nothing. The server takes a client that
+            broke its promise for gone.
     """
 
     version: U32
     client: str
     credentials: dict[str, str] | None = attrs.field(default=None, repr=False)
+    heartbeat_ms: U32 = 0
 
 
 @attrs.frozen(slots=True)
@@ -50,6 +54,8 @@ class HelloReply:
         max_frame_bytes: Longest frame, header included, in either direction.
         max_batch_bytes: Longest record batch in an append.
         connection_id: Number of the connection; a later connection has a higher one.
+        restores: Restores of the server's data from backups, oldest first. A client that finds others than over its
+            last connection has records of a history that is lost.
     """
 
     version: U32
@@ -58,6 +64,21 @@ class HelloReply:
     max_frame_bytes: U32
     max_batch_bytes: U32
     connection_id: Count = 0
+    restores: list[HistoryGap] = attrs.Factory(list)
+
+
+@attrs.frozen(slots=True)
+class EndClientRequest:
+    """End the connections of the client that gave itself this name."""
+
+    client: str
+
+
+@attrs.frozen(slots=True)
+class EndClientReply:
+    """How many connections that were."""
+
+    connections: Count
 
 
 @attrs.frozen(slots=True)
@@ -182,6 +203,8 @@ class SubscribeRequest:
     """Exactly one of ``shard`` and ``filter`` is given; ``start`` and ``value`` are those of `Start`.
 
     A filter without a group may also start at "committed", behind the lsn of the reply, and end behind ``until_lsn``.
+    After a restore from a backup ``common_lsn`` is the lsn up to which the client has the same history as the server:
+    a start at an offset then begins no later than at the first record with a higher lsn.
     """
 
     subscription: U32
@@ -192,6 +215,7 @@ class SubscribeRequest:
     credit_bytes: U32 = 1 << 20
     group: str | None = None
     until_lsn: Count | None = None
+    common_lsn: Count | None = None
 
 
 @attrs.frozen(slots=True)
@@ -326,12 +350,25 @@ class ShardBatch:
 
 
 @attrs.frozen(slots=True)
+class CursorCheck:
+    """A condition: the cursor, if there is one, lies at ``max_offset`` or before it."""
+
+    shard: str
+    name: str
+    max_offset: Count
+
+
+@attrs.frozen(slots=True)
 class CommitRequest:
-    """Appends and state changes that are made together or not at all; no key may be there twice."""
+    """Appends and state changes that are made together or not at all; no key may be there twice.
+
+    They are made only if all of ``cursors`` hold at that moment.
+    """
 
     appends: list[ShardBatch] = attrs.Factory(list)
     puts: list[StatePutRequest] = attrs.Factory(list)
     deletes: list[StateDeleteRequest] = attrs.Factory(list)
+    cursors: list[CursorCheck] = attrs.Factory(list)
 
 
 @attrs.frozen(slots=True)
@@ -374,6 +411,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.HELLO: Operation(HelloRequest, HelloReply),
     Op.PING: Operation(Empty, Empty),
     Op.STATUS: Operation(Empty, dict[str, Any]),
+    Op.END_CLIENT: Operation(EndClientRequest, EndClientReply),
     Op.SNAPSHOT: Operation(Empty, SnapshotReply),
     Op.CREATE_SHARD: Operation(CreateShardRequest, ShardInfo),
     Op.OPEN_SHARD: Operation(OpenShardRequest, OpenShardReply),

@@ -21,6 +21,7 @@ from journal.first_bytes import ENOUGH_BYTES, Spoken, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
 from journal.server.encryption import speaks_no_tls
+from journal.server.heartbeat import silence_s
 from journal.server.member_silence import MemberSilence
 from journal.server.output import Output
 from journal.server.pushing import FramedPushes, Pushing
@@ -78,6 +79,7 @@ class Connection:
         is_paused: `take_frames` stopped before a whole frame: there is no room for its reply, or it is others' turn.
         polls: Waits that end when the server stops: of fetches for records, of seals for files.
         receiving: Ends the receiving when it is cancelled.
+        silence_s: How long the client may say nothing.
         silence: Whether the peer still sends something.
     """
 
@@ -119,6 +121,7 @@ class Connection:
         self.is_paused = False
         self.polls: set[trio.CancelScope] = set()
         self.receiving = trio.CancelScope()
+        self.silence_s = float("inf")
         self.silence = MemberSilence()
         self._watches_silence = False
         self._operations = operations
@@ -129,6 +132,12 @@ class Connection:
         self._was_refused = False
         self._progress = trio.lowlevel.ParkingLot()
         self._limit = engine.config.limits.max_inflight_bytes_per_connection
+
+    def expect_heartbeats(self, heartbeat_ms: int) -> None:
+        """The client has promised to say something now and then."""
+        self.silence_s = silence_s(heartbeat_ms)
+        # A client that takes nothing keeps the server from listening, and is gone as well.
+        self.output.expect_progress(self.silence_s)
 
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
         """HELLO was accepted: the real limits hold from here on."""

@@ -24,6 +24,7 @@ from journal.protocol.frames import PROTOCOL_VERSION, Op, build, read_acknowledg
 from journal.protocol.messages import decode_request, encode
 from journal.server.admission import Admission
 from journal.server.connection import BrokenFrameError, Connection, RequestHandler
+from journal.server.open_connections import OpenConnections
 from journal.server.read_operations import ReadOperations
 from journal.server.shard_operations import ShardOperations
 from journal.server.state_operations import StateOperations
@@ -62,8 +63,10 @@ class ServerOperations:
         describe: Callable[[], dict[str, Any]],
         admission: Admission,
         shards: ShardOperations,
+        connections: OpenConnections,
     ) -> None:
         self._engine = engine
+        self._connections = connections
         self._shards = shards
         self._admission = admission
         self._describe = describe
@@ -73,6 +76,7 @@ class ServerOperations:
             Op.PING: self._ping,
             Op.STATUS: self._status,
             Op.SNAPSHOT: self._snapshot,
+            Op.END_CLIENT: self._end_client,
             Op.CREATE_SHARD: self._create_shard,
             Op.OPEN_SHARD: self._open_shard,
             Op.CLOSE_SHARD: self._close_shard,
@@ -115,6 +119,7 @@ class ServerOperations:
         request: messages.HelloRequest = decode_request(Op.HELLO, body)
         if connection.greeted:
             raise InvalidRequestError("HELLO was said already on this connection")
+        connection.expect_heartbeats(request.heartbeat_ms)
         if request.version < 1:
             raise FormatVersionError(
                 f"protocol version {request.version} does not exist; this server speaks up to {PROTOCOL_VERSION}"
@@ -141,11 +146,29 @@ class ServerOperations:
             max_frame_bytes=limits.max_frame_bytes,
             max_batch_bytes=limits.max_batch_bytes,
             connection_id=connection.number,
+            restores=self._engine.restores.gaps(),
         )
         connection.reply(build(Op.HELLO, correlation, encode(reply)))
 
     def _ping(self, connection: Connection, correlation: int, body: bytes) -> None:
         connection.reply(build(Op.PING, correlation))
+
+    def _end_client(self, connection: Connection, correlation: int, body: bytes) -> None:
+        """End the connections of another client of the same principal; an administrator may end all clients'."""
+        request: messages.EndClientRequest = decode_request(Op.END_CLIENT, body)
+        principal = connection.principal
+        found = [
+            one
+            for one in self._connections
+            if one is not connection
+            and one.greeted
+            and one.refusal is None
+            and one.client == request.client
+            and (one.principal.name == principal.name or principal.may(Action.ADMINISTER, "#"))
+        ]
+        for one in found:
+            one.revoke(ShuttingDownError(f"client {connection.client!r} has ended this connection; connect again"))
+        connection.reply(build(Op.END_CLIENT, correlation, encode(messages.EndClientReply(len(found)))))
 
     def _status(self, connection: Connection, correlation: int, body: bytes) -> None:
         require(connection.principal, "#", Action.ADMINISTER)
@@ -291,6 +314,7 @@ class ServerOperations:
                 topic_filter=request.filter,
                 start=start,
                 until_lsn=request.until_lsn,
+                common_lsn=request.common_lsn,
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,

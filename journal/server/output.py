@@ -91,8 +91,14 @@ class Output:
         self._drained = trio.lowlevel.ParkingLot()
         self._broken = False
         self._reserved_bytes = 0
+        self._stalled_after_s = _STALLED_AFTER_S
         self.waiting_bytes = 0
         self.sent_bytes = 0
+
+    def expect_progress(self, within_s: float) -> None:
+        """Give the peer up sooner that takes nothing, where each piece that it takes is seen."""
+        if not self._carrier.keeps_frames_whole:
+            self._stalled_after_s = min(self._stalled_after_s, within_s)
 
     def send(self, frame: Frame, size_bytes: int) -> None:
         """Send one or more whole frames, or queue them. Never blocks; the sender minds `has_room`."""
@@ -167,11 +173,11 @@ class Output:
                     await self._wake.wait()
                     continue
                 some = [self._queue[at] for at in range(min(len(self._queue), _BUFFERS_AT_ONCE))]
-                with trio.move_on_after(_STALLED_AFTER_S) as scope:
+                with trio.move_on_after(self._stalled_after_s) as scope:
                     sent = await self._carrier.send_some(some)
                 if scope.cancelled_caught:
                     raise PeerStalledError(
-                        f"the peer took none of {self.waiting_bytes} waiting bytes for {_STALLED_AFTER_S:.0f} s"
+                        f"the peer took none of {self.waiting_bytes} waiting bytes for {self._stalled_after_s:g} s"
                     )
                 self._take_out(sent)
         finally:

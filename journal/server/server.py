@@ -30,7 +30,7 @@ from journal.server.connection import Connection
 from journal.server.console import console_routes
 from journal.server.encryption import Listener, is_encrypted_alike, shake_hands
 from journal.server.guard import Guard, Readable
-from journal.server.heartbeat import PATIENCE_S, Heartbeat
+from journal.server.heartbeat import PATIENCE_S, Heartbeat, PeerSilentError
 from journal.server.http import App, make_app, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
@@ -92,11 +92,13 @@ class Server:
         self._stored = StoredQuotas(engine, self.guard.quotas)
         self.admission = Admission(self.guard, self._stored)
         self._shards = ShardOperations(engine)
-        self._operations = ServerOperations(engine, self.statistics, self._status, self.admission, self._shards)
+        self._connections = OpenConnections()
+        self._operations = ServerOperations(
+            engine, self.statistics, self._status, self.admission, self._shards, self._connections
+        )
         self._json_operations = JsonOperations(engine, self._shards, self.admission, self.statistics, server_name())
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
-        self._connections = OpenConnections()
         # Who has not been let in yet, by socket, in the order in which they came.
         self._strangers: dict[socket.socket, trio.CancelScope] = {}
         self._gone = trio.lowlevel.ParkingLot()
@@ -433,6 +435,10 @@ class Server:
                 statistics.count_closed("protocol")
                 connection.tell(error)
                 log.warning("connection closed", client=connection.client, reason=str(error))
+            except PeerSilentError as error:
+                statistics.count_closed("silent")
+                log.warning("connection closed", client=connection.client, reason=str(error))
+                output.abandon()
             except OSError:
                 output.abandon()
             finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 
 from journal.access.principal import Action, require, require_somewhere
-from journal.atomic_changes import Delete, Put
+from journal.atomic_changes import CursorCheck, Delete, Put
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.frames import Op, build
@@ -102,10 +102,13 @@ class StateOperations:
                 connection.meter.check_room(append.shard)
         for key in (*(put.key for put in request.puts), *(delete.key for delete in request.deletes)):
             require(connection.principal, state_target(key), Action.APPEND)
+        for check in request.cursors:
+            require(connection.principal, check.shard, Action.READ)
         appended, values = await self._engine.atomic.commit(
             [(one.shard, one.batch) for one in request.appends],
             [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
             [Delete(one.key, one.expected_version) for one in request.deletes],
+            [CursorCheck(one.shard, one.name, one.max_offset) for one in request.cursors],
         )
         reply = messages.CommitReply(
             [messages.BatchAppended(one.level, one.base_offset) for one in appended],

@@ -11,6 +11,7 @@ import trio
 from journal.protocol.errors import RemoteProtocolError
 from journal.protocol.frames import HEADER
 from journal.server.connection import Connection
+from journal.server.heartbeat import PeerSilentError
 from journal.server.receive_buffers import BufferPool, ReceiveBuffer
 
 _LEAST_ROOM_BYTES = 64 * 1024
@@ -40,6 +41,7 @@ async def receive(
 
     Raises:
         RemoteProtocolError: The peer broke the rules.
+        PeerSilentError: It does not say anything any more.
         OSError: The connection is broken.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
@@ -90,7 +92,7 @@ class _Receiver:
                         buffer.release()
                         self._buffer = None
                         silence.is_listening = True
-                        await trio.lowlevel.wait_readable(self._socket)
+                        await self._wait_for_more()
                         silence.is_listening = False
                         silence.heard += 1
                     else:
@@ -117,6 +119,17 @@ class _Receiver:
         if not connection.is_paused:
             self._make_room(buffer)
 
+    async def _wait_for_more(self) -> None:
+        """Wait until the peer says something.
+
+        Raises:
+            PeerSilentError: It takes longer than it promised.
+        """
+        with trio.move_on_after(self._connection.silence_s) as patience:
+            await trio.lowlevel.wait_readable(self._socket)
+        if patience.cancelled_caught:
+            raise PeerSilentError(self._connection.silence_s)
+
     async def _wait_for_rest(self, buffer: ReceiveBuffer) -> None:
         """Wait for the peer to go on with a frame. It holds memory, so the peer may not take for ever.
 
@@ -124,6 +137,7 @@ class _Receiver:
 
         Raises:
             RemoteProtocolError: It took too long, over all waits for this frame.
+            PeerSilentError: Nothing came for longer than it promised.
         """
         left = self._end - self._start
         frame_bytes = HEADER.unpack_from(buffer.view, self._start)[0] if left >= HEADER.size else HEADER.size
@@ -132,7 +146,7 @@ class _Receiver:
             self._patience_s = allowed_s
         began = trio.current_time()
         with trio.move_on_after(self._patience_s) as patience, self._waiting():
-            await trio.lowlevel.wait_readable(self._socket)
+            await self._wait_for_more()
         if patience.cancelled_caught:
             raise RemoteProtocolError(
                 f"{left} bytes of a frame of {frame_bytes} came within {allowed_s:.0f} s; send whole frames"

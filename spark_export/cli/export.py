@@ -43,7 +43,7 @@ def export(
         partition_by: Directories below that of a run: date, topic, both with a comma between, or nothing.
         table: Table of the database; made if it is not there.
         properties: A property of the database connection, as NAME=VALUE; may be given several times.
-        data_loss: What to do when records were trimmed before they were exported.
+        data_loss: What to do when records were trimmed before they were exported, or their shard was deleted.
         json: Print what was done as a JSON object.
     """
     path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)

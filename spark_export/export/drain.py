@@ -21,9 +21,17 @@ from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import DrainResult, ExportProgress, UnconfirmedError
 from spark_export.export.state import ExportState
 from spark_export.export.target import Target
-from spark_export.export.writing import OnProgress, abandoned_on_failure, ignore, session_of, target_of, write_aside
+from spark_export.export.writing import (
+    OnProgress,
+    abandoned_on_failure,
+    clean_up,
+    ignore,
+    session_of,
+    target_of,
+    write_aside,
+)
 from spark_export.held_queue import WAIT_S, Backlog, HeldQueue
-from spark_export.history import Reached
+from spark_export.history import Places, Reached
 from spark_export.options import parse_options
 
 if TYPE_CHECKING:
@@ -75,6 +83,18 @@ def run_drain(
         return _Drain(session, queue, options, target, held, report).run()
 
 
+def published_end(reached: Reached | None, backlog: Backlog) -> int:
+    """Offset up to which runs have published what is in a queue; 0 if they have nothing of it.
+
+    A queue whose node was restored from a backup since then has other records from the end of that backup on.
+    """
+    if reached is None or reached.shard_id != backlog.shard_id:
+        return 0
+    if backlog.restored_offset is None or backlog.restored_offset == reached.restored_offset:
+        return reached.next_offset
+    return min(reached.next_offset, backlog.restored_offset)
+
+
 class _Drain:
     """One drain of a queue that is held."""
 
@@ -105,8 +125,8 @@ class _Drain:
         dropped = first - backlog.cursor_offset - recovered
         result = DrainResult(self._queue, None, 0, dropped, first, end, recovered, self._target.shown)
         if first < end:
-            reached = {self._shard: Reached(backlog.shard_id, end)}
-            result = self._publish(ExportState(last.run + 1, self._options.settings(), reached), result)
+            places = Places({self._shard: Reached(backlog.shard_id, end, backlog.restored_offset)})
+            result = self._publish(ExportState(last.run + 1, self._options.settings(), places), result, backlog)
         outcome = Counts(confirmed=result.records, dropped_oldest=dropped, expired=result.skipped - dropped)
         try:
             self._held.confirm(end, outcome)
@@ -122,24 +142,24 @@ class _Drain:
 
     def _recover(self, last: ExportState, backlog: Backlog) -> int:
         """Move the cursor behind what the last run published; return over how many offsets."""
-        reached = last.reached.get(self._shard)
-        if reached is None or reached.shard_id != backlog.shard_id or reached.next_offset <= backlog.cursor_offset:
+        end = published_end(last.places.reached.get(self._shard), backlog)
+        if end <= backlog.cursor_offset:
             return 0
-        if reached.next_offset > backlog.next_offset:
+        if end > backlog.next_offset:
             raise DataLossError(
                 f"the cache queue {self._queue!r} ends at offset {backlog.next_offset}, but run {last.run} of export "
-                f"{self._options.name!r} has it up to {reached.next_offset}: the store was set back to an earlier "
-                "state; to drain what waits there now, give the export another name"
+                f"{self._options.name!r} has it up to {end}: the store was set back to an earlier state; to drain what "
+                "waits there now, give the export another name"
             )
-        count = reached.next_offset - backlog.cursor_offset
-        self._held.confirm(reached.next_offset, Counts(confirmed=count))
+        count = end - backlog.cursor_offset
+        self._held.confirm(end, Counts(confirmed=count))
         return count
 
-    def _publish(self, state: ExportState, planned: DrainResult) -> DrainResult:
+    def _publish(self, state: ExportState, planned: DrainResult, backlog: Backlog) -> DrainResult:
         """Publish what is to be written between the offsets; nothing if nothing is."""
         first, end = planned.first_offset, planned.next_offset
         with abandoned_on_failure(self._target):
-            rows = self._waiting(first, end)
+            rows = self._waiting(backlog.shard_id, first, end)
             records = write_aside(
                 self._session, self._target, rows, self._options, state.run, self._report, permission=self._held
             )
@@ -150,13 +170,13 @@ class _Drain:
                 self._target.publish(state)
         if records:
             self._report(ExportProgress("published"))
-            self._target.clean(state.run)
+            clean_up(self._target, state.run)
         else:
             self._target.abandon()
         skipped = planned.skipped + end - first - records
         return attrs.evolve(planned, run=state.run if records else None, records=records, skipped=skipped)
 
-    def _waiting(self, first: int, end: int) -> DataFrame:
+    def _waiting(self, shard_id: int, first: int, end: int) -> DataFrame:
         """What the queue's driver would be given between two offsets."""
         origin = attrs.evolve(self._options.origin, fail_on_data_loss=False)
         options = {
@@ -164,6 +184,7 @@ class _Drain:
             "asQueue": "true",
             "startingOffsets": json.dumps({self._shard: first}),
             "endingOffsets": json.dumps({self._shard: end}),
+            "shardIds": json.dumps({self._shard: shard_id}),
             "minPartitions": str(self._session.sparkContext.defaultParallelism),
         }
         return self._session.read.format("journal").options(**options).load()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import ExportConflictError, ExportError
-from spark_export.export.rows import DIRECTORY_COLUMNS, with_directories
+from spark_export.export.rows import DIRECTORY_COLUMNS, gathered, ordered
 from spark_export.export.state import BEFORE_FIRST, ExportState
 from spark_export.hadoop_files import ATOMIC_RENAME_SCHEMES, HadoopFiles
 
@@ -70,14 +70,19 @@ class FileTarget:
         path = f"{self._root}/{last[1]}/{_STATE}"
         return ExportState.decode(self._files.read_text(path), path)
 
-    def write(self, rows: DataFrame, run: int) -> None:
-        """Write the rows of a run aside, where no reader sees them."""
+    def write(self, rows: DataFrame, run: int) -> int:
+        """Write the rows of a run aside, where no reader sees them; return how many these are."""
+        from pyspark.sql import Observation, functions
+
         options = self._options
+        written = Observation()
         self._written = f"{self._root}/_writing-{options.name}-{run:08}-{secrets.token_hex(4)}"
-        writer = with_directories(rows, options).write.format(options.format).mode("error")
+        counted = gathered(rows, options).observe(written, functions.count(functions.lit(1)).alias("records"))
+        writer = ordered(counted, options).write.format(options.format).mode("error")
         if options.partition_by:
             writer = writer.partitionBy(*(DIRECTORY_COLUMNS[one] for one in options.partition_by))
         writer.options(**WRITER_OPTIONS[options.format]).save(self._written)
+        return int(written.get["records"])
 
     def publish(self, state: ExportState) -> None:
         """Rename the run's directory, with the state in it."""

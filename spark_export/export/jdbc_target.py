@@ -4,6 +4,11 @@ Spark's tasks write a run to a table of its own, each in a transaction of its ow
 to the table that people read and moves the export's state from the run before to this one. So rows and state agree, and
 of two runs with the same number the second finds the state moved and adds nothing.
 
+A task may be tried again although its transaction was committed: the answer to the COMMIT was lost, its executor was
+lost after it, or Spark ran it twice on purpose (``spark.speculation``). So each row of the run's table has the number
+of the attempt that wrote it. Spark tells which attempts succeeded, one for each task, and with how many rows: these
+rows are added and no others, and if the table does not have just as many, nothing is.
+
 Names in statements are checked by `ExportOptions` or made here; everything else is a parameter.
 """
 
@@ -12,10 +17,11 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from spark_export.export.jdbc_connection import CommitUnansweredError, JdbcConnection, guarded
 from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import ExportConflictError, ExportError
 from spark_export.export.state import BEFORE_FIRST, ExportState
@@ -23,10 +29,13 @@ from spark_export.export.state import BEFORE_FIRST, ExportState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_Value = TypeVar("_Value")
-
 STATE_TABLE: Final = "journal_exports"
 """In the schema of the exported table: for each export the number of its last run and the state after it."""
+
+_ATTEMPT: Final = "journal_attempt"
+"""In the table of a run: which attempt of a task wrote the row. Spark gives no number of an attempt twice."""
+_ATTEMPTS_AT_ONCE: Final = 500
+"""Some databases take no more than a thousand values in a list."""
 
 _WITHOUT_PARAMETERS = re.compile(r"[?;].*", re.DOTALL)
 
@@ -54,6 +63,8 @@ class JdbcTarget:
         self._prefix = f"journal_run_{hashlib.sha256(self._key.encode()).hexdigest()[:8]}_"
         self._written = ""
         self._columns: tuple[str, ...] = ()
+        self._attempts: tuple[int, ...] = ()
+        self._record_count = 0
         self._dialect: Any = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options.target)
 
     @property
@@ -70,32 +81,68 @@ class JdbcTarget:
             )
         return BEFORE_FIRST if not found else ExportState.decode(found, f"{STATE_TABLE} of {self.shown}")
 
-    def write(self, rows: DataFrame, run: int) -> None:
+    def write(self, rows: DataFrame, run: int) -> int:
         """Write the rows of a run to a table of its own."""
+        from pyspark.sql import Observation, functions
+
         self._columns = tuple(rows.columns)
         with self._connection() as connection:
             if not connection.has_table(self._options.table):
                 self._save(self._spark.createDataFrame([], rows.schema), self._options.table, "append")
         self._written = f"{self._schema}{self._prefix}{run}_{secrets.token_hex(4)}"
-        self._save(rows, self._written, "error")
+        attempt = functions.udf(_attempt_of, "long", useArrow=False).asNondeterministic()
+        # Only what a task tells at its end counts here, once for each task: nothing of attempts that failed, or that
+        # ended after another one.
+        written = Observation()
+        self._save(
+            rows.withColumn(_ATTEMPT, attempt(functions.spark_partition_id())).observe(
+                written,
+                functions.collect_set(_ATTEMPT).alias("attempts"),
+                functions.count(functions.lit(1)).alias("records"),
+            ),
+            self._written,
+            "error",
+        )
+        found = written.get
+        self._attempts, self._record_count = tuple(sorted(found["attempts"])), int(found["records"])
+        return self._record_count
 
     def publish(self, state: ExportState) -> None:
         """Add the rows and move the state, in one transaction."""
-        columns = ", ".join(self._dialect.quoteIdentifier(column) for column in self._columns)
-        with self._connection() as connection:
-            with connection.transaction():
-                moved = connection.execute(
-                    f"UPDATE {self._schema}{STATE_TABLE} SET run_number = ?, run_state = ? "
-                    "WHERE export_name = ? AND run_number = ?",
-                    *(state.run, state.encode(), self._key, state.run - 1),
-                )
-                if not moved:
-                    raise self.conflict(state.run)
-                connection.execute(
-                    f"INSERT INTO {self._options.table} ({columns}) SELECT {columns} FROM {self._written}"
-                )
-            connection.execute(f"DROP TABLE {self._written}")
+        try:
+            self._publish(state)
+        except CommitUnansweredError as error:
+            if self.last_state() != state:
+                raise ExportError(
+                    f"{self.shown}: the answer to the COMMIT of run {state.run} of export {self._options.name!r} was "
+                    f"lost, and the run is not there (yet): {error}; run it again, the next run goes on behind it if "
+                    "it is there then"
+                ) from error
         self._written = ""
+
+    def _publish(self, state: ExportState) -> None:
+        columns = ", ".join(self._dialect.quoteIdentifier(column) for column in self._columns)
+        with self._connection() as connection, connection.transaction():
+            moved = connection.execute(
+                f"UPDATE {self._schema}{STATE_TABLE} SET run_number = ?, run_state = ? "
+                "WHERE export_name = ? AND run_number = ?",
+                *(state.run, state.encode(), self._key, state.run - 1),
+            )
+            if not moved:
+                raise self.conflict(state.run)
+            added = 0
+            for attempts in _chunks(self._attempts, _ATTEMPTS_AT_ONCE):
+                added += connection.execute(
+                    f"INSERT INTO {self._options.table} ({columns}) SELECT {columns} FROM {self._written} "
+                    f"WHERE {self._dialect.quoteIdentifier(_ATTEMPT)} IN ({', '.join('?' * len(attempts))})",
+                    *attempts,
+                )
+            if added != self._record_count:
+                raise ExportError(
+                    f"{self.shown}: the tasks of run {state.run} of export {self._options.name!r} wrote "
+                    f"{self._record_count} rows to {self._written}, but it holds {added} of theirs: nothing was "
+                    "added; see whether others write there, then run it again"
+                )
 
     def conflict(self, run: int) -> ExportConflictError:
         """What to raise when another process published the run first."""
@@ -112,15 +159,16 @@ class JdbcTarget:
                     connection.execute(f"DROP TABLE {self._written}")
 
     def clean(self, run: int) -> None:
-        """Remove what runs up to this one left aside when they were killed."""
+        """Remove what runs up to this one left aside."""
         left_aside = re.compile(rf"{self._prefix}([0-9]+)_[0-9a-f]+")
         with self._connection() as connection:
             for name in connection.tables(self._prefix):
                 found = left_aside.fullmatch(name.lower())
-                if found and int(found[1]) <= run:
+                # One of that name may lie in another schema.
+                if found and int(found[1]) <= run and connection.has_table(f"{self._schema}{name}"):
                     connection.execute(f"DROP TABLE {self._schema}{name}")
 
-    def _ensure_state_table(self, connection: _Connection) -> None:
+    def _ensure_state_table(self, connection: JdbcConnection) -> None:
         table = f"{self._schema}{STATE_TABLE}"
         if not connection.has_table(table):
             found = self._dialect.getJDBCType(self._jvm.org.apache.spark.sql.types.DataTypes.StringType)
@@ -143,7 +191,7 @@ class JdbcTarget:
         rows.write.format("jdbc").options(**options).mode(mode).save()
 
     @contextmanager
-    def _connection(self) -> Iterator[_Connection]:
+    def _connection(self) -> Iterator[JdbcConnection]:
         settings = self._jvm.PythonUtils.toScalaMap(dict(self._options.properties))
         jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
 
@@ -151,109 +199,23 @@ class JdbcTarget:
             options = jdbc.JDBCOptions(self._options.target, STATE_TABLE, settings)
             return self._dialect.createConnectionFactory(options).apply(-1)
 
-        connection = _guarded(self.shown, connect)
+        connection = guarded(self.shown, connect)
+        found = JdbcConnection(connection, self.shown)
         try:
-            yield _Connection(connection, self.shown)
+            yield found
         finally:
-            _guarded(self.shown, connection.close)
+            found.close()
 
 
-class _Connection:
-    """A connection of Java's; each statement is a transaction unless it is in one.
+def _attempt_of(_partition: int) -> int:
+    """The attempt of a task that this runs in."""
+    from pyspark import TaskContext
 
-    Args:
-        connection: A `java.sql.Connection`.
-        shown: What it leads to, for messages.
-    """
-
-    def __init__(self, connection: Any, shown: str) -> None:
-        self._connection = connection
-        self._shown = shown
-
-    def execute(self, sql: str, *values: str | int) -> int:
-        """Run a statement; return how many rows it touched."""
-        return _guarded(self._shown, lambda: self._execute(sql, values))
-
-    def _execute(self, sql: str, values: tuple[str | int, ...]) -> int:
-        statement = self._connection.prepareStatement(sql)
-        try:
-            _bind(statement, values)
-            count: int = statement.executeUpdate()
-            return count
-        finally:
-            statement.close()
-
-    def query_text(self, sql: str, *values: str | int) -> str | None:
-        """The first column of the first row, as text."""
-        return _guarded(self._shown, lambda: self._query_text(sql, values))
-
-    def _query_text(self, sql: str, values: tuple[str | int, ...]) -> str | None:
-        statement = self._connection.prepareStatement(sql)
-        try:
-            _bind(statement, values)
-            rows = statement.executeQuery()
-            text: str | None = rows.getString(1) if rows.next() else None
-            return text
-        finally:
-            statement.close()
-
-    def has_table(self, table: str) -> bool:
-        """Whether a table can be read. Asked of the table itself: databases differ in how they list names."""
-        from py4j.protocol import Py4JJavaError
-
-        try:
-            self._query_text(f"SELECT COUNT(*) FROM {table} WHERE 1 = 0", ())
-        except Py4JJavaError:
-            return False
-        return True
-
-    def tables(self, prefix: str) -> list[str]:
-        """Names of tables that begin with a lower-case prefix, as the database writes them."""
-        return _guarded(self._shown, lambda: self._tables(prefix))
-
-    def _tables(self, prefix: str) -> list[str]:
-        metadata = self._connection.getMetaData()
-        pattern = f"{prefix.upper() if metadata.storesUpperCaseIdentifiers() else prefix}%"
-        rows = metadata.getTables(self._connection.getCatalog(), None, pattern, None)
-        names = []
-        while rows.next():
-            names.append(rows.getString("TABLE_NAME"))
-        return names
-
-    def create(self, sql: str, is_there: Callable[[], bool], *values: str) -> None:
-        """Run a statement that another process may be running too; all is well if what it makes is there then."""
-        try:
-            self.execute(sql, *values)
-        except ExportError:
-            if not is_there():
-                raise
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all statements together, or none if one fails."""
-        _guarded(self._shown, lambda: self._connection.setAutoCommit(False))
-        try:
-            yield
-            _guarded(self._shown, self._connection.commit)
-        except BaseException:
-            _guarded(self._shown, self._connection.rollback)
-            raise
-        finally:
-            _guarded(self._shown, lambda: self._connection.setAutoCommit(True))
+    context = TaskContext.get()
+    assert context is not None  # Spark calls this in tasks alone
+    return context.taskAttemptId()
 
 
-def _bind(statement: Any, values: tuple[str | int, ...]) -> None:
-    for position, value in enumerate(values, 1):
-        if isinstance(value, int):
-            statement.setLong(position, value)
-        else:
-            statement.setString(position, value)
-
-
-def _guarded(shown: str, call: Callable[[], _Value]) -> _Value:
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        return call()
-    except Py4JJavaError as error:
-        raise ExportError(f"{shown}: {error.java_exception.toString()}") from error
+def _chunks(values: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
+    for first in range(0, len(values), size):
+        yield values[first : first + size]

@@ -17,6 +17,8 @@ ValueAs = Literal["text", "binary", "json"]
 PartitionBy = Literal["date", "topic"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._]{1,64}")
+# `run=1e-00000001` would be read as the number 0.1.
+_NUMBER_WITH_RUN: Final = re.compile(r"(\d+\.?\d*|\.\d+)[eE]|0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*[pP]")
 _TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 
 
@@ -58,8 +60,8 @@ class ExportOptions:
             Files only.
         table: Table of the database, made if it is not there.
         properties: Properties of the database connection: ``user``, ``password``, ``driver`` and what the driver knows.
-        fail_on_data_loss: Whether records that were trimmed before they were exported are an error; else they are
-            passed over.
+        fail_on_data_loss: Whether it is an error that records were trimmed before they were exported, that a shard was
+            deleted, or that the store was set back to an earlier state; else that is passed over.
     """
 
     target: str
@@ -85,6 +87,11 @@ class ExportOptions:
         if not _NAME.fullmatch(self.name):
             raise OptionError(
                 f"the export's name is {self.name!r}, it must have from 1 to 64 letters, digits, '.' and '_'"
+            )
+        if _NUMBER_WITH_RUN.fullmatch(self.name):
+            raise OptionError(
+                f"the export's name is {self.name!r}, which readers take for a number when it is followed by that of a "
+                "run: give it another name"
             )
         unknown = [one for one in self.partition_by if one not in get_args(PartitionBy)]
         if unknown or len(set(self.partition_by)) < len(self.partition_by):

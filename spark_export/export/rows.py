@@ -15,6 +15,16 @@ DIRECTORY_COLUMNS: Final = {"date": "date", "topic": "topic_dir"}
 _DAY_US: Final = 86_400_000_000
 _LONGEST_TOPIC_BYTES: Final = 80
 """A topic of so many bytes fits a directory's name (255 bytes) even if each byte has to be escaped."""
+_READ_AS_OTHER_TYPE: Final = (
+    r"(?i)\A([\s\p{Z}\p{Nd}\-.~]|(__hive_default_partition__|nan|inf|infinity|null|none|true|false|epoch)[\s\p{Z}]*\z)"
+)
+"""Topics that some reader takes for a number, a date, a truth value or null when they are the name of a directory.
+
+Spark, DuckDB, Polars and Arrow guess the type of such a column from all its names. This matches more than each of them
+takes: whatever begins with a digit of any script, a minus, a point or a space. What begins with the mark itself matches
+too, so that two topics never get the same name.
+"""
+_TEXT_MARK: Final = "~"
 
 
 def shaped(frame: DataFrame, options: ExportOptions) -> DataFrame:
@@ -46,16 +56,20 @@ def shaped(frame: DataFrame, options: ExportOptions) -> DataFrame:
     return rows.select(*columns)
 
 
-def with_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
+def gathered(rows: DataFrame, options: ExportOptions) -> DataFrame:
     """The rows with the columns that become directories, and gathered by these so that each gets few files."""
     from pyspark.sql import functions
 
-    directories = [DIRECTORY_COLUMNS[one] for one in options.partition_by]
-    order = [*directories, "shard", "offset"]
     rows = add_directories(rows, options)
-    if directories:
-        rows = rows.hint("rebalance", *(functions.col(column) for column in directories))
-    return rows.sortWithinPartitions(*order)
+    if options.partition_by:
+        columns = (functions.col(DIRECTORY_COLUMNS[one]) for one in options.partition_by)
+        rows = rows.hint("rebalance", *columns)
+    return rows
+
+
+def ordered(rows: DataFrame, options: ExportOptions) -> DataFrame:
+    """The rows of each file in the order of shards and offsets."""
+    return rows.sortWithinPartitions(*(DIRECTORY_COLUMNS[one] for one in options.partition_by), "shard", "offset")
 
 
 def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
@@ -72,13 +86,19 @@ def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
 
 
 def _directory_of(topic: Column) -> Column:
-    """The topic, or of one that is too long for a directory's name its beginning and a hash."""
+    """The topic as the name of a directory that every reader takes for text.
+
+    Of a topic that is too long for such a name it is the beginning and a hash; one that would be read as a number, a
+    date or null has a mark in front.
+    """
     from pyspark.sql import functions
 
     cut = functions.concat(
         functions.substring(topic, 1, 40), functions.lit("~"), functions.substring(functions.sha2(topic, 256), 1, 32)
     )
-    return functions.when(functions.octet_length(topic) <= _LONGEST_TOPIC_BYTES, topic).otherwise(cut)
+    name = functions.when(functions.octet_length(topic) <= _LONGEST_TOPIC_BYTES, topic).otherwise(cut)
+    marked = functions.concat(functions.lit(_TEXT_MARK), name)
+    return functions.when(topic.rlike(_READ_AS_OTHER_TYPE), marked).otherwise(name)
 
 
 def _with_text(rows: DataFrame, column: str, options: ExportOptions, *, as_json: bool) -> DataFrame:

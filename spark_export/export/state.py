@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from spark_export.errors import OptionError, UnreadableError
-from spark_export.history import Reached
+from spark_export.history import Places, Reached
 
-_VERSION = 1
+_VERSION = 2
+"""Version 1 had no ``missing``, and no offset of a restore behind a shard's id and next offset."""
 
 
 @attrs.frozen(slots=True)
@@ -20,17 +22,19 @@ class ExportState:
     Attributes:
         run: Number of the run, from 1 on; 0 before the first.
         settings: See `ExportOptions.settings`.
-        reached: By shard: how far it was read.
+        places: How far each shard was read.
     """
 
     run: int
     settings: Mapping[str, object]
-    reached: Mapping[str, Reached]
+    places: Places
 
     def encode(self) -> str:
         """As JSON."""
-        shards = {shard: [f"{one.shard_id:016x}", one.next_offset] for shard, one in sorted(self.reached.items())}
-        return json.dumps({"version": _VERSION, "run": self.run, "settings": self.settings, "shards": shards})
+        members: dict[str, object] = {"version": _VERSION, "run": self.run, "settings": self.settings}
+        members["shards"] = _encoded(self.places.reached)
+        members["missing"] = _encoded(self.places.missing)
+        return json.dumps(members)
 
     @classmethod
     def decode(cls, text: str, where: str) -> ExportState:
@@ -45,12 +49,13 @@ class ExportState:
         """
         try:
             found = json.loads(text)
-            if found["version"] != _VERSION:
+            if found["version"] not in range(1, 1 + _VERSION):
                 raise UnreadableError(
-                    f"{where} is of version {found['version']}, this program knows {_VERSION}: use a newer one"
+                    f"{where} is of version {found['version']}, this program knows versions up to {_VERSION}: use a "
+                    "newer one"
                 )
-            reached = {shard: Reached(int(one[0], 16), int(one[1])) for shard, one in found["shards"].items()}
-            return cls(int(found["run"]), dict(found["settings"]), reached)
+            places = Places(_decoded(found["shards"]), _decoded(found.get("missing", {})))
+            return cls(int(found["run"]), dict(found["settings"]), places)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise UnreadableError(
                 f"{where} does not hold the state of an export: {error!r} in {text[:80]!r}"
@@ -71,4 +76,18 @@ class ExportState:
                 )
 
 
-BEFORE_FIRST = ExportState(0, {}, {})
+def _encoded(places: Mapping[str, Reached]) -> dict[str, list[object]]:
+    return {
+        shard: [f"{one.shard_id:016x}", one.next_offset, one.restored_offset] for shard, one in sorted(places.items())
+    }
+
+
+def _decoded(found: Mapping[str, Any]) -> dict[str, Reached]:
+    return {shard: _reached(*one) for shard, one in found.items()}
+
+
+def _reached(shard_id: str, next_offset: int, restored_offset: int | None = None) -> Reached:
+    return Reached(int(shard_id, 16), int(next_offset), None if restored_offset is None else int(restored_offset))
+
+
+BEFORE_FIRST = ExportState(0, {}, Places())

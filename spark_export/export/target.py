@@ -21,13 +21,20 @@ class Target(Protocol):
     def last_state(self) -> ExportState:
         """What the last run that was published left."""
 
-    def write(self, rows: DataFrame, run: int) -> None:
-        """Write the rows of a run aside, where no reader sees them."""
+    def write(self, rows: DataFrame, run: int) -> int:
+        """Write the rows of a run aside, where no reader sees them; return how many these are.
+
+        They are counted where they are written: Spark counts a task that is tried again once there, and more than once
+        before a shuffle.
+        """
 
     def publish(self, state: ExportState) -> None:
         """Make what was written visible and the state durable, both or neither.
 
+        What tasks wrote that were tried again is visible once.
+
         Raises:
+            ExportError: It is not known whether that was done, or what was written is not what the tasks told.
             ExportConflictError: Another run of that number was published meanwhile.
         """
 
@@ -38,4 +45,4 @@ class Target(Protocol):
         """Remove what this run wrote aside. Called after a failure, and then what it raises is secondary."""
 
     def clean(self, run: int) -> None:
-        """Remove what runs up to this one left aside when they were killed. They can never be published any more."""
+        """Remove what runs up to this one left aside. They can never be published any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[ExportProgress], None]
 
+_LOGGER: Final = logging.getLogger(__name__)
 _SETTINGS: Final = {
     # The export must not depend on what the caller set for other purposes.
     "spark.sql.session.timeZone": "UTC",
@@ -71,6 +73,14 @@ def abandoned_on_failure(target: Target) -> Iterator[None]:
         raise
 
 
+def clean_up(target: Target, run: int) -> None:
+    """Remove what a run that is published, and those before it, left aside; what cannot be removed waits."""
+    try:
+        target.clean(run)
+    except SourceError as error:
+        _LOGGER.warning("run %d is published, what was written aside for it is left to the next run: %s", run, error)
+
+
 def write_aside(
     session: SparkSession,
     target: Target,
@@ -94,13 +104,10 @@ def write_aside(
     Raises:
         ExportConflictError: Another process published the same run meanwhile.
     """
-    from pyspark.sql import Observation, functions
-
-    written = Observation()
-    rows = shaped(records, options).observe(written, functions.count(functions.lit(1)).alias("records"))
+    rows = shaped(records, options)
     try:
         with _watched_tasks(session, report, permission):
-            target.write(rows, run)
+            return target.write(rows, run)
     except Exception as error:
         if permission is not None and permission.is_lost:
             # The jobs were ended for it.
@@ -109,7 +116,6 @@ def write_aside(
         if target.last_state().run >= run:
             raise target.conflict(run) from error
         raise
-    return int(written.get["records"])
 
 
 @contextmanager

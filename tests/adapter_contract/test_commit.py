@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from broker_adapter import StorageAdapter
-from broker_adapter.changes import Changes, Committed, StateDelete, StatePut
+from broker_adapter.changes import Changes, Committed, CursorCheck, StateDelete, StatePut
 from shards.errors import (
+    CursorConflictError,
     InvalidRequestError,
     LimitExceededError,
     ShardNotFoundError,
@@ -86,6 +87,29 @@ async def test_one_refusal_refuses_the_whole(
     assert await adapter.get_state(b"there") == there
     done = await adapter.commit(Changes(appends("a"), (StatePut(b"k", b"v", 0),)))
     assert done.appended[0].base_offset == 0
+
+
+async def test_a_commit_can_demand_that_a_cursor_is_no_further(adapter: StorageAdapter) -> None:
+    for shard in ("a", "b"):
+        await adapter.create_shard(shard)
+        await adapter.append(shard, [b"1", b"2", b"3"])
+    await adapter.commit_cursor("a", "c", 2)
+    holds = tuple(CursorCheck(*one) for one in (("a", "c", 2), ("a", "other", 0), ("b", "c", 0), ("nowhere", "c", 0)))
+    await adapter.commit(Changes(puts=(StatePut(b"k", b"v"),), cursors=holds))
+    with pytest.raises(CursorConflictError) as caught:
+        await adapter.commit(Changes(appends("b"), (StatePut(b"k", b"w"),), cursors=(*holds, CursorCheck("a", "c", 1))))
+    assert (caught.value.shard, caught.value.name, caught.value.max_offset, caught.value.found_offset) == (
+        "a",
+        "c",
+        1,
+        2,
+    )
+    value = await adapter.get_state(b"k")
+    assert value is not None
+    assert value.value == b"v"
+    assert len(await values_in(adapter, "b")) == 3
+    with pytest.raises(InvalidRequestError):
+        await adapter.commit(Changes(cursors=holds))
 
 
 async def test_of_commits_that_expect_one_version_exactly_one_wins(adapter: StorageAdapter) -> None:

@@ -112,6 +112,9 @@ async def test_state_is_scanned_by_prefix_in_order(adapter: StorageAdapter) -> N
     assert [(value.key, value.value) for value in found] == [(key, b"v" + key) for key in keys]
     assert [value.key async for value in adapter.scan_state(b"b")] == [b"b/1"]
     assert [value async for value in adapter.scan_state(b"c")] == []
+    for after in (b"", b"0", *(value.key for value in found), b"b"):
+        behind = [value async for value in adapter.scan_state(b"a/", after=after)]
+        assert behind == [value for value in found if value.key > after]
 
 
 async def test_opening_a_producer_name_again_raises_its_epoch(adapter: StorageAdapter) -> None:

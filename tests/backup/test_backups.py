@@ -274,6 +274,18 @@ async def test_a_backup_that_was_interrupted_goes_on_where_it_was_last_synced(
     assert await read(tmp_path / "restored") == VALUES
 
 
+async def test_a_restore_that_was_killed_at_its_first_file_is_told_with_the_way_out(data: Path, tmp_path: Path) -> None:
+    backup, target = tmp_path / "backup", tmp_path / "restored"
+    make(data, backup)
+    target.mkdir()
+    (target / "RESTORING.new").write_text('{"bac')
+    with pytest.raises(DataDirectoryError, match="run `journal restore` once more"):
+        async with open_engine(str(target), config()):
+            raise AssertionError
+    restore(FILES, str(backup), str(target))
+    assert check_directory(str(target)).damages == []
+
+
 @pytest.mark.parametrize("calls", [0, 3, 8, 12, 16, 20, 24])
 @pytest.mark.parametrize("name", ["open", "rename", "remove"])
 async def test_a_restore_that_is_killed_opens_for_nobody_and_goes_on(
@@ -285,7 +297,8 @@ async def test_a_restore_that_is_killed_opens_for_nobody_and_goes_on(
         interrupt_after(patch, calls, name, OsFileSystem)
         with contextlib.suppress(Killed):
             restore(FILES, str(backup), str(target))
-    if (target / "RESTORING").exists() and not (target / "FORMAT").exists():
+    begun = (target / "RESTORING").exists() or (target / "RESTORING.new").exists()
+    if begun and not (target / "FORMAT").exists():
         with pytest.raises(DataDirectoryError, match="only partly restored"):
             async with open_engine(str(target), config()):
                 raise AssertionError

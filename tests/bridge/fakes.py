@@ -46,7 +46,10 @@ class Shelf:
         refuses: Tells a payload that is refused.
         names_rows: A refusal tells which row it was, and the others are taken.
         names_culprit: A refusal of a batch as a whole tells which row is to blame.
+        breaks_over: Tells a payload over which the shelf breaks: an outage, each time that it is in a batch.
         refusal_count: Batches that were refused as a whole; what was under way behind them is not taken.
+        raises: Makes the error that each write raises, if it is not None: one that no sink may raise, for instance.
+        opens: Makes the error that opening it raises, if it is not None.
         write_s: How long a write takes.
         largest: Records of the largest batch.
         largest_under_way: Most writes at once.
@@ -64,7 +67,10 @@ class Shelf:
     refuses: Callable[[bytes], bool] = lambda _value: False
     names_rows: bool = False
     names_culprit: bool = False
+    breaks_over: Callable[[bytes], bool] = lambda _value: False
     refusal_count: int = 0
+    raises: Callable[[], Exception] | None = None
+    opens: Callable[[], Exception] | None = None
     write_s: float = 0.0
     largest: int = 0
     under_way: int = 0
@@ -75,6 +81,8 @@ class Shelf:
 
     @asynccontextmanager
     async def open(self, context: SinkContext) -> AsyncIterator[Sink]:
+        if self.opens is not None:
+            raise self.opens()
         yield ShelfSink(self, context)
 
     async def wait_for(self, count: int) -> None:
@@ -123,8 +131,12 @@ class ShelfSink(Sink):
 
     def _write(self, batch: Batch) -> None:
         shelf = self._shelf
+        if shelf.raises is not None:
+            raise shelf.raises()
         if shelf.is_out:
             raise SinkUnavailableError("the shelf is out")
+        if any(shelf.breaks_over(_payload(row["payload"])) for row in batch.rows):
+            raise SinkUnavailableError("it broke")
         refused = [index for index, row in enumerate(batch.rows) if shelf.refuses(_payload(row["payload"]))]
         if shelf.takes_before_failing is not None:
             shelf.takes_before_failing -= 1

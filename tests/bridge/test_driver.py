@@ -197,6 +197,37 @@ async def test_no_batch_overtakes_one_that_is_parted(store: StorageAdapter, auto
     assert shelf.largest_under_way > 1
 
 
+@pytest.mark.parametrize("max_in_flight", [1, 4])
+async def test_what_is_refused_by_itself_and_taken_later_overtakes_nothing(
+    store: StorageAdapter, autojump_clock: MockClock, max_in_flight: int
+) -> None:
+    """A row that the sink refused for a moment came behind rows of later batches, and of its own."""
+    refused_once: set[bytes] = set()
+
+    def refuses(value: bytes) -> bool:
+        is_first = int(value) % 17 == 3 and value not in refused_once
+        refused_once.add(value)
+        return is_first
+
+    shelf = Shelf(refuses=refuses, names_rows=True, max_in_flight=max_in_flight, write_s=0.01)
+    await put(store, 0, 200)
+    async with driven(store, spec_for(shelf, window=8)):
+        state = await until_empty(store)
+    assert shelf.offsets == sorted(set(shelf.offsets))
+    assert len(shelf.offsets) + state.dead_letter_count == 200
+    assert 0 < state.dead_letter_count <= 12
+
+
+async def test_a_row_that_nothing_follows_is_tried_again(store: StorageAdapter, autojump_clock: MockClock) -> None:
+    refusals = iter([True, True, False])
+    shelf = Shelf(refuses=lambda _: next(refusals, False), names_rows=True)
+    await put(store, 0, 1)
+    async with driven(store, spec_for(shelf, max_refusals=3)):
+        state = await until_empty(store)
+    assert shelf.values == [b"0"]
+    assert state.dead_letter_count == 0
+
+
 async def test_batches_behind_a_refused_one_are_written_again(store: StorageAdapter, autojump_clock: MockClock) -> None:
     poison = (b"13", b"14", b"57", b"99")
     shelf = Shelf(refuses=lambda value: value in poison, max_in_flight=4, write_s=0.01)
@@ -336,6 +367,23 @@ async def test_a_message_that_makes_no_row_is_set_aside_and_the_sink_never_sees_
         state = await until_empty(store)
     assert shelf.values == [b"0", b"1", b"3"]
     assert state.dead_letter_count == 1
+
+
+async def test_counts_are_right_when_an_outage_comes_between_expired_records(
+    store: StorageAdapter, autojump_clock: MockClock
+) -> None:
+    """What one read had left out was counted with its last batch: an outage before that took it from the counts."""
+    shelf = Shelf(takes_before_failing=1)
+    await ensure_queue(store, QUEUE, QueueSettings())
+    mixed = [Record(b"%d" % number, topic="t", expires_at_us=number % 3 == 0) for number in range(60)]
+    await store.append(names.shard_of(QUEUE), mixed)
+    async with driven(store, spec_for(shelf)):
+        while not shelf.is_out:
+            await trio.sleep(0.01)
+        shelf.is_out = False
+        state = await until_empty(store)
+    counts = state.progress.counts
+    assert (counts.confirmed, counts.expired) == (40, 20)
 
 
 async def test_counts_tell_what_became_of_every_record(store: StorageAdapter, autojump_clock: MockClock) -> None:

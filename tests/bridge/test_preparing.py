@@ -9,12 +9,13 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.bridge.preparing import Preparer
+from broker_adapter.bridge.preparing import Prepared, Preparer
 from broker_adapter.bridge.projection import Projection
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain, Waiting
+from broker_adapter.cache_queue.drain import Hole
 from broker_adapter.cache_queue.stored import Counts
-from broker_adapter.sinks import Batch, Sink, SinkContext
+from broker_adapter.sinks import Sink, SinkContext
 from shards.record import StoredRecord
 
 BATCH_BYTES = 1000
@@ -35,14 +36,19 @@ class Reads:
         records = [StoredRecord(offset + at, 0, 0, b"x" * (at % 7)) for at, there in enumerate(kept) if there]
         self.records += records
         self.end = offset + len(kept)
-        return Waiting(records, offset, self.end, Counts(expired=len(kept) - len(records)))
+        holes, at = [], offset
+        for after in (*(record.offset for record in records), self.end):
+            if after > at:
+                holes.append(Hole(after, Counts(expired=after - at)))
+            at = after + 1
+        return Waiting(records, offset, self.end, holes)
 
 
 def not_opened(_: SinkContext) -> AbstractAsyncContextManager[Sink]:
     raise AssertionError("a sink is opened")
 
 
-async def batches_of(reads: Reads, sizes: list[int]) -> list[Batch]:
+async def batches_of(reads: Reads, sizes: list[int]) -> list[Prepared]:
     spec = BridgeSpec(
         name="b",
         topics=("#",),
@@ -53,12 +59,12 @@ async def batches_of(reads: Reads, sizes: list[int]) -> list[Batch]:
         batch_wait_s=0.0001,
     )
     preparer = Preparer(cast(QueueDrain, reads), spec, 0)
-    found: list[Batch] = []
+    found: list[Prepared] = []
     while True:
         prepared = await preparer.next(sizes[len(found) % len(sizes)])
         if prepared is None:
             return found
-        found.append(prepared.batch)
+        found.append(prepared)
 
 
 @given(
@@ -67,10 +73,15 @@ async def batches_of(reads: Reads, sizes: list[int]) -> list[Batch]:
 )
 def test_each_batch_ends_where_the_next_begins_and_covers_its_rows(reads: list[list[bool]], sizes: list[int]) -> None:
     queue = Reads(reads)
-    batches = trio.run(batches_of, queue, sizes)
+    prepared = trio.run(batches_of, queue, sizes)
+    batches = [each.batch for each in prepared]
     assert [row["at"] for batch in batches for row in batch.rows] == [record.offset for record in queue.records]
     assert [batch.first_offset for batch in batches] == [0, *(batch.next_offset for batch in batches)][: len(batches)]
     assert (batches[-1].next_offset if batches else 0) == queue.end
+    for each in prepared:
+        # Whatever becomes of the batches behind it, what is confirmed with it is counted: neither more nor less.
+        batch = each.batch
+        assert each.skipped.expired == batch.next_offset - batch.first_offset - len(batch.rows)
     for batch in batches:
         # What a sink keeps as its position is the end of a batch: nothing of it may lie beyond.
         assert all(batch.first_offset <= offset < batch.next_offset for offset in batch.offsets)

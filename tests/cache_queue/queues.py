@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from broker_adapter import StorageAdapter
 from broker_adapter.cache_queue import Grant, QueueDrain, QueueSettings, ensure_queue, names
-from broker_adapter.cache_queue.stored import Counts, Status
+from broker_adapter.cache_queue.stored import Status
 from broker_adapter.state_forms import encode
 from shards.record import Record, StoredRecord
 
@@ -47,10 +47,3 @@ async def report(adapter: StorageAdapter, drain: QueueDrain) -> None:
     """Store the drain's counts, as its driver does now and then."""
     status = Status("driver", "closed", 0, "", 0, drain.counts, drain.offset, 0.0, 0.0, 0)
     await adapter.put_state(names.status_key(NAME), encode(status))
-
-
-def total(counts: Counts) -> int:
-    """How many records they tell of."""
-    return (
-        counts.confirmed + counts.dead_lettered + counts.dropped_oldest + counts.expired + counts.lost + counts.purged
-    )

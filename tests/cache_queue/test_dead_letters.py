@@ -29,7 +29,7 @@ async def refused(adapter: StorageAdapter, *values: bytes, epoch: int = 1) -> No
     await filled(adapter, *values)
     drain = await driven(adapter, epoch)
     for record in await waiting(drain):
-        await drain.set_aside(record, "no such column")
+        await drain.set_aside([(record, "no such column")])
         await drain.confirm(record.offset + 1, Counts(dead_lettered=1), 0)
 
 
@@ -139,22 +139,20 @@ async def test_many_are_put_back_in_pieces_and_in_order(adapter: StorageAdapter)
     assert await values(adapter) == big
 
 
-async def test_those_that_a_driver_may_still_look_for_stay(adapter: StorageAdapter) -> None:
-    """A driver that was killed between setting aside and confirming finds its dead letter, and adds no second."""
+async def test_those_that_are_not_confirmed_yet_are_put_back_too(adapter: StorageAdapter) -> None:
+    """A driver that was killed between setting aside and confirming knows of its dead letter: it adds no second one."""
     await filled(adapter, b"1", b"2")
     drain = await driven(adapter)
     first, second = await waiting(drain)
-    await drain.set_aside(first, "no")
+    await drain.set_aside([(first, "no")])
     await drain.confirm(1, Counts(dead_lettered=1), 0)
-    await drain.set_aside(second, "no")
-    assert await replay_dead_letters(adapter, NAME, SETTINGS) == 1
-    assert await purge_dead_letters(adapter, NAME) == 0
+    await drain.set_aside([(second, "no")])
+    assert await replay_dead_letters(adapter, NAME, SETTINGS) == 2
     after = await driven(adapter, 2)
-    await after.set_aside(second, "no")
+    await after.set_aside([(second, "no")])
+    assert [record.value for record in await waiting(after)] == [b"1", b"2"]
     await after.confirm(2, Counts(dead_lettered=1), 0)
-    assert [letter.queue_offset async for letter in list_dead_letters(adapter, NAME)] == [1]
-    assert await replay_dead_letters(adapter, NAME, SETTINGS) == 1
-    assert await values(adapter) == [b"1", b"2"]
+    assert [letter.queue_offset async for letter in list_dead_letters(adapter, NAME)] == []
 
 
 async def test_those_of_the_queue_before_it_was_made_anew_are_put_back(adapter: StorageAdapter) -> None:

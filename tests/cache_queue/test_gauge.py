@@ -54,7 +54,7 @@ def test_no_more_than_asked_for_is_left_and_not_much_less(info: ShardInfo, curso
 
 def test_a_part_of_a_segment_counts_in_proportion() -> None:
     info = shard(10, [(10, 1000), (10, 500)])
-    assert depth_of(info, 15) == Depth(15, 30, 1000)
+    assert depth_of(info, 15) == Depth(15, 30, 15, 1000)
     assert offset_with_bytes_behind(info, depth_of(info, 0), 700) == 18
     assert offset_with_bytes_behind(info, depth_of(info, 0), 250) == 25
     assert offset_with_bytes_behind(info, depth_of(info, 0), 0) == 30
@@ -102,7 +102,7 @@ class World:
     def ask(self, _count: int) -> None:
         self.gauge.begin_look()
         size_bytes = (self.next_offset - self.first_offset) * RECORD_BYTES
-        self.asked = Depth(self.first_offset, self.next_offset, size_bytes)
+        self.asked = Depth(self.first_offset, self.next_offset, self.next_offset - self.first_offset, size_bytes)
 
     def answer(self, _count: int) -> None:
         if self.asked is not None:
@@ -152,7 +152,7 @@ def test_with_nothing_under_way_a_look_tells_the_truth(steps: list[tuple[object,
 
 def test_a_queue_that_was_made_anew_is_not_taken_for_full() -> None:
     gauge = Gauge()
-    gauge.look(Depth(900, 1000, 10_000))
+    gauge.look(Depth(900, 1000, 100, 10_000))
     gauge.begin_look()
-    gauge.look(Depth(0, 5, 500))
+    gauge.look(Depth(0, 5, 5, 500))
     assert (gauge.record_count, gauge.size_bytes) == (5, 500)

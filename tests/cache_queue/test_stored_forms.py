@@ -13,7 +13,17 @@ from broker_adapter.cache_queue import names, stored
 from broker_adapter.cache_queue.dead_letters import as_letter, from_stored
 from broker_adapter.cache_queue.queue import settings_of
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
-from broker_adapter.cache_queue.stored import Counts, Definition, Lease, LettersDone, Request, Status, WriterCounts
+from broker_adapter.cache_queue.stored import (
+    Counts,
+    Definition,
+    KnownEnd,
+    Lease,
+    LettersDone,
+    Progress,
+    Request,
+    Status,
+    WriterCounts,
+)
 from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError
 from shards.record import Record, StoredRecord
@@ -61,6 +71,15 @@ SAMPLES: dict[str, msgspec.Struct] = {
         out_rate=0.0,
         updated_us=1_700_000_001_000_000,
     ),
+    "progress": Progress(
+        shard_id=2**40,
+        offset=2**41,
+        counts=Counts(2**40, 5, 4, 3, 2, 1),
+        set_aside=((2**41, 2**41 + 3), (2**41 + 7, 2**41 + 8)),
+        epoch=7,
+    ),
+    "progress_new": Progress(2),
+    "known_end": KnownEnd(shard_id=2**40, end_offset=2**41, unused=((17, 1_048_577), (2**40, 2**40 + 1))),
     "writer": WriterCounts(rejected=2**33, dropped_newest=1),
     "letters_done": LettersDone(shard_id=12, next_offset=345),
 }
@@ -100,6 +119,8 @@ def test_names_are_where_they_have_always_been() -> None:
         "lease": names.lease_key("q"),
         "request": names.request_key("q"),
         "status": names.status_key("q"),
+        "progress": names.progress_key("q"),
+        "known end": names.known_end_key("q", "broker/é"),
         "writer": names.writer_key("q", "broker/é"),
         "letters done": names.letters_done_key("q"),
     } == {
@@ -110,6 +131,8 @@ def test_names_are_where_they_have_always_been() -> None:
         "lease": b"queue-lease/q",
         "request": b"queue-request/q",
         "status": b"queue-status/q",
+        "progress": b"queue-progress/q",
+        "known end": b"queue-end/q/broker/\xc3\xa9",
         "writer": b"queue-writer/q/broker/\xc3\xa9",
         "letters done": b"queue-letters-done/q",
     }

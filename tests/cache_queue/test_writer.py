@@ -15,15 +15,18 @@ from broker_adapter.cache_queue import (
     QueueMode,
     QueueSettings,
     QueueWriter,
+    ensure_queue,
     look,
     names,
 )
 from broker_adapter.cache_queue.stored import Counts, WriterCounts
 from shards.clock import ManualClock
+from shards.errors import DiskFullError
 from shards.model import Mode
 from shards.record import Record
 from tests.adapter_contract.conftest import Engine, Opening
 from tests.cache_queue.queues import NAME, driven, filled, waiting
+from tests.mqtt.session.faults import Path as StorePath
 from tests.patience import PATIENCE_S
 
 BATCH = 10
@@ -122,7 +125,7 @@ async def test_a_full_queue_drops_the_oldest(adapter: StorageAdapter, bounds: di
         kept = await stored_numbers(adapter)
         # The newest are kept, without a hole.
         assert kept == list(range(400 - len(kept), 400))
-        drain = await driven(adapter)
+        drain = await driven(adapter, 100)
         part = await drain.read(0, max_bytes=1000, max_wait_s=0)
         assert part.skipped == Counts(dropped_oldest=400 - len(kept))
 
@@ -217,6 +220,57 @@ async def test_a_queue_that_was_made_anew_has_room(adapter: StorageAdapter) -> N
         writer.rejected(1)
         await until(lambda: not writer.is_full)
         assert await offer(writer, 3) == (20, 10)
+
+
+class FullDisk(StorePath):
+    """A way to a store that makes no shards any more."""
+
+    async def create_shard(self, name: str, *arguments: object, **others: object) -> object:
+        return await self._pass("create_shard", name, lambda: self._store.create_shard(name, *arguments, **others))
+
+
+async def test_a_queue_whose_shard_is_deleted_while_the_disk_is_full_ends_nothing(adapter: StorageAdapter) -> None:
+    """Making it anew was refused, and that ended the writer with its whole broker."""
+    path = FullDisk(adapter)
+    async with writing(path, QueueSettings(max_records=20, max_bytes=0)) as writer:
+        for _ in range(3):
+            path.fail(lambda name, _: name == "create_shard", carried_out=False, error=lambda: DiskFullError("full"))
+        await adapter.delete_shard(names.shard_of(NAME))
+        with trio.fail_after(PATIENCE_S):
+            while path.failed_count < 3:
+                writer.rejected(1)
+                await trio.sleep(0.02)
+        await until(lambda: not writer.is_full)
+        with trio.fail_after(PATIENCE_S):
+            while not await adapter.list_shards(names.shard_of(NAME)):
+                await trio.sleep(0.02)
+        assert await offer(writer, 2) == (20, 0)
+
+
+async def test_an_error_that_no_rule_names_ends_no_writer(adapter: StorageAdapter) -> None:
+    path = StorePath(adapter)
+    async with writing(path, QueueSettings(max_records=20, max_bytes=0)) as writer:
+        path.fail(lambda name, _: name == "get_state", carried_out=False, error=lambda: KeyError("reply"))
+        with trio.fail_after(PATIENCE_S):
+            while not path.failed_count:
+                writer.rejected(1)
+                await trio.sleep(0.02)
+        assert await offer(writer, 2) == (20, 0)
+
+
+@pytest.mark.parametrize("overflow", list(Overflow))
+async def test_a_writer_goes_by_the_settings_that_the_queue_was_given_last(
+    adapter: StorageAdapter, overflow: Overflow
+) -> None:
+    """A broker that still had the old settings set the mode back, so that what was acknowledged lay in memory again."""
+    before = QueueSettings(mode=QueueMode.HYBRID, max_records=20)
+    after = QueueSettings(mode=QueueMode.FILE, max_records=40, overflow=overflow)
+    async with writing(adapter, before, "old") as writer:
+        assert (await look(adapter, NAME)).shard.config.mode is Mode.MEMORY
+        await ensure_queue(adapter, NAME, after)
+        await writer.look()
+        assert (await look(adapter, NAME)).shard.config.mode is Mode.FILE
+        assert writer.settings == after
 
 
 async def test_age_is_counted_from_when_a_record_is_put_in(adapter: StorageAdapter) -> None:

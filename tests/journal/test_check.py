@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from journal.check import Report, check_directory
 from journal.check import window as window_module
+from journal.data_directory import open_directory
 from journal.engine import open_engine
 from journal.journal_file import JournalFileHeader
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
@@ -274,6 +277,35 @@ async def test_a_recycled_journal_file_that_a_power_loss_brings_back_without_the
     ]
     with pytest.raises(CorruptionError, match="but the file before it ends with"):
         await open_simulated(files, config()).__aenter__()
+
+
+async def test_views_that_are_empty_beside_a_journal_that_was_used_are_told_as_a_start_tells_them() -> None:
+    """Its first journal file alone, as before the first checkpoint, and an empty directory in place of ``state/``."""
+    files = SimulatedFileSystem()
+    async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
+        await engine.control.create_shard("plant/line", ShardConfig())
+        await append(engine, "plant/line", b"v")
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_survived)
+    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, f"{path}/empty"))
+    assert ["the store of the views (state/) is empty" in damage.problem for damage in report.damages] == [True]
+    assert check(files).damages == []
+
+
+async def test_a_directory_whose_first_start_was_killed_has_no_damage() -> None:
+    """Whatever it had made by then: the next start makes the rest."""
+    for made in range(1, 40):
+        files = SimulatedFileSystem()
+        files.fail_at(made, errno.EIO)
+        with suppress(DataDirectoryError, OSError):
+            open_directory(files, DATA).close()
+        if files.exists(f"{DATA}/FORMAT"):
+            report = check(files)
+            assert (report.damages, len(report.notes)) == ([], 1), made
+            assert "the next start makes it whole" in report.notes[0].problem
+    # With anything in it, it is another matter.
+    files.mkdir(f"{DATA}/log/01")
+    assert "the directory of the views is missing" in check(files).damages[0].problem
 
 
 async def test_nothing_is_changed_by_a_check() -> None:

@@ -6,12 +6,14 @@ import errno
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -167,6 +169,21 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_worker_whose_engine_was_killed_ends_without_a_word(tmp_path: Path) -> None:
+    plan = SealPlan(str(tmp_path / "missing"), str(tmp_path / "out"), "s", 1, 0, 1, 0, 1, 0)
+    command = (sys.executable, "-m", "journal.sealing_worker")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdout.close()
+        # The input stays open, as between the end of the engine and the moment when the worker notices that.
+        worker.stdin.write(msgspec.json.encode(plan) + b"\n")
+        worker.stdin.flush()
+        assert worker.stderr.read() == b""
+        assert worker.wait(PATIENCE_S) == 0
 
 
 def test_a_disk_that_refuses_is_an_answer() -> None:

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import attrs
 import pytest
@@ -230,6 +231,30 @@ async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
         assert await values_of(engine, "s") == [values[4], b"after"]
         await check_files(engine, files, DATA)
         assert engine.sealing.sealed_segments == 0
+
+
+@pytest.mark.parametrize("failure", [SealFailedError("No such file"), CorruptionError("log", 0, "ends here")], ids=type)
+async def test_a_seal_that_fails_because_of_a_trim_is_no_failure(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log file went with the trim while the writer was about to read it: nothing is left that stays a log."""
+    files = SimulatedFileSystem()
+    gate = Gate(files)
+    gate.failures = [failure]
+    async with opened(files, sealer=gate) as engine:
+        shard = await create(engine)
+        await append(engine, "s", b"trimmed")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(engine.seal, "s", wait=True))
+            await gate.asked.wait()
+            await engine.control.trim("s", 1)
+            gate.open.set()
+        assert engine.sealing.last_failure == ""
+        assert "stays a log file" not in caplog.text
+        # Nothing waits for the end of a pause either.
+        await append(engine, "s", b"kept")
+        await engine.seal("s", wait=True)
+        assert kinds(shard)[0] is SegmentKind.PARQUET
 
 
 async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> None:

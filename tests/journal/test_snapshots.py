@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -142,6 +145,43 @@ async def test_a_snapshot_that_cannot_be_made_is_no_failure_of_the_engine(
         assert engine.failure is None
         async with engine.snapshots.take() as snapshot:
             assert Path(snapshot.path).is_dir()
+
+
+def _mounted(*names: str) -> Callable[[OsFileSystem, str, str], None]:
+    """Links as they are where these directories of the data directory are file systems of their own."""
+
+    def file_system_of(path: str) -> str:
+        return next((name for name in names if f"/data/{name}/" in path), "")
+
+    def link(_: OsFileSystem, source: str, target: str) -> None:
+        if file_system_of(source) != file_system_of(target):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+        os.link(source, target)
+
+    return link
+
+
+async def test_the_journal_may_be_a_file_system_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OsFileSystem, "link", _mounted("journal", "state"))
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        values = await fill(engine)
+        async with engine.snapshots.take() as snapshot:
+            shutil.copytree(snapshot.path, tmp_path / "copy")
+    assert check_directory(str(tmp_path / "copy")).damages == []
+    async with open_engine(str(tmp_path / "copy"), config()) as copy:
+        assert await values_of(copy, "plant") == values
+
+
+async def test_segments_in_another_file_system_are_told_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OsFileSystem, "link", _mounted("log"))
+    async with open_engine(str(tmp_path / "data"), config()) as engine:
+        await fill(engine)
+        with pytest.raises(StorageFailedError, match=r"/data/log/.* in another file system .* back up while it is"):
+            async with engine.snapshots.take():
+                raise AssertionError
+        await append(engine, "plant", b"still alive")
 
 
 async def test_without_a_checkpoint_there_is_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

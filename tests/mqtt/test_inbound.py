@@ -13,6 +13,7 @@ from broker_adapter import StorageAdapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.engines.local_appends import LocalAppend
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.inbound import MAX_WAITING_BYTES, Inbound, Received
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.publishing import Publisher
@@ -85,8 +86,8 @@ class Keeper:
         key = b"retained/" + message.topic.encode()
         return StatePut(key, message.payload) if message.payload else StateDelete(key)
 
-    def delay(self, message: Message, due_us: int) -> tuple[StatePut, ...]:
-        return (StatePut(b"timer/%d" % due_us, message.payload, 0),)
+    def delay(self, message: Message, due: Due) -> tuple[StatePut, ...]:
+        return (StatePut(b"timer/%d" % due.at_us, message.payload, 0),)
 
 
 class Bench:
@@ -127,8 +128,8 @@ class Bench:
 
 
 def received(packet_id: int, topic: str = "a", payload: bytes = b"", qos: int = 1, **options: Any) -> Received:
-    due_us = options.pop("due_us", None)
-    return Received(Message(topic, payload or b"%d" % packet_id, qos, **options), packet_id, qos, due_us)
+    due = options.pop("due", None)
+    return Received(Message(topic, payload or b"%d" % packet_id, qos, **options), packet_id, qos, due)
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ async def test_a_message_that_is_being_stored_and_comes_again_is_stored_once_and
 
 
 async def test_a_delayed_message_is_a_timer_and_no_append(bench: Bench) -> None:
-    bench.publish(received(1, payload=b"later", due_us=77))
+    bench.publish(received(1, payload=b"later", due=Due(77)))
     await wait_all_tasks_blocked()
     assert bench.store.commits == [Changes(puts=(StatePut(b"timer/77", b"later", 0),))]
     assert bench.store.created == {}

@@ -11,6 +11,7 @@ from journal.protocol import frames, messages
 from journal.protocol.errors import encode_error
 from journal.protocol.frames import Op
 from shards.errors import OffsetOutOfRangeError
+from shards.history import HistoryGap
 from shards.model import (
     Cursor,
     Mode,
@@ -44,6 +45,10 @@ OLD_SUBSCRIBE = {
     "value": 78,
 }
 ENDING_SUBSCRIBE = messages.SubscribeRequest(9, None, "plant/#", "committed", 0, 65536, None, 90)
+RESTORED_SUBSCRIBE = messages.SubscribeRequest(9, "plant/line-1", None, "offset", 500, 65536, common_lsn=88)
+RESTORED_HELLO = messages.HelloReply(
+    1, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12, [HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42)]
+)
 PROGRESS = messages.ShardEvent(9, "progress", lsn=88)
 END = messages.ShardEvent(9, "end", lsn=90)
 
@@ -52,6 +57,7 @@ REQUESTS: dict[Op, object] = {
     Op.PING: messages.Empty(),
     Op.STATUS: messages.Empty(),
     Op.SNAPSHOT: messages.Empty(),
+    Op.END_CLIENT: messages.EndClientRequest("journal-broker-7"),
     Op.CREATE_SHARD: messages.CreateShardRequest("plant/line-1", CONFIG, True),
     Op.OPEN_SHARD: messages.OpenShardRequest("plant/line-1", ShardConfig()),
     Op.CLOSE_SHARD: messages.HandleRequest(3),
@@ -85,6 +91,7 @@ REPLIES: dict[Op, object] = {
     Op.HELLO: messages.HelloReply(1, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12),
     Op.PING: messages.Empty(),
     Op.STATUS: {"shards": 3, "uptime_s": 12.5},
+    Op.END_CLIENT: messages.EndClientReply(1),
     Op.SNAPSHOT: messages.SnapshotReply("/var/lib/journal/snapshots/0a1b2c3d", 105),
     Op.CREATE_SHARD: INFO,
     Op.OPEN_SHARD: messages.OpenShardReply(3, INFO),
@@ -125,7 +132,9 @@ _correlation = struct.unpack("<I", b"CORR")[0]
 def _without_restores(reply: object) -> object:
     """A reply as servers have always sent it that know nothing of restores."""
     plain = msgspec.to_builtins(reply, builtin_types=(bytes,))
-    if isinstance(reply, ShardInfo):
+    if isinstance(reply, messages.HelloReply):
+        del plain["restores"]
+    elif isinstance(reply, ShardInfo):
         del plain["restored_offset"]
     elif isinstance(reply, messages.OpenShardReply):
         del plain["info"]["restored_offset"]
@@ -133,6 +142,18 @@ def _without_restores(reply: object) -> object:
         for info in plain["shards"]:
             del info["restored_offset"]
     return plain
+
+
+OLD_COMMIT = {
+    "appends": REQUESTS[Op.COMMIT].appends,  # type: ignore[attr-defined]
+    "deletes": REQUESTS[Op.COMMIT].deletes,  # type: ignore[attr-defined]
+    "puts": REQUESTS[Op.COMMIT].puts,  # type: ignore[attr-defined]
+}
+HEARTBEAT_HELLO = messages.HelloRequest(1, "broker-1", None, 5000)
+CHECKED_COMMIT = messages.CommitRequest(
+    puts=[messages.StatePutRequest(b"claim/1", b"", 0)],
+    cursors=[messages.CursorCheck("plant/line-1", "group/g", 42)],
+)
 
 
 def golden_frames() -> dict[str, bytes]:
@@ -163,7 +184,23 @@ def golden_frames() -> dict[str, bytes]:
         made[name] = frames.build(op, _correlation, messages.encode(message))
     # And as clients have always sent it that know no end of a subscription.
     made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
-    made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ENDING_SUBSCRIBE))
+    ending = msgspec.to_builtins(ENDING_SUBSCRIBE)
+    del ending["common_lsn"]
+    made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ending))
+    made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(RESTORED_SUBSCRIBE))
+    made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, messages.encode(RESTORED_HELLO))
+    # As clients have always sent it that make no condition on cursors.
+    made["commit.request"] = frames.build(Op.COMMIT, _correlation, messages.encode(OLD_COMMIT))
+    # And by clients that promise no heartbeats.
+    hello = REQUESTS[Op.HELLO]
+    assert isinstance(hello, messages.HelloRequest)
+    made["hello.request"] = frames.build(
+        Op.HELLO,
+        _correlation,
+        messages.encode({"client": hello.client, "credentials": hello.credentials, "version": hello.version}),
+    )
+    made["hello.heartbeat_request"] = frames.build(Op.HELLO, _correlation, messages.encode(HEARTBEAT_HELLO))
+    made["commit.checked_request"] = frames.build(Op.COMMIT, _correlation, messages.encode(CHECKED_COMMIT))
     made["describe_shard.restored_reply"] = frames.build(
         Op.DESCRIBE_SHARD, _correlation, messages.encode(RESTORED_INFO)
     )

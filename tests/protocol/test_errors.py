@@ -13,6 +13,7 @@ SAMPLES: list[StorageError] = [
     storage.OffsetOutOfRangeError("a", 9, 1, 5),
     storage.OffsetConflictError("a", 4, 5),
     storage.VersionConflictError("cursor 'x'", 1, 2),
+    storage.CursorConflictError("a", "group/g", 4, 5),
     storage.CorruptionError("log/7", 4096, "body_crc expected 1, found 2"),
     storage.SequenceGapError("expected 4, got 7", 4),
 ]
@@ -44,7 +45,7 @@ def test_numbers_are_stable() -> None:
         "quota_exceeded": 14, "shard_not_found": 20,
         "shard_exists": 21, "shard_damaged": 22, "offset_out_of_range": 23, "offset_conflict": 24,
         "index_missing": 25, "durability_unavailable": 26, "bad_batch": 30, "sequence_gap": 31, "stale_epoch": 32,
-        "unknown_producer": 33, "sequence_lost": 34, "version_conflict": 40, "disk_full": 50,
+        "unknown_producer": 33, "sequence_lost": 34, "version_conflict": 40, "cursor_conflict": 41, "disk_full": 50,
         "storage_failed": 51, "corruption": 52, "data_directory": 53, "seal_failed": 54, "storage_error": 60,
     }  # fmt: skip
 

@@ -16,16 +16,20 @@ from journal.protocol.messages import DescribedShard, SealRequest
 from shards.errors import OffsetOutOfRangeError
 from tests.protocol.samples import (
     BATCH,
+    CHECKED_COMMIT,
     CURSOR_PAGE,
     CURSORS_PAGE,
     DESCRIBE_PAGE,
     DESCRIBED_PAGE,
     END,
     ENDING_SUBSCRIBE,
+    HEARTBEAT_HELLO,
     PROGRESS,
     REPLIES,
     REQUESTS,
+    RESTORED_HELLO,
     RESTORED_INFO,
+    RESTORED_SUBSCRIBE,
     golden_frames,
 )
 
@@ -84,6 +88,19 @@ def test_a_restored_shard_is_read_from_the_golden_bytes() -> None:
     assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.restored_reply")).body) == DescribedShard(
         *attrs.astuple(RESTORED_INFO, recurse=False)
     )
+
+
+def test_a_restored_server_and_a_subscription_to_it_are_read_from_the_golden_bytes() -> None:
+    assert decode_reply(Op.HELLO, parse(read("hello.restored_reply")).body) == RESTORED_HELLO
+    assert decode_request(Op.SUBSCRIBE, parse(read("subscribe.restored_request")).body) == RESTORED_SUBSCRIBE
+
+
+def test_a_commit_with_a_condition_is_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.COMMIT, parse(read("commit.checked_request")).body) == CHECKED_COMMIT
+
+
+def test_a_hello_that_promises_heartbeats_is_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.HELLO, parse(read("hello.heartbeat_request")).body) == HEARTBEAT_HELLO
 
 
 def test_pages_are_read_from_the_golden_bytes() -> None:

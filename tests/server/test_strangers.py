@@ -26,7 +26,7 @@ ELSEWHERE: Final = (
 )
 NO_REPLY: Final = {Op.CREDIT, Op.ACKNOWLEDGE}
 """They have no reply, and say only what the connection does with its own subscriptions."""
-OWN: Final = {Op.HELLO, Op.PING, Op.CLOSE_SHARD, Op.UNSUBSCRIBE, Op.PRODUCER_OPEN, *NO_REPLY}
+OWN: Final = {Op.HELLO, Op.PING, Op.END_CLIENT, Op.CLOSE_SHARD, Op.UNSUBSCRIBE, Op.PRODUCER_OPEN, *NO_REPLY}
 """What everybody may do who was let in: it touches nothing but what belongs to the connection or its principal."""
 PUSHED: Final = {Op.APPENDED, Op.PUSH, Op.SHARD_EVENT}
 
@@ -34,6 +34,7 @@ BODIES: Final[dict[Op, bytes]] = {
     Op.PING: b"",
     Op.STATUS: b"",
     Op.SNAPSHOT: b"",
+    Op.END_CLIENT: encode(messages.EndClientRequest("admin")),
     Op.CREATE_SHARD: encode(messages.CreateShardRequest("plant/new")),
     Op.OPEN_SHARD: encode(messages.OpenShardRequest(THERE)),
     Op.CLOSE_SHARD: encode(messages.HandleRequest(0)),

@@ -198,6 +198,44 @@ async def test_a_user_without_the_rights_is_told_which(stage: RedisStage) -> Non
             await ready(sink)
 
 
+@pytest.mark.parametrize("denied", ["xtrim", "hset", "hincrby", "xadd"])
+async def test_a_user_who_may_not_do_all_adds_nothing_twice(stage: RedisStage, denied: str) -> None:
+    """Redis keeps what a script has done when a later command is refused: each retry of a batch added it again."""
+    batches = batches_of(3, 5)
+    async with open_sink(stage, max_length=1000) as sink, stage.server.client() as client:
+        await (await ready(sink)).write(batches[0])
+        await client.acl_setuser(USER, f"-{denied}")
+        for _ in range(3):
+            try:
+                await (await ready(sink)).write(batches[1])
+            except SinkUnavailableError:
+                continue
+            break
+        await client.acl_setuser(USER, "+@all")
+        await bring(sink, batches)
+    assert await numbers(stage) == list(range(15))
+
+
+@pytest.mark.parametrize("denied", ["xtrim", "hset", "xadd"])
+async def test_a_right_that_is_taken_away_between_batches_leaves_none_half_written(
+    stage: RedisStage, denied: str
+) -> None:
+    """Rows were there and the position was not: what the server refused came last."""
+    async with open_sink(stage, max_length=1000) as sink, stage.server.client() as client:
+        await ready(sink)
+        await client.acl_setuser(USER, f"-{denied}")
+        is_taken = True
+        try:
+            await sink.write(batches_of(1, 5)[0])
+        except SinkUnavailableError:
+            is_taken = False
+        await client.acl_setuser(USER, "+@all")
+        assert is_taken == (denied == "xtrim")
+        await ready(sink)
+        assert await sink.position() == (5 if is_taken else None)
+        assert len(await stage.rows()) == (5 if is_taken else 0)
+
+
 async def test_a_node_of_a_cluster_that_has_not_the_key_is_out(tmp_path: Path) -> None:
     # The port of its bus would lie among those that connections take theirs from: with bad luck it is taken.
     cluster = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]

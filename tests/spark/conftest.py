@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_export.session import end_session, make_session
+from tests.spark.postgresql import driver_path
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 300
@@ -26,7 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     """Two tasks at a time, few shuffle partitions, a small heap. Tests leave no view and no setting behind.
 
-    `JOURNAL_TEST_CLASSPATH` adds Java archives: drivers of databases that the tests are to use as well.
+    `JOURNAL_TEST_CLASSPATH` names Java archives: drivers of databases that the tests are to use as well. Without it
+    PostgreSQL's is taken where it is installed.
     """
     settings = {
         "spark.sql.shuffle.partitions": "2",
@@ -34,8 +35,8 @@ def spark() -> Iterator[SparkSession]:
         # Queries here are over before thorough compilation pays: without it they take half the processor time.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    if "JOURNAL_TEST_CLASSPATH" in os.environ:
-        settings["spark.driver.extraClassPath"] = os.environ["JOURNAL_TEST_CLASSPATH"]
+    if drivers := driver_path():
+        settings["spark.driver.extraClassPath"] = drivers
     session = make_session("tests", cores=2, memory="1g", extra=settings)
     yield session
     end_session(session)

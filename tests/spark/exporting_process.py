@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -49,9 +51,26 @@ def kill_export_at(
             process.stdout.read()
 
 
+def export_apart(options: Mapping[str, Any], *, cores: str, jars: str = "") -> dict[str, Any]:
+    """Run an export in a process of its own.
+
+    Args:
+        cores: Tasks at a time, and how often each is tried, as ``2,4``.
+
+    Returns:
+        Its result, or only ``failed``: why it failed.
+    """
+    command = [sys.executable, __file__, f"cores={cores}", json.dumps(options), jars, ""]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def _main() -> None:
-    from spark_export.export import ExportOptions, ExportProgress, run_drain, run_export
-    from spark_export.session import make_session
+    from spark_export.export import ExportError, ExportOptions, ExportProgress, run_drain, run_export
+    from spark_export.session import end_session, make_session
     from tests.spark.queues import QUICK
 
     step, options, jars, queue = sys.argv[1:]
@@ -62,9 +81,17 @@ def _main() -> None:
             # Until the end of the process, or until it is to go on.
             sys.stdin.readline()
 
-    settings = {"spark.jars": jars} if jars else {}
-    session = make_session("export", cores=1, memory="512m", extra=settings)
-    if queue:
+    settings = {"spark.driver.extraClassPath": jars} if jars else {}
+    _, _, cores = step.partition("cores=")
+    session = make_session("export", cores=cores or 1, memory="512m", extra=settings)
+    if cores:
+        try:
+            result = attrs.asdict(run_export(session, ExportOptions(**json.loads(options))))
+        except ExportError as error:
+            result = {"failed": str(error)}
+        print(json.dumps(result), flush=True)
+        end_session(session)
+    elif queue:
         # The next need not wait long for the lease of a process that was killed.
         run_drain(session, queue, ExportOptions(**json.loads(options)), lease=QUICK, progress=stop)
     else:

@@ -10,11 +10,11 @@ from typing import TypeVar
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
-from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, QueueLostError, QueueSettings
+from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, QueueSettings
 from broker_adapter.cache_queue import ensure_queue as ensure
-from broker_adapter.cache_queue.names import CURSOR, lease_key, shard_of
-from broker_adapter.cache_queue.stored import Counts, Lease
-from broker_adapter.state_forms import encode
+from broker_adapter.cache_queue.names import lease_key, progress_key, shard_of
+from broker_adapter.cache_queue.stored import Counts, Lease, Progress
+from broker_adapter.state_forms import decode, encode
 from shards.record import Record
 from tests.patience import PATIENCE_S
 
@@ -47,9 +47,11 @@ def fill(server: str, queue: str, records: Sequence[Record], *, seal: bool = Fal
 
 
 def cursor_of(server: str, queue: str) -> int:
+    """Up to which offset the queue is done with; -1 if nobody has begun to drain it."""
+
     async def work(adapter: StorageAdapter) -> int:
-        cursor = await adapter.get_cursor(shard_of(queue), CURSOR)
-        return -1 if cursor is None else cursor.offset
+        found = await adapter.get_state(progress_key(queue))
+        return -1 if found is None else decode(Progress, found.key, found.value).offset
 
     return at(server, work)
 
@@ -79,9 +81,7 @@ def usurp(server: str, queue: str, *, cursor: bool = False) -> None:
     async def work(adapter: StorageAdapter) -> None:
         await adapter.put_state(lease_key(queue), encode(Lease("usurper", "claim", 99, 0)))
         if cursor:
-            found = await adapter.get_cursor(shard_of(queue), CURSOR)
-            assert found is not None
-            await adapter.commit_cursor(shard_of(queue), CURSOR, found.offset)
+            await QueueDrain(adapter, Grant(queue, "usurper", 99)).begin()
 
     at(server, work)
 

@@ -20,8 +20,12 @@ from shards.errors import InvalidNameError
 from shards.record import Record
 from spark_export.errors import DataLossError, OptionError
 from spark_export.export import ExportOptions, ExportProgress, UnconfirmedError, run_drain
+from spark_export.export.drain import published_end
 from spark_export.export.writing import abandoned_on_failure, session_of, target_of, write_aside
+from spark_export.held_queue import Backlog
+from spark_export.history import Reached
 from tests.faults.processes import ServerProcess, running
+from tests.spark.derby import add_attempts
 from tests.spark.exporting_process import kill_export_at
 from tests.spark.queues import QUICK, at, cursor_of, drive_up_to, driven, fill, trim, usurp
 from tests.spark.sealed_trees import SealedTree, values
@@ -349,6 +353,43 @@ def test_a_killed_drain_to_a_table_is_made_good_by_the_next(
     rows = spark.read.format("jdbc").options(url=url, dbtable="records").load().select("offset").collect()
     assert sorted(row.offset for row in rows) == list(range(400))
     assert cursor_of(server, queue) == 400
+
+
+def test_a_drain_added_the_rows_of_a_task_twice_that_was_tried_again(
+    spark: SparkSession, server: str, queue: str, url: str
+) -> None:
+    """Both of its attempts had committed to the table of the run."""
+    fill(server, queue, numbered(40))
+    options = ExportOptions(server=server, target=url, format="jdbc", table="records")
+
+    def try_again(progress: ExportProgress) -> None:
+        if progress.step == "publishing":
+            add_attempts(spark, url)
+
+    result = run_drain(spark, queue, options, lease=QUICK, progress=try_again)
+    assert (result.run, result.records, result.skipped) == (1, 40, 0)
+    rows = spark.read.format("jdbc").options(url=url, dbtable="records").load().select("offset").collect()
+    assert sorted(row.offset for row in rows) == list(range(40))
+    assert cursor_of(server, queue) == 40
+
+
+@pytest.mark.parametrize(
+    ("reached", "restored_offset", "end"),
+    [
+        (None, None, 0),
+        (Reached(8, 50), None, 0),
+        (Reached(7, 50), None, 50),
+        (Reached(7, 50), 30, 30),
+        (Reached(7, 50), 60, 50),
+        (Reached(7, 50, 30), 30, 50),
+        (Reached(7, 50, 30), 40, 40),
+    ],
+)
+def test_a_drain_passed_over_what_a_restored_queue_got_anew(
+    reached: Reached | None, restored_offset: int | None, end: int
+) -> None:
+    """A run had published these offsets with the records that they had before the restore."""
+    assert published_end(reached, Backlog(7, 20, 0, 100, restored_offset)) == end
 
 
 def test_a_queue_that_was_made_anew_begins_anew(spark: SparkSession, server: str, queue: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from broker_adapter import StorageAdapter
 from shards.record import Record
 from spark_export.errors import DataLossError, OptionError
 from spark_export.export import (
@@ -19,8 +20,9 @@ from spark_export.export import (
 )
 from spark_export.export.file_target import FileTarget
 from spark_export.export.state import BEFORE_FIRST, ExportState
-from spark_export.history import Reached
+from spark_export.history import Places, Reached
 from tests.spark.sealed_trees import NOW_US, SealedTree, values
+from tests.spark.stores import append, within
 
 ODD_TOPICS = ("plant/a", "007", "é/ü=x y", "x" * 300, "a%2Fb", "__HIVE_DEFAULT_PARTITION__")
 
@@ -71,6 +73,34 @@ def test_directories_tell_date_and_topic_and_the_rows_stay_whole(
     assert frame.where("date <> cast(timestamp as date)").count() == 0
     assert frame.where("topic_dir = 'plant/a'").count() == 24
     assert frame.where("length(topic) > 80 and topic_dir <> topic").count() == 4 * 24
+    assert frame.where("topic = '007' and topic_dir = '~007'").count() == 2 * 24
+    assert frame.where("topic_dir is null").count() == 0
+
+
+LOOK_LIKE_NO_TEXT = ("007", "-1.5", ".5", "1e5", " 7", "7 ", "NaN", "Infinity ", "2026-01-01", "2026-01-01 10:00:00")
+NUMBERS_OF_OTHER_SCRIPTS = ("\u0663", "\uff17")
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        *((topic,) for topic in ("007", "__HIVE_DEFAULT_PARTITION__", "~007")),
+        LOOK_LIKE_NO_TEXT,
+        NUMBERS_OF_OTHER_SCRIPTS,
+    ],
+    ids=lambda topics: topics[0],
+)
+def test_a_topic_that_looks_like_a_number_or_null_is_text_as_a_directory(
+    spark: SparkSession, tree: SealedTree, target: Path, topics: tuple[str, ...]
+) -> None:
+    """topic_dir came back as the number 7 for the topic 007, and as null for __HIVE_DEFAULT_PARTITION__."""
+    for topic in topics:
+        tree.seal(topic, values(1))
+    run_export(spark, ExportOptions(path=str(tree.root), target=str(target), partition_by=("topic",)))
+    frame = spark.read.parquet(str(target))
+    assert dict(frame.dtypes)["topic_dir"] == "string"
+    assert {row.topic: row.topic_dir for row in frame.collect()} == {topic: f"~{topic}" for topic in topics}
+    assert frame.where(frame.topic_dir == f"~{topics[0]}").count() == 1
 
 
 def test_json_and_csv_hold_any_bytes_and_say_how(spark: SparkSession, tree: SealedTree, tmp_path: Path) -> None:
@@ -159,6 +189,59 @@ def test_records_trimmed_before_they_were_exported_are_an_error_unless_passed_ov
     assert run_export(spark, options).records == 7
 
 
+def places(spark: SparkSession, target: Path) -> list[tuple[str, int]]:
+    rows = spark.read.parquet(str(target)).select("shard", "offset").collect()
+    return sorted((row.shard, row.offset) for row in rows)
+
+
+def test_a_shard_that_was_missing_for_one_run_came_twice(
+    spark: SparkSession, tree: SealedTree, target: Path, tmp_path: Path
+) -> None:
+    """The export lost its place: 24 rows, of which 14 were distinct."""
+    strict = ExportOptions(path=str(tree.root), target=str(target))
+    lenient = ExportOptions(path=str(tree.root), target=str(target), fail_on_data_loss=False)
+    directory = tree.seal("plant/a", values(10)).parent
+    tree.seal("plant/b", values(1))
+    run_export(spark, strict)
+    directory.rename(tmp_path / "away")
+    tree.seal("plant/b", values(1, first=1))
+    with pytest.raises(DataLossError, match=r"'plant/a' .*read up to offset 10, is not there any more"):
+        run_export(spark, strict)
+    assert run_export(spark, lenient).records == 1
+    assert run_export(spark, strict).run is None
+    (tmp_path / "away").rename(directory)
+    tree.seal("plant/a", values(4, first=10))
+    assert run_export(spark, strict).records == 4
+    assert places(spark, target) == [("plant/a", n) for n in range(14)] + [("plant/b", n) for n in range(2)]
+
+
+def test_a_shard_that_was_deleted_and_created_again_was_not_noticed(spark: SparkSession, target: Path) -> None:
+    """The export went on with another shard of the same name although a loss was to be an error."""
+    data = target.with_name("data")
+    strict = ExportOptions(path=str(data), target=str(target), partition_by=())
+    lenient = ExportOptions(path=str(data), target=str(target), partition_by=(), fail_on_data_loss=False)
+
+    async def delete(adapter: StorageAdapter) -> None:
+        await adapter.delete_shard("a")
+
+    append(data, "a", values(10))
+    assert run_export(spark, strict).records == 10
+    within(data, delete)
+    with pytest.raises(DataLossError, match=r"shard 'a' .*read up to offset 10, is not there any more: it was deleted"):
+        run_export(spark, strict)
+    append(data, "a", values(12))
+    with pytest.raises(DataLossError, match="shard 'a' was deleted and created again"):
+        run_export(spark, strict)
+    within(data, delete)
+    # Nothing is new, but that the loss was passed over is remembered.
+    passed = run_export(spark, lenient)
+    assert (passed.run, passed.records) == (2, 0)
+    assert run_export(spark, strict).run is None
+    append(data, "a", values(3))
+    assert run_export(spark, strict).records == 3
+    assert places(spark, target) == sorted([("a", n) for n in range(10)] + [("a", n) for n in range(3)])
+
+
 def test_of_two_runs_at_a_time_one_is_published(spark: SparkSession, tree: SealedTree, target: Path) -> None:
     tree.seal("plant/a", values(30))
     options = ExportOptions(path=str(tree.root), target=str(target))
@@ -214,6 +297,7 @@ def test_a_file_system_without_atomic_renames_is_refused(
     [
         ({"target": "/t"}, "needs a path"),
         ({"target": "/t", "path": "/p", "name": "a/b"}, "'a/b', it must have from 1 to 64"),
+        ({"target": "/t", "path": "/p", "name": "1e"}, "'1e', which readers take for a number"),
         ({"target": "/t", "path": "/p", "format": "orc"}, "format is 'orc', it must be one of parquet, csv"),
         ({"target": "/t", "path": "/p", "format": "jdbc"}, "needs a JDBC URL"),
         ({"target": "jdbc:derby:x", "path": "/p"}, "needs a JDBC URL"),
@@ -228,8 +312,11 @@ def test_options_that_cannot_be_are_refused_by_name(given: dict[str, object], me
 
 
 def test_the_state_of_an_export_comes_back_and_damage_is_named() -> None:
-    state = ExportState(3, {"format": "csv"}, {"plant/ü": Reached(0xFFFFFFFFFFFFFFFF, 7)})
+    places = Places({"plant/ü": Reached(0xFFFFFFFFFFFFFFFF, 7), "b": Reached(2, 9, 5)}, {"gone": Reached(1, 3)})
+    state = ExportState(3, {"format": "csv"}, places)
     assert ExportState.decode(state.encode(), "here") == state
+    first = '{"version": 1, "run": 2, "settings": {"format": "csv"}, "shards": {"a": ["000000000000000f", 7]}}'
+    assert ExportState.decode(first, "here") == ExportState(2, {"format": "csv"}, Places({"a": Reached(15, 7)}))
     BEFORE_FIRST.check_settings({"format": "json"}, "default")
     for text in (
         "",
@@ -240,5 +327,5 @@ def test_the_state_of_an_export_comes_back_and_damage_is_named() -> None:
     ):
         with pytest.raises(Exception, match="here does not hold the state of an export"):
             ExportState.decode(text, "here")
-    with pytest.raises(Exception, match="here is of version 2"):
-        ExportState.decode(state.encode().replace('"version": 1', '"version": 2'), "here")
+    with pytest.raises(Exception, match="here is of version 3"):
+        ExportState.decode(state.encode().replace('"version": 2', '"version": 3'), "here")

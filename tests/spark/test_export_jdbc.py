@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from shards.record import Record
 from spark_export.export import ExportConflictError, ExportError, ExportOptions, ExportProgress, run_export
-from tests.spark.exporting_process import kill_export_at
+from tests.spark.derby import add_attempts, run_table, statement, tables
+from tests.spark.exporting_process import export_apart, kill_export_at
+from tests.spark.postgresql import driver_path, empty_database, losing_commits, url_of
 from tests.spark.sealed_trees import NOW_US, SealedTree, values
 
 
@@ -38,11 +39,6 @@ def leave(spark: SparkSession, directory: Path) -> None:
 def rows(spark: SparkSession, url: str, table: str = "records") -> list[tuple[str, int]]:
     frame = spark.read.format("jdbc").options(url=url, dbtable=table).load()
     return sorted((row.shard, row.offset) for row in frame.select("shard", "offset").collect())
-
-
-def tables(spark: SparkSession, url: str) -> set[str]:
-    query = "select tablename from sys.systables where tabletype = 'T'"
-    return {row[0].lower() for row in spark.read.format("jdbc").options(url=url, query=query).load().collect()}
 
 
 def test_each_run_adds_what_is_new_to_a_table(spark: SparkSession, tree: SealedTree, url: str) -> None:
@@ -114,10 +110,9 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_parameters(
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.skipif("JOURNAL_TEST_POSTGRES" not in os.environ, reason="JOURNAL_TEST_POSTGRES holds no JDBC URL")
 def test_postgresql_takes_what_derby_takes(spark: SparkSession, tree: SealedTree) -> None:
-    url = os.environ["JOURNAL_TEST_POSTGRES"]
-    options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records", name=f"test_{os.getpid()}")
+    url = url_of(*empty_database())
+    options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
     tree.seal("plant/ü", [Record(value=b"a\0b"), *values(30)])
 
     def overtake(progress: ExportProgress) -> None:
@@ -129,3 +124,71 @@ def test_postgresql_takes_what_derby_takes(spark: SparkSession, tree: SealedTree
     tree.seal("plant/ü", values(3))
     assert run_export(spark, options).records == 3
     assert len(rows(spark, url)) == 34
+
+
+# Tasks that are tried again
+
+
+def test_rows_of_a_task_that_was_tried_again_came_twice(spark: SparkSession, tree: SealedTree, url: str) -> None:
+    """Both attempts had committed, for the answer to the first COMMIT was lost."""
+    tree.seal("plant/a", values(30))
+    options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
+
+    def try_again(progress: ExportProgress) -> None:
+        if progress.step == "publishing":
+            add_attempts(spark, url)
+
+    assert run_export(spark, options, progress=try_again).records == 30
+    assert rows(spark, url) == [("plant/a", offset) for offset in range(30)]
+    assert tables(spark, url) == {"records", "journal_exports"}
+
+
+@pytest.mark.parametrize("sql", ["INSERT INTO {0} SELECT * FROM {0}", 'DELETE FROM {0} WHERE "offset" < 7'])
+def test_a_run_with_more_or_fewer_rows_than_its_tasks_wrote_was_published(
+    spark: SparkSession, tree: SealedTree, url: str, sql: str
+) -> None:
+    """Nothing compared the counts."""
+    tree.seal("plant/a", values(30))
+    options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
+
+    def change(progress: ExportProgress) -> None:
+        if progress.step == "publishing":
+            statement(spark, url, sql.format(run_table(spark, url)))
+
+    with pytest.raises(ExportError, match=r"run 1 of export 'default' wrote 30 rows .* holds (60|23) of theirs"):
+        run_export(spark, options, progress=change)
+    assert rows(spark, url) == []
+    assert run_export(spark, options).records == 30
+    assert rows(spark, url) == [("plant/a", offset) for offset in range(30)]
+
+
+@pytest.mark.timeout(300)
+def test_a_task_whose_commit_was_not_answered_wrote_its_rows_twice(spark: SparkSession, tree: SealedTree) -> None:
+    """2,000 rows were in the table of a run that told of 1,000."""
+    tree.seal("plant/a", values(1_000))
+    database, port = empty_database()
+    with losing_commits(port, b"INSERT INTO journal_run_") as lossy_port:
+        given = {
+            "path": str(tree.root),
+            "target": url_of(database, lossy_port),
+            "format": "jdbc",
+            "table": "records",
+        }
+        result = export_apart(given, cores="2,4", jars=driver_path())
+    assert (result.get("run"), result.get("records")) == (1, 1_000), result
+    assert rows(spark, url_of(database, port)) == [("plant/a", offset) for offset in range(1_000)]
+
+
+def test_a_run_that_was_published_was_called_failed_when_the_answer_was_lost(
+    spark: SparkSession, tree: SealedTree
+) -> None:
+    tree.seal("plant/a", values(100))
+    database, port = empty_database()
+    with losing_commits(port, b"UPDATE journal_exports") as lossy_port:
+        options = ExportOptions(
+            path=str(tree.root), target=url_of(database, lossy_port), format="jdbc", table="records"
+        )
+        result = run_export(spark, options)
+        assert (result.run, result.records) == (1, 100)
+        assert run_export(spark, options).run is None
+    assert rows(spark, url_of(database, port)) == [("plant/a", offset) for offset in range(100)]

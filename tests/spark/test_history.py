@@ -18,7 +18,7 @@ from shards.names import directory_name
 from spark_export import read_sealed
 from spark_export.errors import DataLossError
 from spark_export.export import ExportOptions, run_export
-from spark_export.history import Origin, Reached, plan_history, take_history
+from spark_export.history import Origin, Places, Reached, plan_history, take_history
 from spark_export.sealed_files import SealedName
 from spark_export.sealed_scan import SealedTree
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
@@ -122,27 +122,79 @@ def segment(kind: SegmentKind, base: int, end: int) -> SegmentRange:
 def test_a_snapshot_says_what_is_scanned_and_what_the_source_reads(
     snapshot: ShardSnapshot, listed: SealedTree, since: int | None, ranges: tuple[int, int, int, int] | None
 ) -> None:
-    reached = {} if since is None else {"a": Reached(7, since)}
-    history = plan_history(Snapshot(Store(), (snapshot,)), listed, Origin("/data"), reached)
+    places = None if since is None else Places({"a": Reached(7, since)})
+    history = plan_history(Snapshot(Store(), (snapshot,)), listed, Origin("/data"), places)
     found = [(one.first_offset, one.sealed_end, one.next_offset, len(one.files)) for one in history.ranges]
     assert found == ([] if ranges is None else [ranges])
-    assert history.reached == {"a": Reached(7, snapshot.next_offset)}
+    assert history.places == Places({"a": Reached(7, snapshot.next_offset)})
+    assert not history.passes_over_loss
 
 
-def test_a_shard_made_anew_is_read_from_its_start() -> None:
-    history = plan_history(
-        Snapshot(Store(), (shard(segment(LOG, 0, 5)),)), None, Origin("/data"), {"a": Reached(6, 99)}
-    )
+LIVE = Store(server="journal://127.0.0.1:7420")
+LOSSES = {
+    # What is there, how far it was read, what is told, where it goes on.
+    "trimmed": (shard(segment(LOG, 0, 5), start=4), Reached(7, 2), "from offset 2 up to 4 were trimmed", 4),
+    "set back": (shard(segment(LOG, 0, 5)), Reached(7, 9), "ends at offset 5 but was read up to 9", 5),
+    "created anew": (shard(segment(LOG, 0, 5)), Reached(6, 3), "with id 6 was read up to offset 3 and is gone", 0),
+    "restored": (
+        attrs.evolve(shard(segment(LOG, 0, 9)), restored_offset=4),
+        Reached(7, 6),
+        "from offset 4 on it holds other records",
+        4,
+    ),
+    "restored again": (
+        attrs.evolve(shard(segment(LOG, 0, 9)), restored_offset=4),
+        Reached(7, 6, 2),
+        "from offset 4 on it holds other records",
+        4,
+    ),
+    "new and trimmed": (shard(segment(LOG, 0, 5), start=4), None, "created after the last run.* below offset 4", 4),
+}
+
+
+@pytest.mark.parametrize(("there", "reached", "told", "goes_on"), LOSSES.values(), ids=LOSSES)
+def test_an_export_passed_over_lost_records_although_that_was_to_be_an_error(
+    there: ShardSnapshot, reached: Reached | None, told: str, goes_on: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A shard that was deleted and created again was exported as if it were the one before, without a word."""
+    snapshot = Snapshot(LIVE, (there,))
+    since = Places({} if reached is None else {"a": reached}, {"gone": Reached(1, 1)})
+    with pytest.raises(DataLossError, match=f"shard 'a'.*{told}.*turn failing on data loss off"):
+        plan_history(snapshot, None, Origin("/data"), since)
+    passed = plan_history(snapshot, None, Origin("/data", fail_on_data_loss=False), since)
+    assert "shard 'a'" in caplog.text
+    assert [one.first_offset for one in passed.ranges] == ([goes_on] if goes_on < there.next_offset else [])
+    assert passed.places.reached == {"a": Reached(7, there.next_offset, there.restored_offset)}
+    assert passed.passes_over_loss
+    # It was passed over, so it is no error a second time.
+    assert not plan_history(snapshot, None, Origin("/data"), passed.places).passes_over_loss
+
+
+def test_a_shard_that_is_new_to_a_tree_may_begin_with_records_that_are_not_sealed_there() -> None:
+    snapshot = Snapshot(Store(sealed="/sealed"), (shard(segment(PARQUET, 4, 5), start=4),))
+    assert [one.first_offset for one in plan_history(snapshot, tree(), Origin("/data"), Places()).ranges] == [4]
+
+
+def test_an_export_lost_the_place_of_a_shard_that_was_missing_for_one_run() -> None:
+    """All of its records came a second time when it was there again."""
+    empty, whole = Snapshot(LIVE, ()), Snapshot(LIVE, (shard(segment(LOG, 0, 9)),))
+    since, strict, lenient = Places({"a": Reached(7, 5)}), Origin("/data"), Origin("/data", fail_on_data_loss=False)
+    with pytest.raises(DataLossError, match=r"shard 'a' \(id 7\), .* read up to offset 5, is not there any more"):
+        plan_history(empty, None, strict, since)
+    passed = plan_history(empty, None, lenient, since)
+    assert passed.passes_over_loss
+    assert passed.places == Places({}, {"a": Reached(7, 5)})
+    assert plan_history(empty, None, strict, passed.places).places == passed.places
+    back = plan_history(whole, None, strict, passed.places)
+    assert [one.first_offset for one in back.ranges] == [5]
+    assert back.places == Places({"a": Reached(7, 9)})
+
+
+def test_a_shard_that_takes_the_name_of_a_missing_one_is_read_from_its_start() -> None:
+    snapshot = Snapshot(LIVE, (shard(segment(LOG, 0, 9)),))
+    history = plan_history(snapshot, None, Origin("/data"), Places({}, {"a": Reached(6, 5)}))
     assert [one.first_offset for one in history.ranges] == [0]
-
-
-@pytest.mark.parametrize(("reached", "message"), [(2, "from offset 2 up to 4 were trimmed"), (9, "was read up to 9")])
-def test_a_position_that_is_not_in_the_shard_is_an_error_unless_passed_over(reached: int, message: str) -> None:
-    snapshot = Snapshot(Store(), (shard(segment(LOG, 0, 5), start=4),))
-    with pytest.raises(DataLossError, match=message):
-        plan_history(snapshot, None, Origin("/data"), {"a": Reached(7, reached)})
-    passed = plan_history(snapshot, None, Origin("/data", fail_on_data_loss=False), {"a": Reached(7, reached)})
-    assert [one.first_offset for one in passed.ranges] == ([4] if reached == 2 else [])
+    assert history.places == Places({"a": Reached(7, 9)})
 
 
 def test_a_path_is_listed_after_the_snapshot(spark: SparkSession, tmp_path: Path) -> None:

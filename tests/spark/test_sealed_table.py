@@ -272,3 +272,9 @@ def test_publishing_a_directory_never_replaces_one(spark: SparkSession, tmp_path
     assert files._rename(f"{tmp_path}/second", f"{tmp_path}/other")
     assert files.read_text(f"{tmp_path}/run/state") == "first"
     assert files.names(f"{tmp_path}/run") == ["state"] or ".state.crc" in files.names(f"{tmp_path}/run")
+
+
+def test_a_tree_in_which_nothing_is_sealed_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """It was called no tree, for it holds the hidden marker of its data directory."""
+    (tmp_path / ".node").write_text("{}")
+    assert read_sealed(spark, str(tmp_path)).count() == 0

@@ -32,6 +32,7 @@ PATH = {"path": "/data"}
         ("failOnDataLoss", "False", "fail_on_data_loss", False),
         ("filterPushdown", "true", "filter_pushdown", True),
         ("asQueue", "true", "as_queue", True),
+        ("shardIds", '{"s": 7}', "shard_ids", {"s": 7}),
     ],
 )
 def test_a_value_is_read(option: str, value: str, attribute: str, read: object) -> None:

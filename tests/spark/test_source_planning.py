@@ -13,8 +13,10 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNotNull, 
 from shards.model import SegmentKind
 from shards.parquet.schema import TIME
 from spark_export.conditions import Condition, from_filters
-from spark_export.planning import LARGEST_BYTES, ShardRange, plan_partitions
-from spark_export.snapshot import SegmentRange, ShardSnapshot
+from spark_export.errors import DataLossError
+from spark_export.options import parse_options
+from spark_export.planning import LARGEST_BYTES, ShardRange, batch_ranges, plan_partitions
+from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 
 KINDS = st.sampled_from(list(SegmentKind))
 
@@ -172,3 +174,15 @@ def test_a_condition_means_the_same_for_a_value_a_range_and_a_column(
         assert condition.mask(pa.array(shown, types[column])).to_pylist() == passing
         if shown:
             assert condition.may_hold(min(shown), max(shown)) or not any(passing)
+
+
+@pytest.mark.parametrize("there", [(ShardSnapshot("a", 8, 0, 9),), ()], ids=["another", "none"])
+def test_offsets_of_a_shard_were_read_from_the_next_one_of_its_name(there: tuple[ShardSnapshot, ...]) -> None:
+    """An export planned them, and the shard was deleted and created again before they were read."""
+    given = {"path": "/data", "startingOffsets": '{"a": 3}', "endingOffsets": '{"a": 5}', "shardIds": '{"a": 7}'}
+    snapshot = Snapshot(Store(), there)
+    with pytest.raises(DataLossError, match=r"shard 'a' with id 7 is to be read, but .* it was deleted"):
+        batch_ranges(snapshot, parse_options(given, "batch"))
+    assert batch_ranges(snapshot, parse_options({**given, "failOnDataLoss": "false"}, "batch")) == []
+    (found,) = batch_ranges(Snapshot(Store(), (ShardSnapshot("a", 7, 0, 9),)), parse_options(given, "batch"))
+    assert (found.first_offset, found.next_offset) == (3, 5)

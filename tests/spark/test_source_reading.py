@@ -295,3 +295,9 @@ def test_as_a_queue_it_gives_what_a_consumer_would_get(tmp_path: Path) -> None:
         rows = planned({"path": tmp_path, "shards": "$queue/q", "asQueue": True}).rows()
         assert [(row["offset"], row["topic"]) for row in rows] == [(0, "$queue/q"), (1, "$SYS/load"), (3, "plant/a")]
         seal(tmp_path, "$queue/q")
+
+
+def test_a_tree_in_which_nothing_is_sealed_was_called_no_tree(tmp_path: Path) -> None:
+    """It holds the hidden marker of its data directory."""
+    (tmp_path / ".node").write_text("{}")
+    assert planned({"path": tmp_path}).rows() == []

@@ -25,16 +25,25 @@ from spark_export.stream_planning import (
 )
 
 NAMES = st.text('abc/é"', min_size=1, max_size=8)
-POSITIONS = st.builds(Position, st.integers(0, 1 << 63), st.integers(0, 1 << 63))
+OFFSETS = st.integers(0, 1 << 63)
+POSITIONS = st.builds(Position, OFFSETS, OFFSETS, st.none() | OFFSETS)
 
 
 def options(**given: str) -> SourceOptions:
     return parse_options({"path": "/data", **given}, "stream")
 
 
-def shard(name: str, start: int, end: int, *, shard_id: int = 1, time_offset: int | None = None) -> ShardSnapshot:
+def shard(
+    name: str,
+    start: int,
+    end: int,
+    *,
+    shard_id: int = 1,
+    time_offset: int | None = None,
+    restored_offset: int | None = None,
+) -> ShardSnapshot:
     segments = (SegmentRange(SegmentKind.LOG, start, end, 100),) if end > start else ()
-    return ShardSnapshot(name, shard_id, start, end, segments, time_offset)
+    return ShardSnapshot(name, shard_id, start, end, segments, time_offset, restored_offset)
 
 
 def snapshot(*shards: ShardSnapshot) -> Snapshot:
@@ -48,10 +57,17 @@ def at(**offsets: int) -> StreamPosition:
 # Their JSON
 
 
-@given(st.dictionaries(NAMES, POSITIONS, max_size=20), NAMES)
-def test_a_position_is_read_back_from_its_json(shards: dict[str, Position], after: str) -> None:
-    position = StreamPosition(shards, after)
+@given(st.dictionaries(NAMES, POSITIONS, max_size=20), NAMES, st.dictionaries(NAMES, POSITIONS, max_size=3))
+def test_a_position_is_read_back_from_its_json(
+    shards: dict[str, Position], after: str, missing: dict[str, Position]
+) -> None:
+    position = StreamPosition(shards, after, missing)
     assert StreamPosition.decode(json.loads(json.dumps(position.encode()))) == position
+
+
+def test_a_position_of_version_1_is_read() -> None:
+    found = {"version": 1, "shards": {"a": "1:4"}, "after": "a"}
+    assert StreamPosition.decode(found) == StreamPosition({"a": Position(1, 4)}, "a")
 
 
 def test_a_position_of_many_shards_is_small() -> None:
@@ -63,16 +79,17 @@ def test_a_position_of_many_shards_is_small() -> None:
 
 def test_few_shards_are_there_to_be_read_by_people() -> None:
     assert len(at(a=1).shards) < PACKED_FROM
-    assert at(b=2, a=1).encode() == {"version": 1, "shards": {"a": "1:1", "b": "1:2"}}
+    assert at(b=2, a=1).encode() == {"version": 2, "shards": {"a": "1:1", "b": "1:2"}}
 
 
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ({"version": 2, "shards": {}}, "version 2, this program reads version 1"),
+        ({"version": 3, "shards": {}}, "version 3, this program reads versions up to 2"),
         ({"partition": 7}, "version None"),
         ({"version": 1}, "no position"),
         ({"version": 1, "shards": {"a": "x"}}, "no position"),
+        ({"version": 1, "shards": {"a": "1"}}, "no position"),
         ({"version": 1, "packed": "AAAA"}, "no position"),
     ],
 )
@@ -136,6 +153,7 @@ LOSSES = {
     "trimmed": (shard("a", 5, 10), 3, "from offset 3 on, but it holds offsets from 5 up to .* 10", 5),
     "set back": (shard("a", 0, 2), 3, "up to offset 3, but it holds offsets from 0 up to .* 2.*older state", 2),
     "made anew": (shard("a", 0, 4, shard_id=9), 3, "deleted and created again.*id 1.*id 9", 0),
+    "restored": (shard("a", 0, 8, restored_offset=2), 3, "up to offset 3, but its node was restored.*offset 2 on", 2),
 }
 
 
@@ -149,7 +167,7 @@ def test_lost_records_end_the_query_or_are_passed_over(
     with caplog.at_level(logging.WARNING):
         end = next_position(at(a=read), snapshot(there), lenient, None)
     assert "shard 'a'" in caplog.text
-    assert end.shards["a"] == Position(there.shard_id, there.next_offset)
+    assert end.shards["a"] == Position(there.shard_id, there.next_offset, there.restored_offset)
     ranges = stream_ranges(at(a=read), end, snapshot(there), lenient)
     assert [(one.first_offset, one.next_offset) for one in ranges] == (
         [(goes_on, there.next_offset)] if goes_on < there.next_offset else []
@@ -157,10 +175,27 @@ def test_lost_records_end_the_query_or_are_passed_over(
     assert next_position(end, snapshot(there), options(), None) is end
 
 
-def test_a_deleted_shard_ends_the_query_or_is_forgotten() -> None:
+def test_a_stream_lost_the_place_of_a_shard_that_was_missing_at_one_look() -> None:
+    """With failOnDataLoss off all of its records came a second time when it was there again."""
     with pytest.raises(DataLossError, match=r"shard 'a' \(id 1\).*up to offset 3.*set failOnDataLoss to false"):
         next_position(at(a=3), snapshot(), options(), None)
-    assert next_position(at(a=3), snapshot(), options(failOnDataLoss="false"), None) == StreamPosition()
+    without = next_position(at(a=3), snapshot(), options(failOnDataLoss="false"), None)
+    assert without == StreamPosition({}, "", {"a": Position(1, 3)})
+    assert next_position(without, snapshot(), options(), None) is without
+    assert changed_shards(at(a=3), without) == []
+    back = snapshot(shard("a", 0, 5))
+    end = next_position(without, back, options(), None)
+    assert end == at(a=5)
+    assert [(one.first_offset, one.next_offset) for one in stream_ranges(without, end, back, options())] == [(3, 5)]
+    assert records_between(without, end) == 2
+
+
+def test_a_shard_that_takes_the_name_of_a_missing_one_is_read_from_its_first_record() -> None:
+    without = StreamPosition({}, "", {"a": Position(1, 3)})
+    there = snapshot(shard("a", 0, 5, shard_id=2))
+    end = next_position(without, there, options(), None)
+    assert end == StreamPosition({"a": Position(2, 5)})
+    assert [(one.first_offset, one.next_offset) for one in stream_ranges(without, end, there, options())] == [(0, 5)]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +203,7 @@ def test_a_deleted_shard_ends_the_query_or_is_forgotten() -> None:
     [
         (snapshot(shard("a", 4, 10)), "from 4 up to .* trimmed", [(4, 8)]),
         (snapshot(shard("a", 0, 6)), "older state", [(3, 6)]),
+        (snapshot(shard("a", 0, 10, restored_offset=5)), "restored from a backup.*from offset 5 on", [(3, 5)]),
         (snapshot(shard("a", 0, 10, shard_id=2)), "now has id 2", []),
         (snapshot(), "no such shard", []),
     ],

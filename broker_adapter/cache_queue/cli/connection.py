@@ -61,7 +61,11 @@ async def _connect_to_server(server: str) -> AsyncIterator[StorageAdapter]:
     try:
         async with (
             open_client(
-                server, name="journal command line", give_up_after_s=_PATIENCE_S, first_within_s=FIRST_WITHIN_S
+                server,
+                name="journal command line",
+                give_up_after_s=_PATIENCE_S,
+                first_within_s=FIRST_WITHIN_S,
+                ends_at_restore=True,
             ) as client,
             JournalAdapter(client) as adapter,
         ):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
 from broker_adapter.cache_queue.cli.purge import YesOption, require_yes
-from command_line.output import write_text
+from command_line.output import note, write_text
 
 
 def delete_command(name: str, /, *, yes: YesOption = False, server: StoreOption = DEFAULT_SERVER) -> None:
     """Remove a queue that nobody drives, with all that waits in it and its dead letters.
+
+    A driver that was killed still has the lease: whether it lives shows within nine seconds.
 
     Args:
         name: Name of the queue.
@@ -24,5 +26,11 @@ async def _delete(server: str, name: str, yes: bool) -> None:
     async with connect(server) as adapter:
         await definition_of(adapter, name)
         await require_yes(f"Delete the queue {name} with all that waits in it and its dead letters for ever?", yes)
-        await delete_queue(adapter, name)
+        await delete_queue(
+            adapter,
+            name,
+            on_wait=lambda holder: note(
+                "journal", f"{name}: {holder} has the lease; waiting to see whether it is alive"
+            ),
+        )
     write_text(f"{name}: deleted")

@@ -82,7 +82,10 @@ class Following:
 
     def done(self, state: QueueState) -> int:
         """How many have left."""
-        return max(0, min(self.total, state.depth.first_offset - self._start.depth.first_offset))
+        from broker_adapter.cache_queue.gauge import depth_of
+
+        left = depth_of(state.shard, state.progress.offset, self._start.depth.next_offset).record_count
+        return max(0, self.total - left)
 
     def why(self, state: QueueState) -> str:
         """Why it takes so long, as far as that is known."""

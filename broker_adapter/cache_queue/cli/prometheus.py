@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from broker_adapter.cache_queue.cli.view import QueueView, outcomes
+from broker_adapter.cache_queue.cli.view import QueueView, outcomes, put_in
 from journal.observing.exposition import Family, Labels, counters, gauges, page_of
 
 STATES: Final = ("closed", "half open", "open", "paused", "starting", "not driven", "draining", "idle")
@@ -53,7 +53,7 @@ def queue_metrics(views: Sequence[QueueView]) -> Iterator[Family]:
         "journal_queue_records_in_total",
         "Records that were put in.",
         queue,
-        of_each(lambda view: view.state.depth.next_offset),
+        of_each(lambda view: put_in(view.state)),
     )
     yield gauges(
         "journal_queue_dead_letters",

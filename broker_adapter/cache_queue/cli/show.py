@@ -106,12 +106,14 @@ def _situation(view: QueueView) -> Iterator[tuple[str, str]]:
     state, status, depth = view.state, view.state.status, view.state.depth
     waits = f"{counted(depth.record_count, 'record')}, {format_size(depth.size_bytes)}"
     yield "waits", f"{waits}, the oldest for {format_duration(view.oldest_age_s)}" if depth.record_count else "nothing"
+    if view.in_memory_count:
+        yield "in memory", f"{counted(view.in_memory_count, 'record')}, lost if the store's node dies"
     if view.rates is not None:
         how = f" (measured over {view.rates.seconds:.0f}s)" if view.rates.seconds else ""
         yield "rates", f"{rate(view.rates.into)} in, {rate(view.rates.out)} out{how}"
     yield "time to drain", time_to_drain(view)[1]
     yield "state", view.doing
-    if status is not None and view.holder == status.holder:
+    if status is not None and view.holder and view.holder == status.holder:
         yield "since", _moment(status.since_us)
         if status.reason:
             yield "sink is out", status.reason

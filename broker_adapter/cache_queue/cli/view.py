@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import attrs
 
+from broker_adapter.cache_queue.progress import total
 from broker_adapter.cache_queue.queue import QueueState, settings_of
-from broker_adapter.cache_queue.stored import Counts
 from command_line.quantities import format_duration
 from journal.settings import format_size
+from shards.model import SegmentKind
 
 _MICROSECONDS = 1_000_000
 _SILENT_AFTER_S = 25
+_DRAINING = "draining"
 _NEVER_S = 10 * 365 * 86_400
 
 
@@ -47,15 +49,24 @@ class QueueView:
         return max(0, self.now_us - self.state.oldest_us) // _MICROSECONDS if self.state.oldest_us else 0
 
     @property
-    def holder(self) -> str:
-        """Who drives it; empty if nobody does."""
+    def leaseholder(self) -> str:
+        """Who has the lease and has not given it back, dead or alive; empty if nobody."""
         return self.state.lease.holder if self.state.lease is not None else ""
 
     @property
+    def holder(self) -> str:
+        """Who drives it; empty if nobody does, or if who did has been silent for so long that it is dead or hangs."""
+        return "" if self.silent_s else self.leaseholder
+
+    @property
     def silent_s(self) -> int:
-        """For how long its driver has said nothing of itself; 0 if that is not long, or if nobody drives it."""
+        """For how long whoever has the lease has said nothing of itself; 0 if that is not long.
+
+        A driver tells something of itself at once when it takes the lease, and every ten seconds at least; but for
+        one that drains the queue once (`journal-spark drain`), which tells nothing until it has.
+        """
         status = self.state.status
-        if not self.holder or status is None or status.holder != self.holder:
+        if not self.leaseholder or status is None or status.state == _DRAINING:
             return 0
         silent_s = (self.now_us - status.updated_us) // _MICROSECONDS
         return silent_s if silent_s >= _SILENT_AFTER_S else 0
@@ -73,16 +84,26 @@ class QueueView:
     @property
     def driven_by(self) -> str:
         """The holder for people."""
-        if not self.holder:
-            return "nobody"
-        return f"{self.holder} (silent for {format_duration(self.silent_s)})" if self.silent_s else self.holder
+        if self.silent_s:
+            return f"nobody ({self.leaseholder} is silent for {format_duration(self.silent_s)})"
+        return self.holder or "nobody"
+
+    @property
+    def in_memory_count(self) -> int:
+        """Records that wait in the store's memory, and would be lost with its node."""
+        first_offset = self.state.depth.first_offset
+        return sum(
+            max(0, segment.next_offset - max(segment.base_offset, first_offset))
+            for segment in self.state.shard.segments
+            if segment.kind is SegmentKind.MEMORY
+        )
 
 
 def told_rates(state: QueueState, now_us: int) -> Rates | None:
     """The rates that the queue's driver told lately; None if there is none or it is silent."""
     view = QueueView(state, now_us, None)
     status = state.status
-    if status is None or not view.holder or status.holder != view.holder or view.silent_s:
+    if status is None or not view.holder or status.holder != view.holder:
         return None
     return Rates(status.in_rate, status.out_rate)
 
@@ -91,11 +112,13 @@ def measured_rates(before: QueueState, after: QueueState, seconds: float) -> Rat
     """The rates between two looks. All that leaves is counted, whatever became of it."""
     if seconds <= 0 or before.shard.shard_id != after.shard.shard_id:
         return Rates(0.0, 0.0, seconds)
-    return Rates(
-        max(0, after.depth.next_offset - before.depth.next_offset) / seconds,
-        max(0, after.depth.first_offset - before.depth.first_offset) / seconds,
-        seconds,
-    )
+    out_count = total(after.progress.counts) - total(before.progress.counts)
+    return Rates(max(0, put_in(after) - put_in(before)) / seconds, max(0, out_count) / seconds, seconds)
+
+
+def put_in(state: QueueState) -> int:
+    """Records that were put in since the queue was made: those that left it, those that wait, those that are lost."""
+    return total(state.progress.counts) + state.depth.record_count + state.lost_count
 
 
 def time_to_drain(view: QueueView) -> tuple[float | None, str]:
@@ -119,15 +142,15 @@ def time_to_drain(view: QueueView) -> tuple[float | None, str]:
 
 
 def outcomes(state: QueueState) -> dict[str, int]:
-    """What became of all records, by reason. What no driver wrote down yet is not in it."""
-    counts = Counts() if state.status is None else state.status.counts
+    """What became of all records, by reason."""
+    counts = state.progress.counts
     return {
         "confirmed": counts.confirmed,
         "dead_lettered": counts.dead_lettered,
         "dropped_oldest": counts.dropped_oldest,
         "expired": counts.expired,
-        "lost": counts.lost,
-        "purged": state.definition.purged_count,
+        "lost": counts.lost + state.lost_count,
+        "purged": counts.purged,
         "rejected": sum(writer.rejected for writer in state.writers.values()),
         "dropped_newest": sum(writer.dropped_newest for writer in state.writers.values()),
     }
@@ -168,6 +191,7 @@ def as_json(view: QueueView) -> dict[str, object]:
         "mode": state.definition.settings.get("mode", ""),
         "records": depth.record_count,
         "bytes": depth.size_bytes,
+        "records_in_memory": view.in_memory_count,
         "first_offset": depth.first_offset,
         "next_offset": depth.next_offset,
         "oldest_us": state.oldest_us,

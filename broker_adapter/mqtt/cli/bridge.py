@@ -20,7 +20,8 @@ def bridge(
 ) -> None:
     """Drive bridges, all or those named, in a process of their own; print `ready` with their names.
 
-    Brokers drive bridges as well, unless `drive = false`; of all candidates one drives each bridge at a time.
+    Brokers drive bridges as well, unless `drive = false`; of all candidates one drives each bridge at a time. It ends
+    with status 74 when the store was restored from a backup, so that a supervisor starts it again.
 
     Args:
         names: Bridges of the configuration.
@@ -29,6 +30,8 @@ def bridge(
     import trio
 
     from broker_adapter.mqtt.bridge_process import run_bridges
+    from command_line.serving import exit_status_for_supervisor
+    from journal.settings import ConfigurationError
 
     wanted = load(config, settings, broker__store=store)
 
@@ -38,4 +41,5 @@ def bridge(
             if found:
                 write_text(" ".join(("ready", *found)))
 
-    trio.run(running)
+    with exit_status_for_supervisor(ConfigurationError):
+        trio.run(running)

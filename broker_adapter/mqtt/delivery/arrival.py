@@ -23,9 +23,10 @@ class Arrival:
         qos: The lower of the message's and the subscription's.
         retain: The retain flag as it is to be sent.
         subscription_ids: Of all subscriptions that matched.
-        acknowledge: To be called when the client has it for good (at QoS 0: when it was sent), so that no other member
-            of the group gets it; None where nobody waits for that.
+        acknowledge: To be called when the client has it for good (at QoS 0 when it was sent, at QoS 2 when it is
+            claimed), so that no other member of the group gets it; None where nobody waits for that.
         origin: Where it comes from.
+        store_group: The group of the store whose share it is; empty if it is none.
     """
 
     message: Message
@@ -34,6 +35,7 @@ class Arrival:
     subscription_ids: tuple[int, ...] = ()
     acknowledge: Callable[[], None] | None = None
     origin: Origin = Origin.SUBSCRIPTION
+    store_group: str = ""
 
 
 @attrs.frozen(slots=True)

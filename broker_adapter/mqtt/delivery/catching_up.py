@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import trio
@@ -21,9 +22,10 @@ from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
 from broker_adapter.mqtt.delivery.retrying import pause
 from broker_adapter.mqtt.delivery.runs import Arrivals, Run, runs_of
-from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscribers
+from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.tails import Tails
 from broker_adapter.mqtt.delivery.targets import covering
+from broker_adapter.mqtt.position import Position
 from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
 from shards.record import Gap
@@ -53,6 +55,7 @@ class CatchingUp:
         keeps_offline: Whether a topic's messages are kept for sessions that are away.
         limits: Bounds.
         on_gap: Told of records that are gone.
+        ask_position: Asks the store for its position.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class CatchingUp:
         keeps_offline: Callable[[str], bool],
         limits: DeliveryLimits,
         on_gap: Callable[[Gap], None],
+        ask_position: Callable[[], Awaitable[Position]],
     ) -> None:
         self._adapter = adapter
         self._tails = tails
@@ -73,6 +77,7 @@ class CatchingUp:
         self._keeps_offline = keeps_offline
         self._limits = limits
         self._on_gap = on_gap
+        self._ask_position = ask_position
         self._waiting: deque[Inbox] = deque()
         self.reading_count = 0
 
@@ -103,12 +108,16 @@ class CatchingUp:
         width = _FIRST_WINDOW * self._limits.window_records
         attempt = 0
         while inbox.is_behind:
-            goal_lsn = max(self._tails.newest_lsn, inbox.frontier.lsn)
+            subscribers = set(reading.subscribed.by_filter.values())
+            goal_lsn = max(self._tails.position.lsn, self._tails.handed_out_lsn, inbox.frontier.lsn)
             until_lsn = min(goal_lsn, inbox.frontier.lsn + width)
             if until_lsn == goal_lsn:
                 inbox.begin_joining(goal_lsn)
             try:
                 found = await self._read_window(reading, until_lsn)
+                if self._tails.position.lsn < until_lsn:
+                    # A frontier never lies beyond what the store told as its position.
+                    await self._ask_position()
             except _SlowClientError:
                 inbox.give_up_joining()
                 self.add(inbox)
@@ -123,6 +132,10 @@ class CatchingUp:
             attempt = 0
             if inbox.state is State.CLOSED:
                 return
+            if any(not one.options.since.covers_record(until_lsn) for one in reading.added_since(subscribers)):
+                # A subscription was added that counts for records of this window, which was not read for it.
+                inbox.give_up_joining()
+                continue
             inbox.frontier.raise_to(until_lsn)
             if inbox.join():
                 inbox.ready()
@@ -170,7 +183,7 @@ class _Reading:
     ) -> None:
         self.inbox = inbox
         self.records_count = 0
-        self._subscribed = subscribed
+        self.subscribed = subscribed
         self._keeps_offline = keeps_offline
         self._patience_s = limits.patience_s
         self._on_gap = on_gap
@@ -178,13 +191,17 @@ class _Reading:
         self._known_version = -1
 
     def targets(self) -> list[str]:
-        """Where to read. New subscriptions count only for what lies beyond the window."""
-        return self._subscribed.targets()
+        """Where to read."""
+        return self.subscribed.targets()
+
+    def added_since(self, subscribers: AbstractSet[Subscriber]) -> list[Subscriber]:
+        """The subscriptions that are not among these."""
+        return [one for one in self.subscribed.by_filter.values() if one not in subscribers]
 
     def _look_up_subscribers(self) -> Subscribers:
-        if self._known_version != self._subscribed.version:
-            self._known_version = self._subscribed.version
-            self._subscribers = Subscribers(self._subscribed.by_filter.values())
+        if self._known_version != self.subscribed.version:
+            self._known_version = self.subscribed.version
+            self._subscribers = Subscribers(self.subscribed.by_filter.values())
         return self._subscribers
 
     async def put(self, delivery: Delivery) -> None:

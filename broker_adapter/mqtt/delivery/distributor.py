@@ -17,11 +17,12 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.delivery.arrival import Arrival
 from broker_adapter.mqtt.delivery.catching_up import CatchingUp
-from broker_adapter.mqtt.delivery.current_lsn import CurrentLsn
+from broker_adapter.mqtt.delivery.current_position import CurrentPosition
 from broker_adapter.mqtt.delivery.delays import Delays
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits, DeliveryStatistics
 from broker_adapter.mqtt.delivery.members import GroupMember
+from broker_adapter.mqtt.delivery.opening import EarlyRuns, Opening
 from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
 from broker_adapter.mqtt.delivery.replays import Replay
 from broker_adapter.mqtt.delivery.runs import Run, runs_of
@@ -30,6 +31,7 @@ from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.delivery.tails import Tails
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.mqtt.topics import is_system
@@ -69,6 +71,7 @@ class Distributor:
         self._clock = clock or SystemClock()
         self._subscribers = Subscribers()
         self._replaying = Subscribers()
+        self._opening = Opening(self._limits.max_queued_count)
         self._subscribed: dict[Inbox, Subscribed] = {}
         self._members: dict[tuple[Inbox, str, str], GroupMember] = {}
         self._replays: dict[tuple[Inbox, str], tuple[Subscriber, list[OwnFeed]]] = {}
@@ -90,9 +93,10 @@ class Distributor:
                 keeps_offline=self._keeps_offline,
                 limits=limits,
                 on_gap=self._note_gap,
+                ask_position=self.current_position,
             )
             live = Tails(self._adapter, _Live(self), tasks, max_count=1, linger_s=limits.linger_s, resumes=False)
-            self._parts = _Parts(tasks, tails, live, CurrentLsn(self._adapter, LIVE_TARGET, tasks), catching_up)
+            self._parts = _Parts(tasks, tails, live, CurrentPosition(self._adapter, LIVE_TARGET, tasks), catching_up)
             tasks.start_soon(tails.run)
             tasks.start_soon(live.run)
             task_status.started()
@@ -104,20 +108,20 @@ class Distributor:
         return self._parts
 
     @property
-    def newest_lsn(self) -> int:
-        """The newest lsn that the store has told; there may be newer ones."""
+    def position(self) -> Position:
+        """The newest position that the store has told; it may be further by now."""
         parts = self._running
-        return max(parts.tails.newest_lsn, parts.live.newest_lsn)
+        return max(parts.tails.position, parts.live.position)
 
-    async def current_lsn(self) -> int:
-        """The newest lsn of the store: what is published after this was called has a higher one.
+    async def current_position(self) -> Position:
+        """The position of the store: what is committed after this was called lies behind it.
 
         Raises:
             StorageError: The store does not answer.
         """
-        lsn = await self._running.current_lsn.ask()
-        self._running.tails.note(lsn)
-        return lsn
+        position = await self._running.current_position.ask()
+        self._running.tails.note(position)
+        return position
 
     def statistics(self) -> DeliveryStatistics:
         """How it stands."""
@@ -148,7 +152,7 @@ class Distributor:
         subscribed = Subscribed(parts.tails)
         inbox = Inbox(
             client_id,
-            self.newest_lsn if position_lsn is None else position_lsn,
+            self.position.lsn if position_lsn is None else position_lsn,
             on_ready=on_ready,
             on_behind=parts.catching_up.add,
             reach=subscribed,
@@ -175,34 +179,56 @@ class Distributor:
 
     # Subscriptions
 
-    async def subscribe(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> int:
-        """Add a subscription, or replace the options of one; what is published after this returned comes.
+    async def subscribe(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> Position:
+        """Add a subscription, or replace the options of one.
+
+        Everything behind the position that is returned comes, and nothing before it. What the store commits after this
+        has returned lies behind it.
 
         Returns:
-            The lsn since which it counts: nothing that was acknowledged to its publisher before the call lies above.
+            Since when it counts.
 
         Raises:
             StorageError: It is refused, or the store does not answer; there is no subscription then.
         """
-        if (since_lsn := self._replace_options(inbox, topic_filter, options)) is not None:
-            return since_lsn
+        if (since := self._replace_options(inbox, topic_filter, options)) is not None:
+            return since
         subscriber = Subscriber(inbox, topic_filter, options)
         await self._bring(subscriber)
         try:
-            await self.current_lsn()
+            with self._opening.keep(topic_filter) as early:
+                await self.current_position()
+                while early.has_overflowed:
+                    early.restart()
+                    await self.current_position()
         except BaseException:
             self._release(subscriber)
             raise
-        if (
-            since_lsn := self._replace_options(inbox, topic_filter, options)
-        ) is not None or inbox.state is State.CLOSED:
+        since = self._replace_options(inbox, topic_filter, options)
+        if since is not None or inbox.state is State.CLOSED:
             self._release(subscriber)
-            return since_lsn or 0
-        # Higher than whatever was handed out: what comes from the tails from now on is all for it.
-        subscriber.options = attrs.evolve(options, since_lsn=self.newest_lsn)
+            return since or self.position
+        # All that is handed out from now on, and all of `early` that lies behind this, is for it. The frontier of the
+        # inbox lies no further: it is raised to positions that were told alone.
+        since = self.position
+        subscriber.options = attrs.evolve(options, since=since)
         self._add(subscriber)
+        self._give_early(subscriber, early)
         self._skip_uncounted(inbox)
-        return subscriber.options.since_lsn
+        return since
+
+    def _give_early(self, subscriber: Subscriber, early: EarlyRuns) -> None:
+        """Hand out what came while a subscription was being opened, unless another one of the session brought it."""
+        inbox = subscriber.inbox
+        touched: dict[Inbox, None] = {}
+        for run, (arrivals, arrivals_bytes) in early.arrivals_for(
+            subscriber, self._subscribed[inbox].by_filter.values()
+        ):
+            if not run.is_kept:
+                self._put_now(inbox, arrivals, touched)
+            elif inbox.wants_live(run.records[0].lsn) and inbox.put_live(run.shard, arrivals, arrivals_bytes):
+                touched[inbox] = None
+        _tell(touched)
 
     async def restore(self, inbox: Inbox, subscriptions: Mapping[str, SubscriptionOptions]) -> None:
         """Bring back the subscriptions of a session: it gets what it missed since its position, then what comes.
@@ -218,13 +244,13 @@ class Distributor:
                 subscriber = Subscriber(inbox, topic_filter, options)
                 await self._bring(subscriber)
                 restored.append(subscriber)
-            offline_until_lsn = await self.current_lsn()
+            offline_until = await self.current_position()
         except BaseException:
             for subscriber in restored:
                 self._release(subscriber)
             raise
         # First of all: where tails are says nothing of what this session has got for these subscriptions.
-        inbox.fall_behind(offline_until_lsn)
+        inbox.fall_behind(offline_until.lsn)
         for subscriber in restored:
             if inbox.state is State.CLOSED or subscriber.topic_filter in self._subscribed[inbox].by_filter:
                 self._release(subscriber)
@@ -245,16 +271,16 @@ class Distributor:
             del subscribed.by_filter[topic_filter]
             subscribed.changed()
 
-    def _replace_options(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> int | None:
-        """Replace the options of a subscription; return the lsn since which it counts, None if there is none."""
+    def _replace_options(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> Position | None:
+        """Replace the options of a subscription; return since when it counts, None if there is none."""
         subscribed = self._subscribed.get(inbox)
         subscriber = subscribed.by_filter.get(topic_filter) if subscribed is not None else None
         if subscribed is None or subscriber is None:
             return None
-        subscriber.options = attrs.evolve(options, since_lsn=subscriber.options.since_lsn)
+        subscriber.options = attrs.evolve(options, since=subscriber.options.since)
         self._subscribers.changed()
         subscribed.changed()
-        return subscriber.options.since_lsn
+        return subscriber.options.since
 
     async def _bring(self, subscriber: Subscriber) -> None:
         """Have tails bring what a subscription asks for."""
@@ -279,7 +305,7 @@ class Distributor:
         """Nothing that lies before all subscriptions is for this inbox: it need not be looked for."""
         subscribed = self._subscribed.get(inbox)
         if subscribed is not None and subscribed.by_filter:
-            inbox.frontier.raise_to(min(one.options.since_lsn for one in subscribed.by_filter.values()))
+            inbox.frontier.raise_to(min(one.options.since for one in subscribed.by_filter.values()).lsn)
 
     def _forget(self, subscriber: Subscriber) -> None:
         self._subscribers.discard(subscriber)
@@ -305,8 +331,11 @@ class Distributor:
     def delivered(self, _tail: Tail, delivery: Delivery) -> None:
         """Hand records that are kept out to those whom they concern."""
         touched: dict[Inbox, None] = {}
+        is_opening = bool(self._opening)
         for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap):
             shard, records = run.shard, run.records
+            if is_opening:
+                self._opening.note(run)
             for match in self._subscribers.match(run.topic):
                 inbox = match.inbox
                 frontier = inbox.live_frontier
@@ -320,7 +349,10 @@ class Distributor:
     def delivered_live(self, delivery: Delivery) -> None:
         """Hand records that are not kept out to those whom they concern, as far as they have room now."""
         touched: dict[Inbox, None] = {}
+        is_opening = bool(self._opening)
         for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap, is_kept=False):
+            if is_opening:
+                self._opening.note(run)
             self._hand_out_now(self._subscribers, run, touched)
             if len(self._replaying):
                 again = Run(run.shard, run.topic, run.records, origin=Origin.REPLAY, is_kept=False)
@@ -426,12 +458,11 @@ class Distributor:
                 feed = Replay(inbox, topic_filter, options, target, earlier=targets[:at], start=start)
                 feeds.append(feed)
                 await self._start(feed)
-            # Of what is not kept it gets what comes from now on.
-            subscriber.options = attrs.evolve(options, since_lsn=await self.current_lsn())
         except BaseException:
             self._end_replay(inbox, topic_filter)
             raise
         if self._replays.get(key) is parts:
+            # Of what is not kept it gets what comes from now on.
             self._replaying.add(subscriber)
         else:
             self._release(subscriber)
@@ -460,7 +491,7 @@ class _Parts:
     tasks: trio.Nursery
     tails: Tails
     live: Tails
-    current_lsn: CurrentLsn
+    current_position: CurrentPosition
     catching_up: CatchingUp
 
 

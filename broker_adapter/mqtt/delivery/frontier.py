@@ -15,6 +15,7 @@ Place = tuple[int, int]
 """lsn and offset of a record. In one shard they rise together, also when it is deleted and made again."""
 
 _FEW: Final = 16
+_NO_PLACE: Final = (-1, -1)
 
 
 class Frontier:
@@ -55,7 +56,8 @@ class Frontier:
 
     def advance(self, shard: str, place: Place) -> None:
         """A shard is done up to this place."""
-        self._places[shard] = place
+        if place > self._places.get(shard, _NO_PLACE):
+            self._places[shard] = place
         if len(self._places) > self._large_at:
             self.is_large = True
 

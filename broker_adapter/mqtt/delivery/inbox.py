@@ -282,6 +282,10 @@ class Inbox:
         self.put((arrival,), arrival_bytes)
         return True
 
+    def wants_live(self, record_lsn: int) -> bool:
+        """Whether a record that a tail brought is to be put in now; if not, it was, or it is read from the store."""
+        return self.live_frontier is not None and record_lsn > self.live_frontier.lsn
+
     def put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> bool:
         """Take in what a tail brought beyond `live_frontier`: records of one shard, in order.
 

@@ -167,6 +167,7 @@ class _Share(OwnFeed):
         outstanding = _Outstanding(self, delivery, len(arrivals))
         for arrival in arrivals:
             arrival.acknowledge = outstanding
+            arrival.store_group = self._group
         self.member.put(len(arrivals))
         await self._put(arrivals)
 

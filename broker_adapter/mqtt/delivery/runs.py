@@ -25,7 +25,7 @@ class Match:
     Attributes:
         inbox: The session's.
         shape: What they make of a message if all of them count.
-        since_lsn: They all count for messages with a higher lsn.
+        since_lsn: They all count for records with a higher lsn.
         has_no_local: The client's own messages may not be for all of them.
     """
 
@@ -35,14 +35,16 @@ class Match:
         self.inbox = inbox
         self.options = options
         self.shape = shape_of(options)
-        self.since_lsn = max(one.since_lsn for one in options)
+        self.since_lsn = max(one.since for one in options).lsn
         self.has_no_local = any(one.no_local for one in options)
 
     def shape_for(self, message: Message, lsn: int) -> Shape | None:
         """What those that count make of a message; None if it is for none of them."""
         client_id = self.inbox.client_id
         counting = [
-            one for one in self.options if lsn > one.since_lsn and not (one.no_local and message.publisher == client_id)
+            one
+            for one in self.options
+            if not one.since.covers_record(lsn) and not (one.no_local and message.publisher == client_id)
         ]
         return shape_of(counting) if counting else None
 

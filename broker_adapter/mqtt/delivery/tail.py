@@ -12,8 +12,6 @@ from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.retrying import pause
 from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
-from shards.record import StoredRecord
-from shards.topic_filters import is_filter
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +51,6 @@ class Tail:
         self.reached_lsn = 0
         self._audience = audience
         self._resumes = resumes
-        self._is_one_shard = not is_filter(target)
         self._scope = trio.CancelScope()
 
     def __repr__(self) -> str:
@@ -121,11 +118,8 @@ class Tail:
             self._reached(item.lsn)
             self._audience.progressed(self, item.lsn)
             return
+        # The lsn of a record says nothing of how far the store is: what is published later may have a lower one.
         self._audience.delivered(self, item)
-        last = item.records[-1] if item.records else None
-        if self._is_one_shard and isinstance(last, StoredRecord):
-            # In one shard lsns rise, so nothing below this one is missing; of its batch there may be more.
-            self._reached(last.lsn - 1)
 
     def _reached(self, lsn: int) -> None:
         self.reached_lsn = max(self.reached_lsn, lsn)

@@ -7,7 +7,8 @@ Invariants, on which everything rests that takes from tails by a `Frontier`:
     - A target that is needed is covered by a tail.
     - A new tail begins no later than where the others that may bring one of its shards have handed out everything. So
       none of the tails that bring a shard leaves out what another one has not handed out yet.
-    - `newest_lsn` is no lower than any lsn that a tail has handed out.
+    - `handed_out_lsn` is no lower than the lsn of any record that a tail has handed out. It may lie ahead of
+      `position`: records in memory mode are shown ahead of others that wait for the disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery.tail import Audience, Tail
 from broker_adapter.mqtt.delivery.targets import covering
+from broker_adapter.mqtt.position import BEGINNING, Position
 from broker_adapter.subscription import Delivery
 from shards.errors import LimitExceededError, StorageError
 from shards.filter_overlap import covers, overlap
@@ -68,7 +70,8 @@ class Tails:
         resumes: Tails that break off begin anew where they were.
 
     Attributes:
-        newest_lsn: The newest lsn that the store has told. There may be newer ones.
+        position: The newest that the store has told.
+        handed_out_lsn: Highest lsn of a record that a tail has handed out.
         progress_count: Changes whenever some need's ``reached_lsn`` may have.
     """
 
@@ -82,7 +85,8 @@ class Tails:
         linger_s: float,
         resumes: bool = True,
     ) -> None:
-        self.newest_lsn = 0
+        self.position = BEGINNING
+        self.handed_out_lsn = 0
         self.progress_count = 0
         self._adapter = adapter
         self._audience = audience
@@ -227,26 +231,26 @@ class Tails:
 
     def began(self, tail: Tail, start_lsn: int) -> None:
         """See `Audience`."""
-        self._note(start_lsn)
+        self._note(Position(start_lsn))
         self._audience.began(tail, start_lsn)
 
     def delivered(self, tail: Tail, delivery: Delivery) -> None:
         """See `Audience`."""
         for record in reversed(delivery.records):
             if isinstance(record, StoredRecord):
-                self._note(record.lsn)
+                self.handed_out_lsn = max(self.handed_out_lsn, record.lsn)
                 break
         self._audience.delivered(tail, delivery)
 
     def progressed(self, tail: Tail, lsn: int) -> None:
         """See `Audience`."""
-        self._note(lsn)
+        self._note(Position(lsn))
         self._audience.progressed(tail, lsn)
 
-    def _note(self, lsn: int) -> None:
+    def _note(self, position: Position) -> None:
         self.progress_count += 1
-        self.note(lsn)
+        self.note(position)
 
-    def note(self, lsn: int) -> None:
-        """The store has told this lsn."""
-        self.newest_lsn = max(self.newest_lsn, lsn)
+    def note(self, position: Position) -> None:
+        """The store has told this position."""
+        self.position = max(self.position, position)

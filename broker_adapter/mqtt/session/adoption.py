@@ -66,12 +66,16 @@ class Adoption:
         self._statistics = statistics
 
     async def adopt(self, broker_id: str, lease: StateValue) -> None:
-        """Close the sessions of a dead broker, unless another broker does it or it comes back.
+        """End what a dead broker has open in the store, and close its sessions.
+
+        Unless another broker does it or it comes back.
 
         Raises:
             StorageError: The store does not answer. The lease is still there, so somebody will go on.
         """
         claimed = await self._leases.claim(lease)
+        if claimed is not None:
+            await self._leases.end_client(claimed)
         seen: set[tuple[bytes, int]] = set()
         while claimed is not None:
             marks = await self._marks(broker_id)

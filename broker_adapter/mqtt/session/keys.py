@@ -24,6 +24,7 @@ _OWNED: Final = _ROOT + b"owned/"
 _SHARE: Final = _ROOT + b"share/"
 _MEMBER: Final = _ROOT + b"member/"
 _DELAYED: Final = _ROOT + b"delayed/"
+_CLAIM: Final = _ROOT + b"claim/"
 
 MAX_PART_BYTES: Final = 1024
 """Of a name in a key; four of them fit into the longest key that the journal takes."""
@@ -69,6 +70,16 @@ def share(group: str, topic_filter: str) -> bytes:
 def member(group: str, topic_filter: str, client_id: str) -> bytes:
     """Mark of a member of a shared subscription. Neither part before the client has a U+0000."""
     return _MEMBER + part(group) + b"/" + part(topic_filter) + b"\0" + part(client_id)
+
+
+def claims_of(store_group: str) -> bytes:
+    """What the claims of a group of the store begin with."""
+    return _CLAIM + part(store_group) + b"\0"
+
+
+def claim(store_group: str, shard: str, offset: int, lsn: int) -> bytes:
+    """Claim of one message of a group. The lsn tells it from that of a shard that was deleted and made again."""
+    return claims_of(store_group) + part(shard) + b"\0%016x%016x" % (offset, lsn)
 
 
 def delayed(name: str) -> bytes:

@@ -35,7 +35,8 @@ class Leases:
         self._contact = contact
         self._broker_id = broker_id
         self._key = keys.broker(broker_id)
-        self._instance = secrets.token_hex(8)
+        # It tells others by which name the store knows this process.
+        self._instance = f"{secrets.token_hex(8)}@{contact.adapter.client_name}"
         self._renewal_number = 0
         self._version = 0
         self.alive: tuple[str, ...] = (broker_id,)
@@ -128,6 +129,16 @@ class Leases:
             return await self._contact.adapter.put_state(lease.key, encode(claimed), expected_version=lease.version)
         except VersionConflictError:
             return None
+
+    async def end_client(self, lease: StateValue) -> None:
+        """Have the store end what a dead broker has open: its shares in groups go to the other members.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        _, _, name = decode(Lease, lease.key, lease.value).instance.partition("@")
+        if name:
+            await self._contact.adapter.end_client(name)
 
     async def remove(self, lease: StateValue) -> None:
         """Forget a dead broker, when none of its sessions is left; nothing happens if it is alive after all."""

@@ -35,6 +35,7 @@ class InFlight:
         released: PUBREC came, so that PUBREL is what goes out for it (again).
         is_sent: It went out on this connection.
         takes_quota: Its PUBLISH went out on this connection and is not finished.
+        is_claimed: It is this client's. Of a group at QoS 2 it is not before that is durable; see `claims`.
     """
 
     packet_id: int
@@ -48,6 +49,7 @@ class InFlight:
     released: bool = False
     is_sent: bool = True
     takes_quota: bool = True
+    is_claimed: bool = True
 
     @property
     def is_kept(self) -> bool:
@@ -145,15 +147,31 @@ class OutboundWindow:
         origin: Origin = Origin.SUBSCRIPTION,
         retain: bool = False,
         subscription_ids: tuple[int, ...] = (),
+        is_claimed: bool = True,
     ) -> InFlight:
-        """Give a stored message its packet identifier. REQUIRES: `quota` is not 0, and ``qos`` is 1 or 2."""
+        """Give a stored message its packet identifier. REQUIRES: `quota` is not 0, and ``qos`` is 1 or 2.
+
+        One that is not claimed yet is not stored with the session until `claimed` is called; nothing of it may be sent.
+        """
         packet_id = self._free_packet_id()
         entry = InFlight(packet_id, qos, message.shard, message.offset, message.lsn, origin, retain, subscription_ids)
+        entry.is_claimed = is_claimed
         self._publishes[packet_id] = entry
         self._quota_taken += 1
         if origin is Origin.SUBSCRIPTION:
             self._places.add((message.shard, message.offset, message.lsn))
         return entry
+
+    def claimed(self, packet_ids: Iterable[int]) -> None:
+        """These messages are this client's for good."""
+        for packet_id in packet_ids:
+            if (entry := self._publishes.get(packet_id)) is not None:
+                entry.is_claimed = True
+
+    def give_up(self, entry: InFlight) -> None:
+        """Another client has claimed the message, or had it. REQUIRES: it is not claimed, so that it was not sent."""
+        if self._publishes.get(entry.packet_id) is entry:
+            self._finish(self._publishes, entry)
 
     def sent(self, message: Message) -> None:
         """Note that a message of a subscription went out at QoS 0, so that it does not when the session returns."""

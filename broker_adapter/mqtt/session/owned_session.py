@@ -12,16 +12,18 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final
 
+import attrs
 import msgspec
 import trio
 
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.contact import Contact, concerns, may_pass
 from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
-from broker_adapter.mqtt.session.progress import progress_of, window_of
+from broker_adapter.mqtt.session.progress import progress_of, retained_of, window_of
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredSubscription
 from broker_adapter.mqtt.session.transitions import Found, Transition
@@ -36,6 +38,17 @@ _CHECK_INTERVAL_S: Final = 0.25
 """Who writes without a pause looks so often whether the session still is its own."""
 
 _PAUSE_S: Final = 0.1
+
+
+@attrs.frozen(slots=True)
+class _Taken:
+    """Packet identifiers of the messages that are the session's if and only if a write is carried out."""
+
+    received: Collection[int] = ()
+    claiming: Collection[int] = ()
+
+
+_NO_MESSAGES: Final = _Taken()
 
 
 class OwnedSession:
@@ -90,7 +103,7 @@ class OwnedSession:
         self._wanted = self._stored = 0
         self._record_wanted = self._record_stored = 0
         self._write_number = 0
-        self._doubts: dict[int, Collection[int]] = {}
+        self._doubts: dict[int, _Taken] = {}
         self._is_closed = False
         self._written_at_s = self._checked_at_s = 0.0
 
@@ -115,14 +128,25 @@ class OwnedSession:
         async with self.lock:
             if self._stored < wanted:
                 self.require_owned()
-                await self._write(_NOTHING, ())
+                await self._write(_NOTHING, _NO_MESSAGES)
 
-    async def commit(self, changes: Changes, received: Collection[int], *, with_record: bool = False) -> None:
+    async def commit(
+        self,
+        changes: Changes,
+        received: Collection[int],
+        *,
+        claiming: Collection[int] = (),
+        with_record: bool = False,
+    ) -> None:
         """Carry out changes and store the session in one step.
+
+        Args:
+            received: Packet identifiers of the QoS 2 messages of the client among the changes.
+            claiming: Packet identifiers of the messages to the client that the changes claim.
 
         Raises:
             SessionTakenOverError: It is somebody else's by now, and nothing was carried out.
-            VersionConflictError: Of the changes; nothing was carried out.
+            VersionConflictError, CursorConflictError: Of the changes; nothing was carried out.
             StorageError: The store refuses the changes, or has failed.
         """
         self._wanted += 1
@@ -130,7 +154,7 @@ class OwnedSession:
             self._record_wanted = self._wanted
         async with self.lock:
             self.require_owned()
-            await self._write(changes, received)
+            await self._write(changes, _Taken(received, claiming))
 
     async def hand_over(self) -> None:
         """End the connection, store where it has got to and write nothing more, so that another owner may follow."""
@@ -138,7 +162,7 @@ class OwnedSession:
         async with self.lock:
             if self.session.is_durable and not self._is_closed:
                 with suppress(SessionTakenOverError):  # by somebody who did not wait for this
-                    await self._write(_NOTHING, ())
+                    await self._write(_NOTHING, _NO_MESSAGES)
 
     async def close(
         self,
@@ -162,7 +186,7 @@ class OwnedSession:
                 found = Found(
                     self.session.client_id, self._current_record(), self._record_version, None, self._progress_version
                 )
-                progress = self._progress(self._write_number, ())
+                progress = self._progress(self._write_number, _NO_MESSAGES)
                 try:
                     await carry_out(decide(found, progress))
                 except VersionConflictError:
@@ -196,8 +220,8 @@ class OwnedSession:
     def begin_snapshot(self) -> tuple[StatePut, int]:
         """The put that stores what is under way now, and what to tell `snapshot_stored`."""
         self._write_number += 1
-        self._doubts[self._write_number] = ()
-        return self._progress_put(self._write_number, ()), self._wanted
+        self._doubts[self._write_number] = _NO_MESSAGES
+        return self._progress_put(self._write_number, _NO_MESSAGES), self._wanted
 
     def snapshot_stored(self, version: int, covers: int) -> None:
         """The put was carried out."""
@@ -208,22 +232,23 @@ class OwnedSession:
 
     # One write
 
-    async def _write(self, changes: Changes, received: Collection[int]) -> None:
+    async def _write(self, changes: Changes, taken: _Taken) -> None:
         """Make one write, again and again until its outcome is known. The caller holds the lock."""
         await self._check()
-        covers, with_record = self._wanted, self._record_wanted > self._record_stored
+        # While the store has nothing of what is under way, only the record can refuse an owner of the past.
+        covers, with_record = self._wanted, self._record_wanted > self._record_stored or not self._progress_version
         self._write_number += 1
         number = self._write_number
-        self._doubts[number] = received
+        self._doubts[number] = taken
         attempt = 0
         while True:
             record = self._current_record() if with_record else self._record
-            puts = [self._progress_put(number, received)]
+            puts = [self._progress_put(number, taken)]
             if with_record:
                 puts.append(StatePut(keys.session(record.client_id), encode(record), self._record_version))
             try:
                 committed = await self._contact.commit(
-                    Changes(changes.appends, (*puts, *changes.puts), changes.deletes)
+                    Changes(changes.appends, (*puts, *changes.puts), changes.deletes, changes.cursors)
                 )
             except VersionConflictError as error:
                 if not any(concerns(error, put.key) for put in puts):
@@ -299,9 +324,10 @@ class OwnedSession:
 
     def _settle(self, number: int) -> None:
         """This write was carried out, so of those before it that were in doubt none will be."""
-        received = self._doubts.pop(number, None)
-        if received is not None:
-            self.session.inbound.update(received)
+        taken = self._doubts.pop(number, None)
+        if taken is not None:
+            self.session.inbound.update(taken.received)
+            self.session.out.claimed(taken.claiming)
             for other in [one for one in self._doubts if one < number]:
                 del self._doubts[other]
 
@@ -322,15 +348,22 @@ class OwnedSession:
 
     # Forms
 
-    def _progress_put(self, number: int, received: Collection[int]) -> StatePut:
-        progress = self._progress(number, received)
+    def _progress_put(self, number: int, taken: _Taken) -> StatePut:
+        progress = self._progress(number, taken)
         return StatePut(keys.progress(self.session.client_id), encode(progress), self._progress_version)
 
-    def _progress(self, number: int, received: Collection[int]) -> ProgressRecord:
+    def _progress(self, number: int, taken: _Taken) -> ProgressRecord:
         session = self.session
         if not session.is_durable:
             return ProgressRecord(self.claim, number)
-        return progress_of(session.out, session.inbound.union(received), claim=self.claim, write_number=number)
+        return progress_of(
+            session.out,
+            session.inbound.union(taken.received),
+            claim=self.claim,
+            write_number=number,
+            claiming=taken.claiming,
+            retained=session.retained,
+        )
 
     def _current_record(self) -> SessionRecord:
         session = self.session
@@ -353,14 +386,14 @@ def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Sess
             one.retain_as_published,
             one.retain_handling,
             one.subscription_id,
-            one.since_lsn,
+            Position(one.since_lsn),
         )
         for one in record.subscriptions
     }
     window = OutboundWindow() if progress is None else window_of(progress)
     if subscriptions:
         # Nothing that came before all subscriptions is for this client; a position is stored only now and then.
-        window.advance(min(options.since_lsn for options in subscriptions.values()))
+        window.advance(min(options.since for options in subscriptions.values()).lsn)
     return Session(
         record.client_id,
         record.epoch,
@@ -370,6 +403,7 @@ def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Sess
         {(one.group, one.topic_filter): Membership(one.store_group, one.start_lsn) for one in record.memberships},
         window,
         set() if progress is None else set(progress.inbound),
+        [] if progress is None else retained_of(progress),
     )
 
 
@@ -383,7 +417,7 @@ def stored_subscriptions(subscriptions: dict[str, SubscriptionOptions]) -> tuple
             options.retain_as_published,
             options.retain_handling,
             options.subscription_id,
-            options.since_lsn,
+            options.since.lsn,
         )
         for topic_filter, options in subscriptions.items()
     )

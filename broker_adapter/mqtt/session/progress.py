@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
 from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
-from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
+from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange, StoredRetainedScan
 
 
 class _Names:
@@ -20,22 +22,51 @@ class _Names:
         return self.numbers.setdefault(name, len(self.numbers))
 
 
-def progress_of(window: OutboundWindow, inbound: Iterable[int], *, claim: int, write_number: int) -> ProgressRecord:
-    """The stored form of the moment. What does not outlive the connection is left out."""
+def progress_of(
+    window: OutboundWindow,
+    inbound: Iterable[int],
+    *,
+    claim: int,
+    write_number: int,
+    claiming: Collection[int] = (),
+    retained: Iterable[RetainedScan] = (),
+) -> ProgressRecord:
+    """The stored form of the moment. What does not outlive the connection is left out.
+
+    Args:
+        claiming: Packet identifiers of the messages that are claimed in the same step.
+        retained: What is owed of retained messages.
+    """
     names = _Names()
     return ProgressRecord(
         claim=claim,
         write_number=write_number,
         position_lsn=window.position_lsn,
         last_packet_id=window.last_packet_id,
-        publishes=tuple(_stored(entry, names) for entry in window.publishes() if entry.is_kept),
+        publishes=tuple(
+            _stored(entry, names)
+            for entry in window.publishes()
+            if entry.is_kept and (entry.is_claimed or entry.packet_id in claiming)
+        ),
         releases=tuple(_stored(entry, names) for entry in window.releases() if entry.is_kept),
         done=_stored_ranges(window.done, names),
         seen=_stored_ranges(window.seen, names),
         inbound=tuple(inbound),
+        retained=tuple(
+            StoredRetainedScan(one.topic_filter, one.until.lsn, one.qos, one.subscription_id, one.after)
+            for one in retained
+        ),
         # Last, when all that need one have their number.
         shards=tuple(names.numbers),
     )
+
+
+def retained_of(progress: ProgressRecord) -> list[RetainedScan]:
+    """What is owed of retained messages, as it was stored."""
+    return [
+        RetainedScan(one.topic_filter, Position(one.until_lsn), one.qos, one.subscription_id, one.after)
+        for one in progress.retained
+    ]
 
 
 def window_of(progress: ProgressRecord) -> OutboundWindow:

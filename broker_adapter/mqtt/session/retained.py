@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
+
+import attrs
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import StateDelete, StatePut
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import StateVersion
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.stored import StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
@@ -19,6 +21,31 @@ from shards.topic_filters import is_filter, literal_prefix, matches
 
 RETAINED_SHARD_PREFIX: Final = "$mqtt/retained/"
 """With the topic behind it, what stands for the shard of a message that was found here; no shard has such a name."""
+
+
+_PAGE_MESSAGES: Final = 500
+_PAGE_BYTES: Final = 1 << 20
+_LOOKED_AT_ONCE: Final = 5000
+
+
+@attrs.frozen(slots=True)
+class RetainedPage:
+    """Some of the retained messages that match a filter.
+
+    Attributes:
+        messages: In the order of their keys, each with the key to go on behind it.
+        last: Key up to which was looked.
+        is_last: There are no more behind it.
+    """
+
+    messages: list[tuple[bytes, Message]]
+    last: bytes
+    is_last: bool
+
+
+def version_of(message: Message) -> StateVersion:
+    """The version of the value in the store that a retained message was found in."""
+    return StateVersion(message.offset)
 
 
 class Retained:
@@ -45,38 +72,41 @@ class Retained:
         value = await self._adapter.get_state(keys.retained(topic))
         return None if value is None else self._message(value)
 
-    async def find(self, topic_filter: str) -> list[Message]:
-        """The retained messages that match a filter, by topic, without those that have expired.
+    async def page(self, topic_filter: str, after: bytes) -> RetainedPage:
+        """The next retained messages that match a filter, behind a key, without those that have expired.
 
-        They lie in the shard ``$mqtt/retained/<topic>``, which is no shard of the store, and their lsn is that of the
-        commit that retained them: who subscribed at a lower one gets the message as a live one too. It stands for their
-        offset as well, so that what is sent again is the message that was sent, not its successor.
+        Who subscribed at a position that does not cover the version of one gets it as a live message too. They lie in
+        the shard ``$mqtt/retained/<topic>``, which is no shard of the store, and have no lsn. The version stands for
+        their offset, so that what is sent again is the message that was sent, not its successor.
         """
-        async with aclosing(self.iterate(topic_filter)) as messages:
-            return [message async for message in messages]
-
-    async def iterate(self, topic_filter: str) -> AsyncGenerator[Message, None]:
-        """The same one after another, for many; close it (`contextlib.aclosing`) when left early."""
-        prefix = literal_prefix(topic_filter)
         if not is_filter(topic_filter):
+            key = keys.retained(topic_filter)
             message = await self.get(topic_filter)
-            if message is not None:
-                yield message
-            return
-        if prefix and topic_filter == f"{prefix}#":
-            # Such a filter matches its parent too, which does not begin with the prefix.
-            message = await self.get(prefix.removesuffix("/"))
-            if message is not None:
-                yield message
-        async with aclosing(self._adapter.scan_state(keys.retained_prefix(prefix))) as values:
+            return RetainedPage([] if message is None else [(key, message)], key, is_last=True)
+        found: list[tuple[bytes, Message]] = []
+        size_bytes = looked_at = 0
+        prefix = literal_prefix(topic_filter)
+        parent = prefix.removesuffix("/")
+        # Such a filter matches its parent too, which does not begin with the prefix: it comes before all others.
+        if not after and prefix and topic_filter == f"{prefix}#" and (message := await self.get(parent)) is not None:
+            found.append((keys.retained_prefix(prefix)[:-1], message))
+        last = after
+        values = self._adapter.scan_state(keys.retained_prefix(prefix), after=after or None)
+        async with aclosing(values):
             async for value in values:
+                looked_at += 1
+                last = value.key
                 message = self._message(value)
                 # The prefix in a key may be cut; then the parent is met again.
                 if message is not None and message.topic.startswith(prefix) and matches(topic_filter, message.topic):
-                    yield message
+                    found.append((value.key, message))
+                    size_bytes += len(message.payload)
+                if len(found) >= _PAGE_MESSAGES or size_bytes >= _PAGE_BYTES or looked_at >= _LOOKED_AT_ONCE:
+                    return RetainedPage(found, last, is_last=False)
+        return RetainedPage(found, last, is_last=True)
 
     def _message(self, value: StateValue) -> Message | None:
-        message = message_from(decode(StoredMessage, value.key, value.value), lsn=value.version)
+        message = message_from(decode(StoredMessage, value.key, value.value))
         if 0 < message.expires_at_us <= self._clock.now_us():
             return None
         message.shard, message.offset = RETAINED_SHARD_PREFIX + message.topic, value.version

@@ -8,6 +8,7 @@ import attrs
 
 from broker_adapter.mqtt.codec.version import Version
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 
 NEVER_EXPIRES_S: Final = 0xFFFF_FFFF
@@ -43,6 +44,7 @@ class Session:
         inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released.
             `Sessions.commit` adds to them; the connection takes out what PUBREL names, and saves that before it sends
             PUBCOMP.
+        retained: What is still owed of retained messages, in the order of the subscriptions.
         is_open: Whether this broker still has it. It turns false when the session is closed or taken over.
     """
 
@@ -54,6 +56,7 @@ class Session:
     memberships: dict[tuple[str, str], Membership] = attrs.Factory(dict)
     out: OutboundWindow = attrs.Factory(OutboundWindow)
     inbound: set[int] = attrs.Factory(set)
+    retained: list[RetainedScan] = attrs.Factory(list)
     is_open: bool = True
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import attrs
 import trio
@@ -13,15 +13,18 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.mqtt.codec.packets import Will
 from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session import transitions
 from broker_adapter.mqtt.session.adoption import Adoption
+from broker_adapter.mqtt.session.claims import Claim, Claims, changes_of
 from broker_adapter.mqtt.session.commits import ChangesFor, Commits
-from broker_adapter.mqtt.session.contact import Contact
+from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.control import ControlChannel
 from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.session.lazy_saving import LazySaving
 from broker_adapter.mqtt.session.leases import Leases
+from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.owned_session import OwnedSession, session_from
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.settings import SessionSettings
@@ -35,7 +38,7 @@ from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.turns import Turns
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock
-from shards.errors import InvalidRequestError, StorageError
+from shards.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError
 from shards.model import StateValue
 
 _log = logging.getLogger(__name__)
@@ -88,7 +91,8 @@ class Sessions:
         self._settings = settings = settings or SessionSettings()
         self.statistics = statistics = SessionStatistics()
         self._contact = contact = Contact(adapter, settings, statistics)
-        self._shares = Shares(contact, mapping or TopicMapping(), clock)
+        self._claims = Claims(contact, settings.claims_interval_s, settings.audit_interval_s)
+        self._shares = Shares(contact, self._claims, mapping or TopicMapping(), clock)
         self._commits = Commits(contact, changes_for, self._shares, clock, statistics)
         self._leases = Leases(contact, broker_id, settings)
         self._control = ControlChannel(contact, broker_id, give_up=self._give_up, on_missed=self._request_audit)
@@ -125,6 +129,7 @@ class Sessions:
                 tasks.start_soon(self._keep_lease, tasks)
                 tasks.start_soon(self._timers.run)
                 tasks.start_soon(self._saving.run)
+                tasks.start_soon(self._claims.run)
                 tasks.start_soon(self._keep_accounts)
                 task_status.started()
                 await trio.sleep_forever()
@@ -318,6 +323,39 @@ class Sessions:
         """
         await self._owned(session).commit(changes, received)
 
+    async def claim(self, session: Session, wanted: Mapping[Claim, InFlight]) -> None:
+        """Make messages of shared subscriptions at QoS 2 the session's, so that no other ever gets them.
+
+        Returns when all that can be is claimed and stored with the session: the entries say so. The others are another
+        session's, or finished. While the store cannot be reached, or has no room, it waits.
+
+        Raises:
+            SessionTakenOverError: It is somebody else's by now.
+            StorageError: The store will never take it.
+        """
+        attempt = 0
+        foreign: set[Claim] = set()
+        while True:
+            owned = self._owned(session)
+            # An attempt whose answer was lost may have been carried out.
+            rest = {claim: entry for claim, entry in wanted.items() if not entry.is_claimed and claim not in foreign}
+            if not rest:
+                break
+            claiming = [entry.packet_id for entry in rest.values()]
+            try:
+                try:
+                    await owned.commit(changes_of(rest.keys(), session.client_id), (), claiming=claiming)
+                except (VersionConflictError, CursorConflictError):
+                    await self._contact.pause_after_conflict(attempt)
+                    mine = {claim for claim, entry in rest.items() if entry.is_claimed}
+                    foreign |= await self._claims.foreign(rest.keys() - mine)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+                await self._contact.pause(attempt)
+            attempt += 1
+        self._claims.made(claim for claim, entry in wanted.items() if entry.is_claimed)
+
     async def close(self, session: Session, *, publish_will: bool, expiry_interval_s: int | None = None) -> None:
         """The connection has ended. Closing a session that is not this broker's any more does nothing.
 
@@ -362,9 +400,9 @@ class Sessions:
         """End a membership, and store the subscriptions. When the last member is gone the group is forgotten."""
         await self._shares.leave(self._owned(session), group, topic_filter)
 
-    def delay(self, message: Message, due_us: int) -> tuple[StatePut, ...]:
+    def delay(self, message: Message, due: Due) -> tuple[StatePut, ...]:
         """What to commit so that a message is published, exactly once, when it is due."""
-        return delayed_puts(message, due_us)
+        return delayed_puts(message, due)
 
     def _owned(self, session: Session) -> OwnedSession:
         owned = self._open.get(session.client_id)

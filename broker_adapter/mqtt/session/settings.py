@@ -15,6 +15,7 @@ class SessionSettings:
         yield_timeout_s: How long to wait for the owner of a session to give it up before it is taken.
         open_timeout_s: How long opening a session may take before the client is told that the store is unavailable.
         save_interval_s: How often positions that moved are stored.
+        claims_interval_s: How often claims of messages that a group has passed are deleted.
         timer_interval_s: How often due timers are looked for.
         preference_s: How long a due timer is left to the broker that its key prefers.
         audit_interval_s: How often a broker compares the sessions that it has with those that the store says it has.
@@ -27,6 +28,7 @@ class SessionSettings:
     yield_timeout_s: float = 1.0
     open_timeout_s: float = 5.0
     save_interval_s: float = 1.0
+    claims_interval_s: float = 5.0
     timer_interval_s: float = 1.0
     preference_s: float = 2.0
     audit_interval_s: float = 60.0

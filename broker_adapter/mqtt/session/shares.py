@@ -17,6 +17,7 @@ import msgspec
 
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt.session.claims import Claims, group_cursor
 from broker_adapter.mqtt.session.contact import Contact
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.session import Membership
@@ -35,7 +36,6 @@ CLEANUP: Final = "cleanup"
 STICKY_SHARE_PREFIX: Final = "sticky-"
 """What the share name begins with of a shared subscription that keeps each topic with one member while it is there."""
 
-_GROUP_CURSOR: Final = "group/"
 _MAX_READABLE_BYTES: Final = 120
 
 
@@ -61,12 +61,14 @@ class Shares:
 
     Args:
         contact: The store.
+        claims: What members of the groups have claimed.
         mapping: Where the messages of topics lie, and so where groups have left their places.
         clock: Dates what is to be cleared away.
     """
 
-    def __init__(self, contact: Contact, mapping: TopicMapping, clock: Clock) -> None:
+    def __init__(self, contact: Contact, claims: Claims, mapping: TopicMapping, clock: Clock) -> None:
         self._contact = contact
+        self._claims = claims
         self._mapping = mapping
         self._clock = clock
 
@@ -137,7 +139,7 @@ class Shares:
 
     async def clear_away(self, record: CleanupRecord) -> None:
         """Delete the places of a group that has no members any more. It may be done again and again."""
-        name = _GROUP_CURSOR + record.store_group
+        name = group_cursor(record.store_group)
         adapter = self._contact.adapter
         for target in record.targets:
             shards = [info.name for info in await adapter.list_shards(target)] if is_filter(target) else [target]
@@ -147,6 +149,7 @@ class Shares:
                         await adapter.delete_cursor(shard, name)
                 except ShardNotFoundError:
                     continue
+        await self._claims.forget(record.store_group)
 
     def _leaving(self, place: _Place) -> Changes:
         if not place.member_version:

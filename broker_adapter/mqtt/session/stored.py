@@ -87,6 +87,16 @@ class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):
     subscription_ids: tuple[int, ...]
 
 
+class StoredRetainedScan(msgspec.Struct, array_like=True, frozen=True):
+    """What is still owed of the retained messages of one subscription; see `retained_scan`."""
+
+    topic_filter: str
+    until_lsn: int
+    qos: int
+    subscription_id: int
+    after: bytes
+
+
 StoredRange = tuple[int, int, int, int]
 """Index of a shard's name, first offset, next offset, highest lsn."""
 
@@ -103,6 +113,7 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
         done: What is finished at QoS 2 above the position.
         seen: What is finished at QoS 0 and 1 above the position.
         inbound: Packet identifiers received and not released.
+        retained: What is owed of retained messages.
     """
 
     claim: int
@@ -115,13 +126,14 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
     done: tuple[StoredRange, ...] = ()
     seen: tuple[StoredRange, ...] = ()
     inbound: tuple[int, ...] = ()
+    retained: tuple[StoredRetainedScan, ...] = ()
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):
     """Sign of life of a broker.
 
     Attributes:
-        instance: Random name of the process.
+        instance: Random name of the process, and behind an ``@`` that of its client where the store is a server.
         renewal_number: Rises with each renewal.
         adopter: The broker that has declared it dead and closes its sessions; empty while it lives.
     """

@@ -8,7 +8,6 @@ moment to the one that its key prefers among those alive.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -16,6 +15,7 @@ import trio
 
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
@@ -42,15 +42,14 @@ _CLEANUP_TIME_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
 
 
-def delayed_puts(message: Message, due_us: int) -> tuple[StatePut, ...]:
+def delayed_puts(message: Message, due: Due) -> tuple[StatePut, ...]:
     """What makes a message wait for a time.
 
     The message lies beside its timer, so that looking for due timers costs the same whatever they are for.
     """
-    name = secrets.token_hex(16)
     return (
-        StatePut(keys.TimerKey(due_us, DELAYED, name.encode()).encode(), b"", 0),
-        StatePut(keys.delayed(name), encode(stored_message(message)), 0),
+        StatePut(keys.TimerKey(due.at_us, DELAYED, due.name.encode()).encode(), b"", 0),
+        StatePut(keys.delayed(due.name), encode(stored_message(message)), 0),
     )
 
 

@@ -10,7 +10,7 @@ values. A column whose values are not alike is ``text`` or ``json``, which hold 
 | ``json`` | every value as JSON | string |
 | ``binary`` | bytes, and text as UTF-8 | binary |
 | ``int`` | whole numbers of 64 bits | int64 |
-| ``float`` | numbers | double |
+| ``float`` | numbers; fractions are rounded to 64 bits, whole numbers must have that many | double |
 | ``bool`` | true and false | boolean |
 | ``timestamp`` | microseconds since the epoch, or ISO 8601 as text (without a zone: UTC) | timestamp, us, UTC |
 
@@ -20,8 +20,10 @@ Every column may be null.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 from broker_adapter.sinks.json_form import encode_value
@@ -101,12 +103,17 @@ def _to_int(value: Value) -> int:
 
 
 def _to_float(value: Value) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise _no_such(value, "float, which holds numbers")
     try:
-        return float(value)
+        found = float(value)
     except OverflowError as error:
         raise ValueError(f"is float, which cannot hold a number of {int(value).bit_length()} bits") from error
+    if isinstance(value, int) and found != value:
+        raise ValueError("is float, which would change the digits of this whole number; declare int or text")
+    if isinstance(value, Decimal) and not math.isfinite(found):
+        raise ValueError("is float, which holds no number as large as this one; declare text")
+    return found
 
 
 def _to_bool(value: Value) -> bool:

@@ -110,7 +110,8 @@ def retry_after_s(text: str, now: datetime) -> float | None:
     else:
         try:
             at = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError, TypeError, IndexError):
+            # The parser of the standard library raises all of these for texts that are no dates.
             return None
         # A date with the zone "-0000" is read as one without; HTTP has all in UTC.
         wait_s = (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
@@ -120,7 +121,7 @@ def retry_after_s(text: str, now: datetime) -> float | None:
 def _partly_taken(reply: Reply, address: str, sent: Sequence[int]) -> SinkError | None:
     try:
         found = _read_partly_taken(reply.body).refused
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return SinkUnavailableError(
             f'{address} answered 207 without a readable {{"refused": [{{"index": 0, "reason": ""}}]}}: {error}'
         )

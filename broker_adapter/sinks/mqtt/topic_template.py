@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 from broker_adapter.mqtt.codec import MqttProtocolError
@@ -17,6 +18,8 @@ _AS_TEXT: Final[dict[type, Callable[[Any], str]]] = {
     str: str,
     int: str,
     float: repr,
+    # A plus sign would be a wildcard.
+    Decimal: lambda value: str(value).replace("E+", "E"),
     bool: lambda value: "true" if value else "false",
 }
 

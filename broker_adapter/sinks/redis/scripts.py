@@ -47,11 +47,14 @@ local known = redis.call('HMGET', KEYS[2], 'epoch', 'turn', 'position')
 if known[1] ~= ARGV[1] or known[2] ~= ARGV[2] or (known[3] and tonumber(known[3]) > tonumber(ARGV[3])) then
     return {0, known[1], known[2], known[3]}
 end
-for index = 6, #ARGV do
+redis.call('HSET', KEYS[2], 'turn', ARGV[2])
+for index = 6, #ARGV - 1 do
     redis.call('XADD', KEYS[1], '*', unpack(cmsgpack.unpack(ARGV[index])))
 end
-if ARGV[5] ~= '0' then
-    redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', ARGV[5])
+if ARGV[5] == '0' then
+    redis.call('XADD', KEYS[1], '*', unpack(cmsgpack.unpack(ARGV[#ARGV])))
+else
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[5], '*', unpack(cmsgpack.unpack(ARGV[#ARGV])))
 end
 redis.call('HSET', KEYS[2], 'position', ARGV[4])
 return {1}
@@ -59,7 +62,12 @@ return {1}
 """Add rows and move the position.
 
 Keys: the stream, the hash. Arguments: epoch, turn, first offset, next offset, about how many entries to keep (0 for
-all), and a MessagePack array of fields and values for each row. Reply: 1; or 0 and what the hash has.
+all), and a MessagePack array of fields and values for each row, of which there is one at least. Reply: 1; or 0 and what
+the hash has.
+
+A server does not undo what a script has done when a command of it is refused. So no command may be refused behind the
+first row: the hash is written before, with what it has, and rows are added by one command, which trims as well. Whether
+the user may use a command, whether there is memory and whether the server takes changes is the same for a whole script.
 """
 
 

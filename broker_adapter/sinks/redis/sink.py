@@ -42,7 +42,7 @@ from broker_adapter.sinks.sink import Sink, SinkContext
 _WAYS_OUT: Final[dict[type[RedisError], str]] = {
     AuthenticationRequiredError: "NOAUTH: give password_file, and user if it is not the default one",
     AuthenticationFailureError: "WRONGPASS: put the right ones into user and password_file",
-    AuthorizationError: "NOPERM: let the user run EVAL, EVALSHA, XADD, XTRIM, HGET, HMGET, HSET, HINCRBY and TYPE",
+    AuthorizationError: "NOPERM: let the user run EVAL, EVALSHA, XADD, HGET, HMGET, HSET, HINCRBY and TYPE",
     BusyLoadingError: "LOADING: it reads its data from disk, or takes no more clients",
     MovedError: "MOVED: this is one node of a Redis Cluster, and the key is on another; give that one's address",
     ReadOnlyError: "READONLY: this is a replica; give the primary's address",

@@ -13,10 +13,10 @@ from broker_adapter.cache_queue.cli.view import (
     time_to_drain,
     told_rates,
 )
-from broker_adapter.cache_queue.gauge import Depth
+from broker_adapter.cache_queue.gauge import depth_of
 from broker_adapter.cache_queue.queue import QueueState
-from broker_adapter.cache_queue.stored import Counts, Definition, Lease, Status
-from shards.model import ShardConfig, ShardInfo
+from broker_adapter.cache_queue.stored import Counts, Definition, Lease, Progress, Status
+from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 
 NOW_US = 1_700_000_000_000_000
 LEASE = Lease("broker-1", "c", 1, 0)
@@ -32,9 +32,12 @@ def state(
     settings: dict[str, str | int] | None = None,
     shard_id: int = 1,
 ) -> QueueState:
-    shard = ShardInfo("$queue/q", shard_id, ShardConfig(), 0, 0, next_offset, 0, 0)
+    segment = SegmentInfo(SegmentKind.LOG, 0, next_offset, 1, 0, sealed=False)
+    shard = ShardInfo("$queue/q", shard_id, ShardConfig(), 0, 0, next_offset, 0, 0, (segment,))
     definition = Definition("id", shard_id, settings or {}, is_paused)
-    return QueueState("q", definition, shard, Depth(first_offset, next_offset, 1), NOW_US, status, lease, {}, 0)
+    progress = Progress(shard_id, first_offset, Counts(confirmed=first_offset))
+    depth = depth_of(shard, first_offset)
+    return QueueState("q", definition, shard, progress, depth, 0, NOW_US, status, lease, {}, 0)
 
 
 def status(holder: str = "broker-1", age_s: int = 0) -> Status:
@@ -81,7 +84,8 @@ def test_rates_are_measured_between_two_looks() -> None:
     ("seen", "doing", "driven_by"),
     [
         (state(status=status()), "open", "broker-1"),
-        (state(status=status(age_s=60)), "open", "broker-1 (silent for 1m)"),
+        (state(status=status(age_s=60)), "not driven", "nobody (broker-1 is silent for 1m)"),
+        (state(status=status("broker-2", age_s=60)), "not driven", "nobody (broker-1 is silent for 1m)"),
         (state(status=status("broker-2")), "starting", "broker-1"),
         (state(), "starting", "broker-1"),
         (state(lease=None, status=status()), "not driven", "nobody"),

@@ -28,6 +28,10 @@ class SeveredStore:
         """Lose the store for good, in the middle of whatever is under way."""
         self.is_severed = True
 
+    @property
+    def client_name(self) -> str:
+        return self._store.client_name
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
 
@@ -53,9 +57,9 @@ class SeveredStore:
         self._require()
         return done
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         self._require()
-        async with aclosing(self._store.scan_state(prefix)) as values:
+        async with aclosing(self._store.scan_state(prefix, after=after)) as values:
             async for value in values:
                 yield value
                 self._require()

@@ -12,6 +12,7 @@ import trio
 from broker_adapter import Delivery, Feed, Progress, StorageAdapter, Subscription, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import Arrival, DeliveryLimits, Distributor, Inbox
 from broker_adapter.mqtt.message import Message, record_of
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.clock import ManualClock
 from shards.errors import OverloadedError
@@ -79,12 +80,12 @@ class Session:
         since_lsn = 0
         for topic_filter in filters:
             options_of = SubscriptionOptions(qos, **options)
-            since_lsn = await self.distributor.subscribe(self.inbox, topic_filter, options_of)
+            since_lsn = (await self.distributor.subscribe(self.inbox, topic_filter, options_of)).lsn
         return since_lsn
 
     async def restore(self, subscriptions: Mapping[str, int], qos: int = 1) -> None:
         """Bring back subscriptions, by filter with the lsn since which they count."""
-        restored = {one: SubscriptionOptions(qos, since_lsn=since_lsn) for one, since_lsn in subscriptions.items()}
+        restored = {one: SubscriptionOptions(qos, since=Position(lsn)) for one, lsn in subscriptions.items()}
         await self.distributor.restore(self.inbox, restored)
 
     async def unsubscribe(self, topic_filter: str) -> None:

@@ -227,9 +227,7 @@ async def test_a_session_may_be_closed_while_it_subscribes() -> None:
             session = broker.session()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.subscribe, *filters)
-                nursery.start_soon(
-                    broker.distributor.restore, session.inbox, {"r": SubscriptionOptions(1, since_lsn=0)}
-                )
+                nursery.start_soon(broker.distributor.restore, session.inbox, {"r": SubscriptionOptions(1)})
                 await trio.lowlevel.checkpoint()
                 session.close()
             session.close()

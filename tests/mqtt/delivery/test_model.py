@@ -18,6 +18,7 @@ import trio
 from broker_adapter import MappingRule, StorageAdapter, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import DeliveryLimits
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.model import Mode, ShardConfig
 from shards.topic_filters import matches
@@ -127,7 +128,7 @@ class History:
         session = self.delivering.session(client_id, None if position_lsn < 0 else position_lsn)
         connection = self.open[client_id] = Connection(session, position_lsn)
         restored = {
-            one: SubscriptionOptions(1, subscription_id=1 + FILTERS.index(one), since_lsn=since_lsn)
+            one: SubscriptionOptions(1, subscription_id=1 + FILTERS.index(one), since=Position(since_lsn))
             for one, since_lsn in subscriptions.items()
         }
         connection.all_of.update(subscriptions)

@@ -11,6 +11,7 @@ import trio
 
 from broker_adapter import open_adapter
 from broker_adapter.mqtt.delivery import DeliveryLimits
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from shards.errors import LimitExceededError
 from tests.mqtt.delivery.delivering import Brittle, Delivering, Session, delivering, until
@@ -185,7 +186,7 @@ async def test_whoever_asks_where_the_store_stands_meanwhile_shares_the_next_ans
         async with trio.open_nursery() as nursery:
 
             async def ask() -> None:
-                assert await broker.distributor.current_lsn() == lsn
+                assert await broker.distributor.current_position() == Position(lsn)
 
             for _ in range(100):
                 nursery.start_soon(ask)

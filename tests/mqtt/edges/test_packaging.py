@@ -13,7 +13,9 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 SETTINGS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
-PEERS = "mosquitto mosquitto-clients postgresql redis-server chromium prometheus strace faketime"
+PEERS = (
+    "mosquitto mosquitto-clients postgresql libpostgresql-jdbc-java redis-server chromium prometheus strace faketime"
+)
 
 
 def closure(extra: str) -> set[str]:
@@ -85,7 +87,10 @@ def install_peers(
         "apt-get": f"echo apt-get $@ >> {calls}; exit {0 if works else 100}",
         "sudo": f'[ {int(sudo)} = 1 ] || exit 1; echo sudo >> {calls}; shift; "$@"',
     }
+    archives = tmp_path / "java"
+    archives.mkdir()
     if installed:
+        (archives / "postgresql.jar").touch()
         scripts |= dict.fromkeys(
             ("mosquitto", "mosquitto_pub", "initdb", "redis-server", "chromium", "promtool", "strace", "faketime"), ""
         )
@@ -99,9 +104,8 @@ def install_peers(
     # The script adds the directories of system programs itself, where those of this machine may lie.
     text, lines = re.subn("^PATH=.*", "", (REPOSITORY / "scripts" / "install-peers").read_text(), flags=re.MULTILINE)
     assert lines == 1
-    done = subprocess.run(
-        ["bash", "-c", text], env={"PATH": str(programs)}, capture_output=True, text=True, check=True, timeout=10
-    )
+    environment = {"PATH": str(programs), "JAVA_ARCHIVES": str(archives)}
+    done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True, check=True, timeout=10)
     return done.stdout + done.stderr, calls.read_text().splitlines()
 
 

@@ -100,7 +100,7 @@ class Path:
     async def append(self, shard: str, records: Any, **options: Any) -> Appended:
         return await self._pass("append", shard, lambda: self._store.append(shard, records, **options))
 
-    async def scan_state(self, prefix: bytes = b"") -> AsyncIterator[StateValue]:
+    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncIterator[StateValue]:
         await self._pass("scan_state", prefix, trio.lowlevel.checkpoint)
-        for value in [value async for value in self._store.scan_state(prefix)]:
+        for value in [value async for value in self._store.scan_state(prefix, after=after)]:
             yield value

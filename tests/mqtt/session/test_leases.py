@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from broker_adapter import StorageAdapter
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.mqtt.session import BrokerReplacedError, keys
 from tests.mqtt.session.brokers import cluster
@@ -121,3 +126,33 @@ async def test_a_store_that_cannot_be_looked_at_for_a_while_stops_no_broker(auto
         await trio.sleep(30)
         assert one.adapter.failed_count == 20
         await one.open()
+
+
+class Named:
+    """A store that is a server for many clients, each of which has a name."""
+
+    def __init__(self, store: StorageAdapter, ended: list[str], names: Iterator[int]) -> None:
+        self._store = store
+        self._ended = ended
+        self.client_name = f"client-{next(names)}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def end_client(self, name: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self._ended.append(name)
+
+
+async def test_a_dead_brokers_shares_in_groups_stay_its_own_when_its_sessions_are_adopted(
+    autojump_clock: MockClock,
+) -> None:
+    """Its connection to the store may live on: the store has to be told that the members behind it are gone."""
+    ended: list[str] = []
+    names = itertools.count()
+    async with cluster(wrap=lambda store: Named(store, ended, names)) as brokers:
+        one = await brokers.start("one")
+        await brokers.start("two")
+        one.crash()
+        await trio.sleep(60)
+        assert set(ended) == {"client-0"}

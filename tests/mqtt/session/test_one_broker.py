@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.codec.version import Version
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import NEVER_EXPIRES_S, Sessions, SessionTakenOverError
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.errors import InvalidRequestError, ShardNotFoundError
@@ -26,7 +27,7 @@ async def test_a_session_goes_on_with_all_that_it_had(autojump_clock: MockClock)
         opened = await one.open()
         assert not opened.present
         session = opened.session
-        session.subscriptions["a/+"] = SubscriptionOptions(2, True, True, 1, 7, 50)
+        session.subscriptions["a/+"] = SubscriptionOptions(2, True, True, 1, 7, Position(50))
         await one.sessions.save_subscriptions(session)
         first, second = session.out.assign(message(0), 2), session.out.assign(message(1), 1)
         session.out.pubrec(first.packet_id)
@@ -52,7 +53,10 @@ async def test_a_position_that_was_never_stored_begins_where_the_first_subscript
     async with cluster() as brokers:
         one = await brokers.start("one")
         session = (await one.open()).session
-        session.subscriptions = {"a": SubscriptionOptions(1, since_lsn=70), "b": SubscriptionOptions(1, since_lsn=50)}
+        session.subscriptions = {
+            "a": SubscriptionOptions(1, since=Position(70)),
+            "b": SubscriptionOptions(1, since=Position(50)),
+        }
         await one.sessions.save_subscriptions(session)
         one.crash()
         two = await brokers.start("two")

@@ -12,9 +12,11 @@ from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.codec.properties import Properties
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.keys import MAX_PART_BYTES
-from shards.clock import ManualClock
+from broker_adapter.mqtt.session.retained import version_of
+from shards.clock import Clock, ManualClock
 from shards.topic_filters import matches
 
 CLOCK = ManualClock(4_102_444_800_000_000)
@@ -35,19 +37,30 @@ async def retain(adapter: StorageAdapter, topic: str, payload: bytes, **fields: 
         await adapter.commit(Changes(deletes=(change,)))
 
 
+async def find(adapter: StorageAdapter, topic_filter: str, clock: Clock = CLOCK) -> list[Message]:
+    found: list[Message] = []
+    after = b""
+    while True:
+        page = await Retained(adapter, clock=clock).page(topic_filter, after)
+        found += [message for _, message in page.messages]
+        after = page.last
+        if page.is_last:
+            return found
+
+
 async def topics(adapter: StorageAdapter, topic_filter: str) -> list[str]:
-    return [message.topic for message in await Retained(adapter, clock=CLOCK).find(topic_filter)]
+    return [message.topic for message in await find(adapter, topic_filter)]
 
 
 async def test_the_last_value_stays_and_an_empty_one_deletes(adapter: StorageAdapter) -> None:
     retained = Retained(adapter, clock=CLOCK)
     await retain(adapter, "a/b", b"1")
     await retain(adapter, "a/b", b"2")
-    (found,) = await retained.find("a/b")
+    (found,) = await find(adapter, "a/b")
     assert (found.topic, found.payload, found.qos, found.retain) == ("a/b", b"2", 1, True)
     assert isinstance(retained.change_for(Message("a/b", b"", 0, True)), StateDelete)
     await retain(adapter, "a/b", b"")
-    assert await retained.find("a/b") == []
+    assert await find(adapter, "a/b") == []
 
 
 async def test_everything_that_goes_from_end_to_end_is_kept(adapter: StorageAdapter) -> None:
@@ -59,17 +72,19 @@ async def test_everything_that_goes_from_end_to_end_is_kept(adapter: StorageAdap
         user_properties=(("a", "1"), ("a", "2")),
     )
     await retain(adapter, "t", b"v", publisher="p", properties=properties, timestamp_us=5)
-    (found,) = await Retained(adapter, clock=CLOCK).find("#")
+    (found,) = await find(adapter, "#", CLOCK)
     assert (found.properties, found.publisher, found.timestamp_us) == (properties, "p", 5)
 
 
-async def test_its_lsn_tells_whether_a_subscription_gets_it_live_too(adapter: StorageAdapter) -> None:
+async def test_its_version_tells_whether_a_subscription_gets_it_live_too(adapter: StorageAdapter) -> None:
     await retain(adapter, "t", b"1")
-    (first,) = await Retained(adapter, clock=CLOCK).find("t")
+    (first,) = await find(adapter, "t", CLOCK)
     await retain(adapter, "t", b"2")
-    (second,) = await Retained(adapter, clock=CLOCK).find("t")
-    assert second.lsn > first.lsn > 0
-    assert (second.shard, second.offset) == ("$mqtt/retained/t", second.lsn)
+    (second,) = await find(adapter, "t", CLOCK)
+    assert second.offset > first.offset > 0
+    assert (second.shard, second.lsn) == ("$mqtt/retained/t", 0)
+    assert Position(first.offset).covers(version_of(first))
+    assert not Position(first.offset).covers(version_of(second))
 
 
 async def test_a_wildcard_in_first_place_finds_no_topic_that_begins_with_a_dollar(adapter: StorageAdapter) -> None:
@@ -94,7 +109,7 @@ async def test_topics_too_long_for_a_key_are_kept_apart_and_found_by_their_begin
     for topic in long_topics:
         await retain(adapter, topic, topic[-1].encode())
     for topic in long_topics:
-        (found,) = await Retained(adapter, clock=CLOCK).find(topic)
+        (found,) = await find(adapter, topic, CLOCK)
         assert found.payload == topic[-1].encode()
     assert sorted(await topics(adapter, f"{stem}/#")) == long_topics
     assert sorted(await topics(adapter, f"{stem}/+")) == [f"{stem}/a", f"{stem}/b"]

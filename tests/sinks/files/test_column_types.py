@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def test_a_value_becomes_what_the_column_holds(column_type: str, value: Any, hel
         ("float", "1"),
         ("float", False),
         ("float", 10**400),
+        ("float", 2**53 + 1),
+        ("float", Decimal("1e400")),
+        ("int", Decimal("1.5")),
         ("bool", 1),
         ("timestamp", 1.0),
         ("timestamp", True),

@@ -46,7 +46,19 @@ def test_nothing_refused_is_all_taken() -> None:
     assert error_of(Reply(207, body=b'{"refused": []}'), ADDRESS, SENT, NOW) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"refused": [{"index": 3}]}', b'{"refused": [{"index": -1}]}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"refused": [{"index": 3}]}',
+        b'{"refused": [{"index": -1}]}',
+        # These two once ended the broker: the decoder raises errors of its own for neither.
+        pytest.param(b'{"refused": [{"index": 0, "reason": "caf\xe9"}]}', id="a reason that is no UTF-8"),
+        pytest.param(b'{"refused": [], "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nested deeply"),
+    ],
+)
 def test_a_list_that_cannot_be_right_is_an_outage(body: bytes) -> None:
     error = error_of(Reply(207, body=body), ADDRESS, SENT, NOW)
     assert isinstance(error, SinkUnavailableError)
@@ -65,6 +77,12 @@ def test_a_list_that_cannot_be_right_is_an_outage(body: bytes) -> None:
         ("", None),
         ("-5", None),
         ("soon", None),
+        # Dates with numbers that no calendar has once ended the broker.
+        ("Thu, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Thu, 01 Jan 2026 99999999999999999999:00:00 GMT", None),
+        ("Thu, 01 Jan 2026 00:00:00 +99999999999999999999", None),
+        ("Thu, 01 Jan 2026 00:00:00 +9999", None),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", 3600.0),
     ],
 )
 def test_retry_after_is_seconds_or_a_date(text: str, wait_s: float | None) -> None:

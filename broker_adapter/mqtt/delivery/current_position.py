@@ -1,4 +1,4 @@
-"""Asking the store for its newest lsn, for all at once who want to know it."""
+"""Asking the store for its current position, for all at once who want to know it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.position import BEGINNING, Position
 from shards.errors import StorageError
 
 
 @attrs.define(slots=True)
 class _Answer:
     is_there: trio.Event = attrs.Factory(trio.Event)
-    lsn: int = 0
+    position: Position = BEGINNING
     error: StorageError | trio.ClosedResourceError | None = None
 
 
-class CurrentLsn:
+class CurrentPosition:
     """Asks by beginning a feed, which says where it begins.
 
     Args:
@@ -32,8 +33,8 @@ class CurrentLsn:
         self._wanted: _Answer | None = None
         self._is_asking = False
 
-    async def ask(self) -> int:
-        """An lsn that is not lower than any that was acknowledged before this call.
+    async def ask(self) -> Position:
+        """A position that covers everything that the store acknowledged before this call.
 
         Raises:
             StorageError: The store does not answer.
@@ -48,7 +49,7 @@ class CurrentLsn:
         await answer.is_there.wait()
         if answer.error is not None:
             raise answer.error
-        return answer.lsn
+        return answer.position
 
     async def _ask_all(self) -> None:
         try:
@@ -56,7 +57,7 @@ class CurrentLsn:
                 self._wanted = None
                 try:
                     async with self._adapter.follow(self._target, credit_bytes=1) as feed:
-                        answer.lsn = feed.start_lsn
+                        answer.position = Position(feed.start_lsn)
                 except (StorageError, trio.ClosedResourceError) as error:
                     answer.error = error
                 answer.is_there.set()

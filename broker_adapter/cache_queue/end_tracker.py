@@ -1,0 +1,57 @@
+"""What one writer learns of which offsets were given to records, from its appends and from looks at the shard. Pure.
+
+It matters for records in memory alone: when the store's node dies they are gone, with the offsets that were reserved
+for more of them. Where the records ended in such a gap, only those who put them in know.
+"""
+
+from __future__ import annotations
+
+from broker_adapter.cache_queue.gauge import LONGEST_STRETCH, gaps_of
+from broker_adapter.cache_queue.ranges import from_offset
+from broker_adapter.cache_queue.stored import KnownEnd
+from shards.model import Mode, SegmentKind, ShardInfo
+
+
+class EndTracker:
+    """Of one writer and queue.
+
+    Attributes:
+        known: What is to be kept in the store; None while there is nothing to tell.
+    """
+
+    def __init__(self) -> None:
+        self.known: KnownEnd | None = None
+        self._stretches: list[tuple[int, int]] = []
+
+    def appended(self, base_offset: int, next_offset: int) -> None:
+        """Records of this writer were acknowledged with these offsets."""
+        if self._stretches and 0 <= base_offset - self._stretches[-1][1] < LONGEST_STRETCH:
+            self._stretches[-1] = (self._stretches[-1][0], next_offset)
+        else:
+            self._stretches.append((base_offset, next_offset))
+
+    def look(self, info: ShardInfo, done_offset: int) -> None:
+        """Take over what a look shows.
+
+        Args:
+            info: The queue's shard, with segments.
+            done_offset: Nothing below it matters any more.
+        """
+        stretches, self._stretches = self._stretches, []
+        known = self.known if self.known is not None and self.known.shard_id == info.shard_id else None
+        gaps = gaps_of(info, done_offset)
+        may_lose = info.config.mode is Mode.MEMORY or any(each.kind is SegmentKind.MEMORY for each in info.segments)
+        if known is None and not may_lose and not gaps:
+            self.known = None
+            return
+        ends = [next_offset for _, next_offset in stretches]
+        if known is not None:
+            ends.append(known.end_offset)
+        unused = list(known.unused) if known is not None else []
+        for first, after in gaps:
+            if known is not None and after <= known.end_offset:
+                continue
+            before = [end for end in ends if end < after]
+            if before:
+                unused.append((max(first, *before), after))
+        self.known = KnownEnd(info.shard_id, max(info.next_offset, *ends, 0), from_offset(unused, done_offset))

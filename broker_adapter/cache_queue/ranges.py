@@ -1,0 +1,46 @@
+"""Ranges of offsets, each from one offset up to and without another: sorted, apart from each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+Range: TypeAlias = tuple[int, int]
+"""First offset, offset behind the last."""
+
+
+def covered_count(ranges: Iterable[Range], first_offset: int, next_offset: int) -> int:
+    """How many offsets of ``[first_offset, next_offset)`` lie in ranges."""
+    return sum(max(0, min(after, next_offset) - max(first, first_offset)) for first, after in ranges)
+
+
+def contains(ranges: Iterable[Range], offset: int) -> bool:
+    """Whether an offset lies in one of them."""
+    return any(first <= offset < after for first, after in ranges)
+
+
+def with_offsets(ranges: Sequence[Range], offsets: Iterable[int]) -> tuple[Range, ...]:
+    """The ranges with more offsets."""
+    merged: list[Range] = []
+    for first, after in sorted((*ranges, *((offset, offset + 1) for offset in offsets))):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(after, merged[-1][1]))
+        else:
+            merged.append((first, after))
+    return tuple(merged)
+
+
+def from_offset(ranges: Iterable[Range], offset: int) -> tuple[Range, ...]:
+    """What of them lies at or above an offset."""
+    return tuple((max(first, offset), after) for first, after in ranges if after > offset)
+
+
+def intersection(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
+    """What lies in ranges of both."""
+    found = []
+    for first, after in ranges:
+        for other_first, other_after in others:
+            lower, upper = max(first, other_first), min(after, other_after)
+            if lower < upper:
+                found.append((lower, upper))
+    return found

@@ -1,0 +1,98 @@
+"""Subscriptions that are being opened: while the store is asked where they begin, what tails bring for them is kept.
+
+A tail that runs already may hand out a record that lies behind the beginning of a subscription before the answer of the
+store has come. Without a copy that record would be lost to the subscription. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from broker_adapter.mqtt.delivery.runs import Arrivals, Match, Run
+from broker_adapter.mqtt.delivery.subscribers import Subscriber
+from shards.filter_index import FilterIndex
+from shards.topic_filters import matches
+
+
+class EarlyRuns:
+    """What tails brought for one subscription that is being opened.
+
+    Attributes:
+        runs: In the order in which it came; empty after an overflow.
+        has_overflowed: There was more than may be kept; call `restart`, and ask the store again.
+    """
+
+    __slots__ = ("_count", "_max_count", "has_overflowed", "runs")
+
+    def __init__(self, max_count: int) -> None:
+        self._max_count = max_count
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what came, and keep what comes from now on."""
+        self.runs: list[Run] = []
+        self.has_overflowed = False
+        self._count = 0
+
+    def add(self, run: Run) -> None:
+        """Keep a run, unless there are too many records already."""
+        self._count += len(run.records)
+        if self._count > self._max_count:
+            self.has_overflowed = True
+            self.runs.clear()
+        if not self.has_overflowed:
+            self.runs.append(run)
+
+    def arrivals_for(
+        self, subscriber: Subscriber, all_of_session: Iterable[Subscriber]
+    ) -> Iterator[tuple[Run, Arrivals]]:
+        """What the records are for a subscription, without those that another one of the session has brought.
+
+        Each record comes by itself: a session knows by shard how far it is, and a shard may have several topics.
+        """
+        match = Match(subscriber.inbox, (subscriber.options,))
+        others = [one for one in all_of_session if one is not subscriber]
+        for run in self.runs:
+            known = [one.options for one in others if matches(one.topic_filter, run.topic)]
+            for record in run.records:
+                one = Run(run.shard, run.topic, (record,), is_kept=run.is_kept)
+                if known and Match(subscriber.inbox, known).shape_for(one.messages[0], record.lsn) is not None:
+                    continue
+                arrivals = one.arrivals(match)
+                if arrivals[0]:
+                    yield one, arrivals
+
+
+class Opening:
+    """All subscriptions that are being opened.
+
+    Args:
+        max_count: Records that are kept for each.
+    """
+
+    def __init__(self, max_count: int) -> None:
+        self._max_count = max_count
+        self._index: FilterIndex[EarlyRuns] = FilterIndex()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @contextmanager
+    def keep(self, topic_filter: str) -> Iterator[EarlyRuns]:
+        """Keep, for the length of the block, what tails bring for a filter.
+
+        Raises:
+            InvalidNameError: The filter is not valid.
+        """
+        early = EarlyRuns(self._max_count)
+        self._index.add(topic_filter, early)
+        try:
+            yield early
+        finally:
+            self._index.discard(topic_filter, early)
+
+    def note(self, run: Run) -> None:
+        """A tail brought this run."""
+        for early in self._index.match(run.topic):
+            early.add(run)

@@ -1,0 +1,148 @@
+"""A connection to a database, of Java's, with its errors as ours. What is said over it is in `jdbc_target`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from spark_export.export.outcome import ExportError
+
+_LOGGER: Final = logging.getLogger(__name__)
+_Value = TypeVar("_Value")
+
+
+class CommitUnansweredError(ExportError):
+    """A COMMIT failed, or only its answer was lost."""
+
+
+class JdbcConnection:
+    """A connection of Java's; each statement is a transaction unless it is in one.
+
+    Args:
+        connection: A `java.sql.Connection`.
+        shown: What it leads to, for messages.
+    """
+
+    def __init__(self, connection: Any, shown: str) -> None:
+        self._connection = connection
+        self._shown = shown
+
+    def close(self) -> None:
+        """Leave the database; what was committed stays, whether that succeeds or not."""
+        try:
+            guarded(self._shown, self._connection.close)
+        except ExportError as error:
+            _LOGGER.warning("a connection was not closed: %s", error)
+
+    def execute(self, sql: str, *values: str | int) -> int:
+        """Run a statement; return how many rows it touched."""
+        return guarded(self._shown, lambda: self._execute(sql, values))
+
+    def _execute(self, sql: str, values: tuple[str | int, ...]) -> int:
+        statement = self._connection.prepareStatement(sql)
+        try:
+            _bind(statement, values)
+            count: int = statement.executeUpdate()
+            return count
+        finally:
+            statement.close()
+
+    def query_text(self, sql: str, *values: str | int) -> str | None:
+        """The first column of the first row, as text."""
+        return guarded(self._shown, lambda: self._query_text(sql, values))
+
+    def _query_text(self, sql: str, values: tuple[str | int, ...]) -> str | None:
+        statement = self._connection.prepareStatement(sql)
+        try:
+            _bind(statement, values)
+            rows = statement.executeQuery()
+            text: str | None = rows.getString(1) if rows.next() else None
+            return text
+        finally:
+            statement.close()
+
+    def has_table(self, table: str) -> bool:
+        """Whether a table can be read. Asked of the table itself: databases differ in how they list names."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._query_text(f"SELECT COUNT(*) FROM {table} WHERE 1 = 0", ())  # noqa: S608 - a checked name
+        except Py4JJavaError:
+            return False
+        return True
+
+    def tables(self, prefix: str) -> list[str]:
+        """Names of tables that begin with a lower-case prefix, as the database writes them."""
+        return guarded(self._shown, lambda: self._tables(prefix))
+
+    def _tables(self, prefix: str) -> list[str]:
+        metadata = self._connection.getMetaData()
+        pattern = f"{prefix.upper() if metadata.storesUpperCaseIdentifiers() else prefix}%"
+        rows = metadata.getTables(self._connection.getCatalog(), None, pattern, None)
+        names = []
+        while rows.next():
+            names.append(rows.getString("TABLE_NAME"))
+        return names
+
+    def create(self, sql: str, is_there: Callable[[], bool], *values: str) -> None:
+        """Run a statement that another process may be running too; all is well if what it makes is there then."""
+        try:
+            self.execute(sql, *values)
+        except ExportError:
+            if not is_there():
+                raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit all statements together, or none if one fails.
+
+        Raises:
+            CommitUnansweredError: The COMMIT was sent, and it is not known what became of it.
+        """
+        guarded(self._shown, lambda: self._connection.setAutoCommit(False))
+        try:
+            yield
+        except BaseException:
+            self._roll_back()
+            raise
+        try:
+            guarded(self._shown, self._connection.commit)
+        except ExportError as error:
+            self._roll_back()
+            raise CommitUnansweredError(str(error)) from error
+        guarded(self._shown, lambda: self._connection.setAutoCommit(True))
+
+    def _roll_back(self) -> None:
+        """Undo what was not committed; where the connection is lost the database does it by itself."""
+        try:
+            guarded(self._shown, self._connection.rollback)
+        except ExportError as error:
+            _LOGGER.warning("a transaction was not rolled back, its connection is lost: %s", error)
+
+
+def _bind(statement: Any, values: tuple[str | int, ...]) -> None:
+    for position, value in enumerate(values, 1):
+        if isinstance(value, int):
+            statement.setLong(position, value)
+        else:
+            statement.setString(position, value)
+
+
+def guarded(shown: str, call: Callable[[], _Value]) -> _Value:
+    """Call into Java.
+
+    Args:
+        shown: What the call goes to, for the message.
+        call: What to do.
+
+    Raises:
+        ExportError: Java raised an exception.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return call()
+    except Py4JJavaError as error:
+        raise ExportError(f"{shown}: {error.java_exception.toString()}") from error

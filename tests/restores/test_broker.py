@@ -1,0 +1,118 @@
+"""A broker and a process of bridges that live through a restore of their server.
+
+Their sessions and queues are in the store, and were set back with it; what they hold in memory was not: positions and
+messages under way whose offsets belong to other messages since. The clients of the broker missed new messages.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from broker_adapter.mqtt.codec import Properties
+from command_line.boundary import STORAGE_FAILED
+from tests.mqtt.cluster.processes import REPOSITORY
+from tests.mqtt.edges.broker_process import PROGRAM, BrokerProcess, broker_process
+from tests.mqtt.serving import Client
+from tests.patience import PATIENCE_S
+from tests.restores.restorable_server import restorable_server
+
+pytestmark = pytest.mark.trio
+
+CONFIG = """\
+[broker]
+id = "alone"
+store = "{store}"
+sys_interval_s = 0
+[listen]
+mqtt = "127.0.0.1:0"
+[access]
+anonymous = true
+[[bridge]]
+name = "plant"
+topics = ["plant/#"]
+drive = false
+[bridge.sink]
+type = "files"
+directory = "{directory}"
+format = "ndjson"
+"""
+KEPT: dict[str, Any] = {
+    "clean_start": False,
+    "properties": Properties(session_expiry_interval=3600),
+}
+
+
+async def publish(client: Client, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        assert await client.publish("plant/x", b"%d" % number, qos=1) == 0
+
+
+async def take(client: Client, count: int) -> list[int]:
+    return [int((await client.message()).payload) for _ in range(count)]
+
+
+def exported(directory: Path) -> set[str]:
+    return {line for path in directory.rglob("*.ndjson") for line in path.read_text().splitlines()}
+
+
+async def wait_for_exported(directory: Path, count: int) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while len(exported(directory)) < count:
+            await trio.sleep(0.05)
+
+
+async def ends_with_status(process: trio.Process) -> int:
+    with trio.fail_after(PATIENCE_S):
+        return await process.wait()
+
+
+async def test_a_broker_and_its_bridges_went_on_with_what_they_knew_before_a_restore(tmp_path: Path) -> None:
+    directory = tmp_path / "exported"
+    directory.mkdir()
+    config = tmp_path / "broker.toml"
+
+    async def programs(stack: AsyncExitStack) -> tuple[BrokerProcess, trio.Process]:
+        broker = await stack.enter_async_context(broker_process(tmp_path, "--config", str(config)))
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        argv = [sys.executable, "-m", PROGRAM, "bridge", "--config", str(config)]
+        bridges = await nursery.start(
+            lambda task_status: trio.run_process(argv, task_status=task_status, cwd=REPOSITORY, check=False)
+        )
+        stack.callback(nursery.cancel_scope.cancel)
+        return broker, bridges
+
+    async with restorable_server(tmp_path / "server") as server:
+        config.write_text(CONFIG.format(store=server.url, directory=directory))
+        async with AsyncExitStack() as stack:
+            broker, bridges = await programs(stack)
+            client = await stack.enter_async_context(broker.client())
+            await client.connect("reader", **KEPT)
+            await client.subscribe("plant/#", qos=1)
+            await publish(client, 0, 5)
+            assert await take(client, 5) == [*range(5)]
+            await wait_for_exported(directory, 5)
+            await server.back_up()
+            await publish(client, 5, 5)
+            assert await take(client, 5) == [*range(5, 10)]
+            await wait_for_exported(directory, 10)
+            await server.restore()
+            assert await ends_with_status(broker.process) == STORAGE_FAILED
+            assert await ends_with_status(bridges) == STORAGE_FAILED
+            assert "was restored from a backup" in broker.log
+        async with AsyncExitStack() as stack:
+            broker, bridges = await programs(stack)
+            client = await stack.enter_async_context(broker.client())
+            assert (await client.connect("reader", **KEPT)).session_present
+            await publish(client, 100, 10)
+            taken: list[int] = []
+            # What it had not acknowledged at the time of the backup comes again.
+            while not taken or taken[-1] != 109:
+                taken += await take(client, 1)
+            assert [number for number in taken if number >= 100] == [*range(100, 110)]
+            await wait_for_exported(directory, 20)
