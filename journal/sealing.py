@@ -20,7 +20,7 @@ from journal.config import SealingConfig
 from journal.control import Control
 from journal.decisions import Decision, Rolled, Sealed, ShardDeleted, Trimmed
 from journal.sealer import Sealer
-from journal.segment_files import SegmentFiles, UnsyncedDirectoryError
+from journal.segment_files import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.shard_table import ShardTable
 from journal.time_slice import TimeSlice
 from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, StorageError, StorageFailedError
@@ -311,8 +311,11 @@ class Sealing:
                 )
             )
         except (StorageError, OSError) as error:
-            # What is left of the attempt goes: the next one writes a new file under a new name.
-            await self._discard(path)
+            if isinstance(error, NotWithdrawnError):
+                _log.warning("%s does not count and stays until the next start: %s", error.filename, error.strerror)
+            else:
+                # What is left of the attempt goes: the next one writes a new file under a new name.
+                await self._discard(path)
             if not _is_wanted(shard, segment):
                 # Its log may be removed while the worker has not opened it yet: that is no failure of the disk.
                 self._forget_trouble(shard, segment)
@@ -335,9 +338,12 @@ class Sealing:
         if _is_wanted(shard, segment):
             try:
                 await self._files.place(path, sealed, shard.start_offset)
-            except UnsyncedDirectoryError:
+            except UnsyncedDirectoryError as unsynced:
                 # The note stays: whether a removal lasts cannot be known either.
-                await self._files.withdraw(sealed)
+                try:
+                    await self._files.withdraw(sealed)
+                except OSError as error:
+                    raise unsynced from error
                 raise
             except (StorageError, OSError):
                 await self._files.withdraw(sealed)

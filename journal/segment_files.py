@@ -35,6 +35,10 @@ class UnsyncedDirectoryError(OSError):
     """A directory could not be synced: no retry can tell any more whether its entries will survive."""
 
 
+class NotWithdrawnError(OSError):
+    """A Parquet file that does not count is still in its place: its note must stay, so that a start removes it."""
+
+
 class SegmentFiles:
     """The comings and goings of one engine's segment files.
 
@@ -261,15 +265,20 @@ class SegmentFiles:
 
         Raises:
             UnsyncedDirectoryError: Whether the removal lasts is not known; the note must stay.
-            OSError: The disk refused; a start does it, as long as the note is there.
+            NotWithdrawnError: The disk refused; a start does it, as long as the note is there.
         """
 
         def remove() -> None:
             directory = posixpath.dirname(segment.path)
-            if self._files.exists(segment.path):
-                self._files.remove(segment.path)
-                self._sync_directory(directory)
-            self._tidy(directory, {segment.shard_id})
+            try:
+                if self._files.exists(segment.path):
+                    self._files.remove(segment.path)
+                    self._sync_directory(directory)
+                self._tidy(directory, {segment.shard_id})
+            except UnsyncedDirectoryError:
+                raise
+            except OSError as error:
+                raise NotWithdrawnError(error.errno, error.strerror, segment.path) from error
 
         await self._off_loop(remove)
 

@@ -97,6 +97,8 @@ def _check(
     else:
         report.damage(f"{path}/journal", 0, "the directory of the journal is missing")
     views = _check_views(files, path, report, open_store)
+    # Without views nothing is known to be safe outside the journal.
+    journal.report_gaps(report, views.node.checkpoint if views is not None else 0)
     if views is None:
         for name in ("log", "sealed"):
             what = f"the {name} segments were not checked: the views that describe them cannot be read"

@@ -36,6 +36,21 @@ _SET_ASIDE = re.compile(r"damaged-\d{16}\.jnl")
 _KINDS = frozenset(Kind)
 
 
+@attrs.frozen
+class LsnGap:
+    """A file that begins behind the end of the file before it: a file between them is missing, or was recycled.
+
+    Attributes:
+        path: The file behind the gap.
+        first_lsn: Where it begins.
+        expected_lsn: lsn after the last group before it.
+    """
+
+    path: str
+    first_lsn: int
+    expected_lsn: int
+
+
 @attrs.define
 class CheckedJournal:
     """What other parts of the check need of the journal.
@@ -49,6 +64,7 @@ class CheckedJournal:
         trimmed: First offset that it leaves of each shard that it trims.
         created: Names of the shards that it creates.
         sealed: What it seals, by the number of the shard and the base offset.
+        gaps: Where files are missing between others.
     """
 
     first_lsn: int | None = None
@@ -59,6 +75,21 @@ class CheckedJournal:
     trimmed: dict[int, int] = attrs.Factory(dict)
     created: dict[int, str] = attrs.Factory(dict)
     sealed: dict[tuple[int, int], Sealed] = attrs.Factory(dict)
+    gaps: list[LsnGap] = attrs.Factory(list)
+
+    def report_gaps(self, report: Report, checkpoint: int) -> None:
+        """Report the gaps that recovery refuses: those that reach behind the checkpoint.
+
+        Files that a checkpoint made superfluous are recycled together. A power loss may undo that for some and not for
+        others, and the views hold everything that the missing ones had.
+        """
+        for gap in self.gaps:
+            if gap.first_lsn > checkpoint + 1:
+                problem = (
+                    f"begins with lsn {gap.first_lsn}, but the file before it ends before {gap.expected_lsn}, and the "
+                    f"views end with {checkpoint}: a file is missing"
+                )
+                report.damage(gap.path, 0, problem)
 
     def drops(self, shard_id: int, next_offset: int) -> bool:
         """Whether a segment that ends there may be gone, whatever the views say: they may be older than the journal."""
@@ -81,7 +112,7 @@ class CheckedJournal:
 
 
 def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> CheckedJournal:
-    """Check all journal files."""
+    """Check all journal files. Call `CheckedJournal.report_gaps` afterwards: the views say which gaps are damage."""
     checked = CheckedJournal()
     used = list_journal_files(files, directory)
     names = {path for _, path in used}
@@ -187,7 +218,9 @@ class _FilePass:
             self._damage(0, f"the header says that this is journal file {header.number}")
         if self._window.size < header.size_bytes:
             self._damage(self._window.size, f"the file ends here, but it was made with {header.size_bytes} bytes")
-        if self.expected_lsn not in (None, header.first_lsn):
+        if self.expected_lsn is not None and header.first_lsn > self.expected_lsn:
+            self._checked.gaps.append(LsnGap(self._path, header.first_lsn, self.expected_lsn))
+        elif self.expected_lsn not in (None, header.first_lsn):
             self._damage(
                 0, f"begins with lsn {header.first_lsn}, but the file before it ends before {self.expected_lsn}"
             )

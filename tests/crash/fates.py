@@ -133,7 +133,7 @@ class SetClock:
 
 @attrs.frozen
 class Vanish:
-    """Something is missing at the next start, which must refuse; then it is put back.
+    """Something is missing at the next start, which refuses or does without it; then it is put back if it is needed.
 
     Attributes:
         what: A directory that is empty, as when its mount is missing (``journal/``, ``log/``, ``sealed/``,
@@ -151,7 +151,8 @@ class Restore:
 Fate = Life | PowerLoss | Evict | LosePages | SetClock | Vanish | Restore
 
 DIRECTORIES = ("journal/", "log/", "sealed/", "state/")
-FILES = ("newest journal", "oldest journal", "log", "parquet")
+SEGMENT_FILES = ("log", "parquet")
+FILES = ("newest journal", "oldest journal", *SEGMENT_FILES)
 
 
 def random_life(rng: random.Random, *, clocks: bool = True) -> Life:

@@ -50,6 +50,16 @@ async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
         require(is_right, "a mark does not say where the shard starts", mark, marked, start_offset)
 
 
+def refers_to(engine: Engine, path: str) -> bool:
+    """Whether a segment of any shard lies in this file. A stopped shard may: not all of its segments are known."""
+    shards = map(engine.table.by_name, engine.table.catalogue.matching("#"))
+    return any(
+        shard.damage
+        or any(segment.path == path for segment in shard.segments if isinstance(segment, LogSegment | ParquetSegment))
+        for shard in shards
+    )
+
+
 def _files_below(files: FileSystem, directory: str) -> list[str]:
     found = []
     for name in files.listdir(directory):

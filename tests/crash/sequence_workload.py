@@ -128,10 +128,11 @@ class SequenceWorkload(Workload):
         except SequenceLostError:
             # What it was not answered for was in memory and is lost, while later batches are kept. It begins anew.
             producer.opening = True
-            return
-        sent = self._sequence_ledger.resendable.setdefault(producer.name, [])
-        sent.extend(one for one in known.sent[first:] if one.stream == producer.name)
-        del sent[:-RESENT]
+        finally:
+            # Also if the engine ends meanwhile: some of them may be acknowledged, and then are not sent by themselves.
+            sent = self._sequence_ledger.resendable.setdefault(producer.name, [])
+            sent.extend(one for one in known.sent[first:] if one.stream == producer.name)
+            del sent[:-RESENT]
 
     async def _open_producer(self, name: str) -> ProducerLedger:
         before = self._sequence_ledger.producers.get(name)

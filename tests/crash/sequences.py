@@ -23,6 +23,7 @@ from shards.clock import ManualClock
 from shards.errors import StorageError
 from tests.crash.fates import (
     DIRECTORIES,
+    SEGMENT_FILES,
     Evict,
     Fail,
     Fate,
@@ -38,7 +39,7 @@ from tests.crash.fates import (
     random_fates,
 )
 from tests.crash.ledger import BrokenPromiseError, require
-from tests.crash.segment_files import check_files
+from tests.crash.segment_files import check_files, refers_to
 from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
 from tests.crash.simulated_workload import check
 from tests.crash.simulation import DATA, deterministic, open_simulated_store, run
@@ -205,18 +206,24 @@ class Machine:
     # What is missing
 
     def vanish(self, what: str) -> None:
-        """Start without something. That is refused by a message that names it, or nothing is lost by it."""
+        """Start without something. That is refused by a message that names it, or nothing is lost by it.
+
+        It is put back afterwards, unless it is a segment file that the started engine no longer refers to.
+        """
         vanished = self._take_away(what)
         if vanished is None:
             return
         known = copy.deepcopy(self.ledger)
         is_open = False
+        is_needed = True
 
         async def body(engine: Engine) -> None:
-            nonlocal is_open
+            nonlocal is_open, is_needed
             is_open = True
             try:
                 await self._check(known, engine)
+                if what in SEGMENT_FILES:
+                    is_needed = refers_to(engine, vanished.path)
             finally:
                 # However it went, nothing of it is made final by a clean stop.
                 self.files.stop()
@@ -237,7 +244,9 @@ class Machine:
             # The next journal file may be what is named: it tells that one before it is missing.
             named = vanished.path if what in DIRECTORIES else posixpath.dirname(vanished.path)
             require(named in refusal, "a refusal does not name what is missing", vanished.path, refusal)
-        if refusal or not self.files.disk.exists(vanished.path):
+        # A segment file that the replay of the journal made superfluous was to be removed, and counts as removed.
+        # Nothing tells the operator to put it back, and if it came back nothing would remove it.
+        if refusal or (is_needed and not self.files.disk.exists(vanished.path)):
             self.files.disk.put_back(vanished)
         self.files = self.files.kill(everything_lost)
 

@@ -14,7 +14,7 @@ from journal.check import window as window_module
 from journal.data_directory import open_directory
 from journal.engine import open_engine
 from journal.journal_file import JournalFileHeader
-from shards.errors import DataDirectoryError, FormatVersionError
+from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.model import Mode, ShardConfig
 from shards.sparse_index import SparseIndex
 from shards.store import Family, Mutations
@@ -251,6 +251,32 @@ async def test_a_missing_first_journal_file_is_told() -> None:
     found = JournalFileHeader.decode(JOURNAL, header)
     files.open(JOURNAL).pwritev([JournalFileHeader(found.number, found.salt, found.size_bytes, 5).encode()], 0)
     assert any("a file is missing before it" in damage.problem for damage in check(files).damages)
+
+
+async def test_a_recycled_journal_file_that_a_power_loss_brings_back_without_the_next_one_is_no_damage() -> None:
+    """Two journal files were recycled, and a power loss undid that for the first alone: a start took that for what it
+    was, and the check called it damage.
+    """
+    files = SimulatedFileSystem()
+    async with open_simulated(files, config()) as engine:
+        await engine.control.create_shard("plant/line", ShardConfig())
+        await append(engine, "plant/line", b"0" * 40_000)
+        first = files.open(JOURNAL).pread(64 * 1024, 0)
+        for number in range(3):
+            await append(engine, "plant/line", b"%d" % number * 40_000)
+        await engine.maintenance.checkpoint()
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_survived)
+    assert not files.exists(JOURNAL)
+    files.open(JOURNAL, create=True).pwritev([first], 0)
+    assert check(files).damages == []
+    files = files.crash(everything_survived)
+    put(files, Family.META, b"checkpoint_lsn", bytes(8))
+    assert ["and the views end with 0: a file is missing" in damage.problem for damage in check(files).damages] == [
+        True
+    ]
+    with pytest.raises(CorruptionError, match="but the file before it ends with"):
+        await open_simulated(files, config()).__aenter__()
 
 
 async def test_views_that_are_empty_beside_a_journal_that_was_used_are_told_as_a_start_tells_them() -> None:

@@ -33,7 +33,7 @@ from shards.shard import Shard
 from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
 from tests.patience import PATIENCE_S
-from tests.simulation.faults import OperationKind
+from tests.simulation.faults import OperationKind, Trigger
 from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost, everything_survived
 from tests.simulation.store import SimulatedStore
 
@@ -277,6 +277,34 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
         await check_files(engine, files, DATA)
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
+
+
+async def test_a_parquet_file_that_cannot_be_removed_after_its_shard_was_deleted_goes_at_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Removing a placed file failed for lack of space, and its note went all the same: it stayed for ever."""
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await create(engine)
+        other = await create(engine, "t")
+        place = engine.segment_files.place
+
+        async def place_and_delete(path: str, segment: ParquetSegment, start_offset: int) -> None:
+            await place(path, segment, start_offset)
+            if segment.name == "s":
+                await engine.control.delete_shard("s")
+                files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
+
+        monkeypatch.setattr(engine.segment_files, "place", place_and_delete)
+        await fill(engine, "s", 5)
+        await until(lambda: files.failed)
+        # When the next segment is sealed, all is done that was to be done about the one before.
+        await fill(engine, "t", 5)
+        await until(lambda: SegmentKind.PARQUET in kinds(other))
+    assert len(sealed_files(files)) == 1
+    async with opened(files) as engine:
+        assert sealed_files(files) == []
+        await check_files(engine, files, DATA)
 
 
 async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> None:

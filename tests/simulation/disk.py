@@ -191,6 +191,8 @@ class Disk:
         vanished = Vanished(path, directory, name, directory.volatile.get(name), directory.durable.get(name))
         if vanished.volatile is None:
             raise not_found(path)
+        # Otherwise a later sync or power loss would write the entry that was taken away.
+        self._forget_changes(directory, name)
         empty = Directory() if leave_empty_directory else None
         _set_entry(directory.volatile, name, empty)
         _set_entry(directory.durable, name, empty)

@@ -335,3 +335,12 @@ def test_what_vanished_can_be_put_back() -> None:
     disk.sync_directory("/d")
     disk.disk.put_back(hidden)
     assert content(disk.crash(everything_lost), "/d/a") == b"content"
+
+
+def test_what_vanished_does_not_come_back_by_a_sync_or_a_power_loss() -> None:
+    """The unsynced entry of a file that was taken away was written by a later sync, and a power loss showed it."""
+    disk = disk_with("/d/a", b"content")
+    disk.open("/d/b", create=True)
+    disk.disk.vanish("/d/b")
+    disk.sync_directory("/d")
+    assert disk.crash(everything_survived).listdir("/d") == ["a"]
