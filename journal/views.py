@@ -162,6 +162,9 @@ class Views:
             cut = state.before(base_offset)
             state = producers[producer_id] = cut
             state.saved_sequence = -1
+        if state.is_repeat(sequence):
+            # What is recorded of it from there on was lost with the memory, and this is where it was stored again.
+            state.store_again_from(sequence)
         state.accept(sequence, base_offset, count)
 
     def stop(self, shard: Shard, damage: str) -> None:

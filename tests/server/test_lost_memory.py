@@ -67,6 +67,36 @@ async def test_what_was_lost_with_all_behind_it_is_stored_again_in_order(tmp_pat
         assert await client.read_values(handle) == [b"0", b"1", b"2"]
 
 
+async def test_what_was_stored_again_in_place_of_lost_memory_is_stored_once(tmp_path: Path) -> None:
+    """Stored again, killed, restarted, stopped: the checkpoint took the replayed state for the one it had saved.
+
+    Both end with the same sequence; the saved one named the lost records, so a further resend was stored a third time.
+    """
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a", MEMORY)
+        me = await open_producer(client)
+        for sequence in range(2):
+            await client.append(handle, produced(me, sequence, b"%d" % sequence))
+        await set_mode(client, "a", Mode.FILE)
+        await client.append_values(handle, b"of another")
+        await served.engine.maintenance.checkpoint()
+        stop_without_checkpoint(served.engine)
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a")
+        for sequence in range(2):
+            again = await client.append(handle, produced(me, sequence, b"%d" % sequence))
+            assert (again.level, again.is_duplicate) == (AckLevel.DURABLE, False)
+        stop_without_checkpoint(served.engine)
+    async with serving(tmp_path):
+        pass
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a")
+        for sequence in range(2):
+            again = await client.append(handle, produced(me, sequence, b"%d" % sequence))
+            assert (again.level, again.is_duplicate) == (AckLevel.DURABLE, True)
+        assert await client.read_values(handle) == [b"of another", b"0", b"1"]
+
+
 class Relay:
     """The one address of a client, which leads to the server that runs now, and can hold back its answers."""
 
