@@ -21,11 +21,10 @@ from journal.first_bytes import ENOUGH_BYTES, Spoken, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
 from journal.server.encryption import speaks_no_tls
-from journal.server.heartbeat import silence_s
-from journal.server.member_silence import MemberSilence
 from journal.server.output import Output
 from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
+from journal.server.silence import MEMBER_PATIENCE_S, Silence, promised_s, reason_of
 from journal.server.statistics import ServerStatistics
 from shards.errors import OverloadedError, StorageError, StorageFailedError
 from shards.extents import Place
@@ -79,7 +78,6 @@ class Connection:
         is_paused: `take_frames` stopped before a whole frame: there is no room for its reply, or it is others' turn.
         polls: Waits that end when the server stops: of fetches for records, of seals for files.
         receiving: Ends the receiving when it is cancelled.
-        silence_s: How long the client may say nothing.
         silence: Whether the peer still sends something.
     """
 
@@ -121,8 +119,7 @@ class Connection:
         self.is_paused = False
         self.polls: set[trio.CancelScope] = set()
         self.receiving = trio.CancelScope()
-        self.silence_s = float("inf")
-        self.silence = MemberSilence()
+        self.silence = Silence()
         self._watches_silence = False
         self._operations = operations
         self._report = report
@@ -135,9 +132,11 @@ class Connection:
 
     def expect_heartbeats(self, heartbeat_ms: int) -> None:
         """The client has promised to say something now and then."""
-        self.silence_s = silence_s(heartbeat_ms)
-        # A client that takes nothing keeps the server from listening, and is gone as well.
-        self.output.expect_progress(self.silence_s)
+        if heartbeat_ms:
+            silence_s = promised_s(heartbeat_ms)
+            # A client that takes nothing keeps the server from listening, and is gone as well.
+            self.output.expect_progress(silence_s)
+            self._watch_silence(silence_s, lambda: True, is_promise=True)
 
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
         """HELLO was accepted: the real limits hold from here on."""
@@ -162,12 +161,16 @@ class Connection:
 
     def watch_members(self) -> None:
         """Close the connection if it has members of groups and the peer sends nothing any more."""
+        self._watch_silence(MEMBER_PATIENCE_S, lambda: self.pushing.has_members, is_promise=False)
+
+    def _watch_silence(self, silence_s: float, counts: Callable[[], bool], *, is_promise: bool) -> None:
         if not self._watches_silence:
             self._watches_silence = True
-            self.nursery.start_soon(self._end_when_silent)
+            reason = reason_of(silence_s, is_promise=is_promise)
+            self.nursery.start_soon(self._end_when_silent, silence_s, counts, reason)
 
-    async def _end_when_silent(self) -> None:
-        reason = await self.silence.wait_silent(lambda: self.pushing.has_members)
+    async def _end_when_silent(self, silence_s: float, counts: Callable[[], bool], reason: str) -> None:
+        await self.silence.wait(silence_s, counts)
         self.statistics.count_closed("silent")
         log.warning("connection closed", client=self.client, reason=reason)
         self.pushing.close()

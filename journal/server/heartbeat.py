@@ -6,27 +6,11 @@ between answers them for a peer that is gone, and forgets connections over which
 
 from __future__ import annotations
 
-from typing import Final
-
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 INTERVAL_S = 20.0
 PATIENCE_S = 60.0
-
-_MISSED: Final = 3
-
-
-class PeerSilentError(Exception):
-    """The peer did not keep the promise of its HELLO to send something now and then: it counts as gone."""
-
-    def __init__(self, silence_s: float) -> None:
-        super().__init__(f"it was silent for {silence_s:g} s, {_MISSED} times as long as it promised at most")
-
-
-def silence_s(heartbeat_ms: int) -> float:
-    """How long a peer may say nothing that promised this in its HELLO; for ever without a promise."""
-    return _MISSED * heartbeat_ms / 1000 if heartbeat_ms else float("inf")
 
 
 class Heartbeat:

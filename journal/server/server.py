@@ -30,7 +30,7 @@ from journal.server.connection import Connection
 from journal.server.console import console_routes
 from journal.server.encryption import Listener, is_encrypted_alike, shake_hands
 from journal.server.guard import Guard, Readable
-from journal.server.heartbeat import PATIENCE_S, Heartbeat, PeerSilentError
+from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, make_app, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
@@ -435,10 +435,6 @@ class Server:
                 statistics.count_closed("protocol")
                 connection.tell(error)
                 log.warning("connection closed", client=connection.client, reason=str(error))
-            except PeerSilentError as error:
-                statistics.count_closed("silent")
-                log.warning("connection closed", client=connection.client, reason=str(error))
-                output.abandon()
             except OSError:
                 output.abandon()
             finally:

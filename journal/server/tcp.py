@@ -11,7 +11,6 @@ import trio
 from journal.protocol.errors import RemoteProtocolError
 from journal.protocol.frames import HEADER
 from journal.server.connection import Connection
-from journal.server.heartbeat import PeerSilentError
 from journal.server.receive_buffers import BufferPool, ReceiveBuffer
 
 _LEAST_ROOM_BYTES = 64 * 1024
@@ -41,7 +40,6 @@ async def receive(
 
     Raises:
         RemoteProtocolError: The peer broke the rules.
-        PeerSilentError: It does not say anything any more.
         OSError: The connection is broken.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
@@ -71,7 +69,6 @@ class _Receiver:
 
     async def run(self) -> None:
         connection = self._connection
-        silence = connection.silence
         try:
             while True:
                 if not connection.has_room:
@@ -91,10 +88,7 @@ class _Receiver:
                         # An idle connection holds no buffer.
                         buffer.release()
                         self._buffer = None
-                        silence.is_listening = True
                         await self._wait_for_more()
-                        silence.is_listening = False
-                        silence.heard += 1
                     else:
                         await self._wait_for_rest(buffer)
                     continue
@@ -120,15 +114,11 @@ class _Receiver:
             self._make_room(buffer)
 
     async def _wait_for_more(self) -> None:
-        """Wait until the peer says something.
-
-        Raises:
-            PeerSilentError: It takes longer than it promised.
-        """
-        with trio.move_on_after(self._connection.silence_s) as patience:
-            await trio.lowlevel.wait_readable(self._socket)
-        if patience.cancelled_caught:
-            raise PeerSilentError(self._connection.silence_s)
+        """Wait until the peer says something."""
+        silence = self._connection.silence
+        silence.since_s = trio.current_time()
+        await trio.lowlevel.wait_readable(self._socket)
+        silence.since_s = None
 
     async def _wait_for_rest(self, buffer: ReceiveBuffer) -> None:
         """Wait for the peer to go on with a frame. It holds memory, so the peer may not take for ever.
@@ -137,7 +127,6 @@ class _Receiver:
 
         Raises:
             RemoteProtocolError: It took too long, over all waits for this frame.
-            PeerSilentError: Nothing came for longer than it promised.
         """
         left = self._end - self._start
         frame_bytes = HEADER.unpack_from(buffer.view, self._start)[0] if left >= HEADER.size else HEADER.size

@@ -7,7 +7,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from journal.protocol.errors import RemoteProtocolError
 from journal.server.connection import Connection
-from journal.server.heartbeat import Heartbeat, PeerSilentError
+from journal.server.heartbeat import Heartbeat
 from journal.server.receive_buffers import ReceiveBuffer
 from shards.chunks import Readable
 
@@ -39,18 +39,16 @@ async def receive_messages(connection: Connection, heartbeat: Heartbeat, hello_t
 
     Raises:
         RemoteProtocolError: A text message, or one that does not end with a whole frame.
-        PeerSilentError: Nothing came for longer than the peer promised.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
         while True:
             await connection.wait_for_room()
+            connection.silence.since_s = trio.current_time()
             try:
-                with trio.move_on_after(connection.silence_s) as patience:
-                    message = await heartbeat.get_message()
+                message = await heartbeat.get_message()
             except ConnectionClosed:
                 return
-            if patience.cancelled_caught:
-                raise PeerSilentError(connection.silence_s)
+            connection.silence.since_s = None
             await _take(connection, message)
             if connection.greeted or connection.is_greeting:
                 greeting.deadline = float("inf")

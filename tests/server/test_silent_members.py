@@ -9,7 +9,7 @@ import trio
 
 from journal.client import open_client
 from journal.protocol import Op, decode_error, decode_reply, frames, messages
-from journal.server import member_silence
+from journal.server import connection as connections
 from shards.position import Start
 from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, serving
@@ -48,7 +48,7 @@ async def test_shards_of_a_member_that_was_stopped_go_to_the_others(
 
     Of 20,000 shards the other two of three members got 13,239, and nothing more came.
     """
-    monkeypatch.setattr(member_silence, "PATIENCE_S", 0.6)
+    monkeypatch.setattr(connections, "MEMBER_PATIENCE_S", 0.6)
     names = {f"s/{number}" for number in range(SHARDS)}
     async with (
         serving(tmp_path) as served,
@@ -68,7 +68,7 @@ async def test_shards_of_a_member_that_was_stopped_go_to_the_others(
 
 
 async def test_a_connection_without_members_may_be_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_silence, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(connections, "MEMBER_PATIENCE_S", 0.1)
     async with serving(tmp_path) as served, served.client() as reader:
         await join(reader)
         await trio.sleep(0.3)
@@ -85,7 +85,7 @@ async def test_a_client_that_only_receives_shows_that_it_is_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client sent PING only when it heard nothing: one with much to work on would have counted as stopped."""
-    monkeypatch.setattr(member_silence, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(connections, "MEMBER_PATIENCE_S", 1.0)
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("s/1")
         async with (
