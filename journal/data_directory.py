@@ -280,7 +280,8 @@ def remove_snapshot(files: FileSystem, path: str) -> None:
     there = files.listdir(path)
     for name in ("log", "sealed"):
         for entry in files.listdir(f"{path}/{name}") if name in there else ():
-            if entry != MARKER:
+            # A crash may have left the marker under the name under which it is written.
+            if entry not in (MARKER, f"{MARKER}.new"):
                 _remove_flat(files, f"{path}/{name}/{entry}")
     for name in there:
         if name == "FORMAT":

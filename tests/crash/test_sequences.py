@@ -42,9 +42,9 @@ A trim under a seal that was called a failing disk; a right mark that was called
 after a start had rightly done without it, and was called left over; a Parquet file of a deleted shard that could not be
 removed and was forgotten; a gap between recycled journal files that the offline check called damage.
 """
-FOUND_IN_SHORT_STEPS = (55510008, 330011326)
+FOUND_IN_SHORT_STEPS = (55510008, 330011326, 440000144)
 """The same, with long work in short steps: a client that sent a batch again without those before it; records that were
-stored again in place of lost ones, and once more after two restarts.
+stored again in place of lost ones, and once more after two restarts; a start that could not remove half a snapshot.
 """
 
 ENUMERATED: dict[str, Fate] = {
