@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from broker_adapter import open_adapter
-from broker_adapter.cache_queue import names
+from broker_adapter.cache_queue import look
 from broker_adapter.cache_queue.stored import Counts
 from journal.protocol.errors import ServerRestoredError
 from tests.cache_queue.queues import driven, filled, waiting
@@ -37,8 +37,6 @@ async def test_a_driver_confirmed_offsets_that_hold_other_records_since_a_restor
             with trio.fail_after(PATIENCE_S), pytest.raises(ServerRestoredError):
                 await drain.confirm(5, Counts(confirmed=2), 0)
         async with open_adapter(server.url) as adapter:
-            cursor = await adapter.get_cursor(names.shard_of("plant"), names.CURSOR)
-            assert cursor is not None
-            assert cursor.offset == 3
+            assert (await look(adapter, "plant")).depth.first_offset == 3
             drain = await driven(adapter, 3)
             assert [record.value for record in await waiting(drain)] == [b"new 4", b"new 5"]
