@@ -32,6 +32,12 @@ CONFIG = ServerConfig(
 PARTS = ["journal", "log", "state"]
 
 
+@pytest.fixture(autouse=True)
+def _may_be_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system of its own stands for a quota of a directory of log or Parquet files, which are no mounts."""
+    monkeypatch.setattr("journal.engine.opening.check_mounts", lambda _: None)
+
+
 @asynccontextmanager
 async def on_a_disk_of_its_own(tmp_path: Path, part: str) -> AsyncIterator[tuple[str, Path]]:
     """A data directory a part of which lies in a file system of 40 MiB: (the directory, a file to fill that up)."""
