@@ -29,13 +29,8 @@ CONFIG = ServerConfig(
         retention_interval_s=86_400,
     )
 )
+pytestmark = pytest.mark.usefixtures("any_directory_may_be_a_mount")
 PARTS = ["journal", "log", "state"]
-
-
-@pytest.fixture(autouse=True)
-def _may_be_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system of its own stands for a quota of a directory of log or Parquet files, which are no mounts."""
-    monkeypatch.setattr("journal.engine.opening.check_mounts", lambda _: None)
 
 
 @asynccontextmanager

@@ -25,6 +25,9 @@ CONFIG = ServerConfig(
 )
 
 
+pytestmark = pytest.mark.usefixtures("any_directory_may_be_a_mount")
+
+
 def forget_clean_inodes() -> None:
     """Have the kernel evict what is clean and not open, as it does when memory is short."""
     try:
