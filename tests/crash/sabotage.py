@@ -20,7 +20,7 @@ from journal.commit import Committer
 from journal.control import Control
 from journal.decisions import (
     CursorCommitted,
-    ProducerOpened,
+    ProducerUsed,
     ShardDeleted,
     StateDeleted,
     StatePut,
@@ -362,7 +362,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("forgets in replay that a producer was opened")
 def _(patch: Patch) -> None:
-    _drop_in_replay(patch, ProducerOpened)
+    _drop_in_replay(patch, ProducerUsed)
 
 
 # Offsets, versions, producers
