@@ -50,17 +50,17 @@ class QueueView:
 
     @property
     def leaseholder(self) -> str:
-        """Who has the lease and has not given it back, dead or alive; empty if nobody."""
+        """The process that took the lease and has not released it, running or not; empty if the lease is free."""
         return self.state.lease.holder if self.state.lease is not None else ""
 
     @property
     def holder(self) -> str:
-        """Who drives it; empty if nobody does, or if who did has been silent for so long that it is dead or hangs."""
+        """The process that drives the queue; empty if none does, or if it gave no sign of life for too long."""
         return "" if self.silent_s else self.leaseholder
 
     @property
     def silent_s(self) -> int:
-        """For how long whoever has the lease has said nothing of itself; 0 if that is not long.
+        """Seconds since the last sign of life of the process that has the lease; 0 if that is not long.
 
         A driver tells something of itself at once when it takes the lease, and every ten seconds at least; but for
         one that drains the queue once (`journal-spark drain`), which tells nothing until it has.
