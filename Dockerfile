@@ -7,7 +7,9 @@ COPY requirements/ requirements/
 RUN python -m pip install --no-cache-dir --target /opt/tools --require-hashes -r requirements/tools.lock \
     && python -m venv /opt/journal \
     && /opt/tools/bin/uv pip sync --no-cache --require-hashes --python /opt/journal/bin/python requirements/image.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
+COPY conf/ conf/
+COPY docs/ docs/
 COPY shards/ shards/
 COPY command_line/ command_line/
 COPY journal/ journal/

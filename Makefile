@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test crash torture fuzz lint format screenshots demo bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test test-all wheel crash torture fuzz lint format screenshots demo bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,8 +32,16 @@ clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT clie
 peers: ## install mosquitto, PostgreSQL, Redis, Chromium, strace and the like, which tests use; where that fails those are skipped
 	@scripts/install-peers
 
-test: $(VENV_STAMP) clients ## run the tests (TESTS="path or options" narrows them)
-	@$(BIN)/python -m pytest $(TESTS)
+# Several at a time: most of their time they wait for disks, servers and clocks (tests/README.md).
+test: $(VENV_STAMP) clients ## run the quick tests, in minutes (TESTS="path or options" narrows them, JOBS= at a time)
+	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) -m "(not slow or smoke) and not long and not wheel" \
+		--hypothesis-profile=quick $(TESTS)
+
+test-all: $(VENV_STAMP) clients ## run all tests but `make crash` and `make wheel`, as CI does (TESTS=, JOBS=)
+	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) $(TESTS)
+
+wheel: $(VENV_STAMP) ## run README and docs in full, word for word, on an installed wheel (minutes)
+	@$(BIN)/python -m pytest -m wheel tests/documents $(TESTS)
 
 crash: $(VENV_STAMP) ## run the long crash and fault tests as well (minutes)
 	@$(BIN)/python -m pytest -m long $(TESTS)

@@ -103,7 +103,7 @@ async def _tell(listener: trio.SocketListener, monitor: StepMonitor) -> None:
 
 async def _serve(data: str, settings: tuple[str, ...]) -> None:
     overrides: dict[str, object] = {"listen.tcp": "127.0.0.1:0", "listen.websocket": "", "listen.http": ""}
-    overrides |= overrides_of(settings, listed_in="conf/journal.toml")
+    overrides |= overrides_of(settings, listed_by="journal config --default")
     config = load_config(None, overrides)
     monitor = StepMonitor()
     with socket.create_server(("127.0.0.1", 0)) as bound:

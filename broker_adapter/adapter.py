@@ -8,8 +8,8 @@ suite in ``tests/adapter_contract``. Errors are those of `shards.errors`, on eve
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +17,7 @@ import trio
 
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.feed import Feed
+from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import StorageFailedError
@@ -422,13 +423,32 @@ class StorageAdapter(abc.ABC):
         """What the store calls this client; empty where the store lies in this process, and so has no other."""
         return ""
 
-    async def end_client(self, name: str) -> None:
+    async def end_client(self, name: str) -> int:
         """End what another client of the store has open, above all its shares in groups. One that lives comes back.
+
+        What it had sent is carried out by then, or never will be.
+
+        Returns:
+            How many connections it had.
 
         Raises:
             StorageError: The store does not answer, or does not allow it.
         """
         await trio.lowlevel.checkpoint()
+        return 0
+
+    # Connections to the store
+
+    def before_resending(self, check: Callable[[Reconnection], Awaitable[None]]) -> AbstractContextManager[None]:
+        """Have a check run whenever the connection to the store was lost, before the next one is used.
+
+        While it runs every call waits, and no append is sent again. An error of the store makes it run again over yet
+        another connection. A store in this process has no connection that could be lost, so nothing is ever checked.
+
+        Returns:
+            What it is done for the length of.
+        """
+        return nullcontext()
 
     # Producers and life cycle
 
@@ -443,6 +463,11 @@ class StorageAdapter(abc.ABC):
     def restores(self) -> tuple[HistoryGap, ...]:
         """The newest restores of the store from backups that are known here, oldest first."""
         return ()
+
+    @property
+    def failed_shard_count(self) -> int:
+        """Shards that subscriptions and feeds go on without, because the store cannot read them; each is in the log."""
+        return 0
 
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from broker_adapter.adapter import StorageAdapter
 from shards.errors import InvalidRequestError
+from shards.extras import install_command
 
 _Opener = Callable[..., AbstractAsyncContextManager[StorageAdapter]]
 
@@ -22,36 +23,50 @@ ENGINES = {
     "journal+ws": "broker_adapter.engines.journal:open_journal",
     "journal+wss": "broker_adapter.engines.journal:open_journal",
 }
-"""URL scheme -> module and function that opens it. It takes the URL; that of a server `ends_at_restore` too."""
+"""URL scheme -> module and function that opens it. It takes the URL; that of a server the options of one, too."""
+
+_SERVED = ("journal", "journals", "journal+ws", "journal+wss")
 
 _EXTRAS = {"journal+ws": "websocket", "journal+wss": "websocket"}
 """URL scheme -> extra that installs what its engine needs, where it is called otherwise."""
 
 
 @asynccontextmanager
-async def open_adapter(url: str, *, ends_at_restore: bool = False) -> AsyncIterator[StorageAdapter]:
+async def open_adapter(
+    url: str, *, name: str | None = None, ends_at_restore: bool = False, first_within_s: float | None = None
+) -> AsyncIterator[StorageAdapter]:
     """Open a store for the time of an ``async with`` block; its background tasks live in that block.
 
     Args:
         url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or
             ``journal+ws://host:port``; with TLS ``journals://`` and ``journal+wss://``.
+        name: Who is asking, for the log and the connections that a journal server shows. A suffix makes it unique.
         ends_at_restore: When a journal server comes back with data that was restored from a backup, let every call fail
             with `ServerRestoredError` and `StorageAdapter.wait_failed` return, before anything is sent to it. For
             programs that hold positions, versions or records of the store beside what the adapter holds: what they hold
             may be of a history that is lost. Without it subscriptions and feeds go on in the restored history.
 
+        first_within_s: So long a server that does not answer is tried at the start, in seconds; None takes 10,
+            `math.inf` waits for ever. A connection that is lost later is made again for as long as it takes.
+
     Raises:
+        ConnectionLostError: No server answers.
         InvalidRequestError: No engine has that scheme, or what the engine needs is not installed.
     """
     async with AsyncExitStack() as stack:
         try:
             opener = _opener(url)
-            if ends_at_restore and url.startswith("journal"):
-                opener = partial(opener, ends_at_restore=True)
+            if url.startswith("journal"):
+                opener = partial(opener, name=name, ends_at_restore=ends_at_restore, first_within_s=first_within_s)
             adapter = await stack.enter_async_context(opener(url))
         except ModuleNotFoundError as error:
             raise _not_installed(url, error) from error
         yield adapter
+
+
+def is_shared(url: str) -> bool:
+    """Whether the store of a URL is a server, which any number of processes can use at once."""
+    return url.partition(":")[0] in _SERVED
 
 
 def directory_of(url: str) -> str:
@@ -86,5 +101,5 @@ def _not_installed(url: str, error: ModuleNotFoundError) -> InvalidRequestError:
     scheme = url.partition(":")[0]
     return InvalidRequestError(
         f"{url!r} needs the Python package {error.name!r}, which is not installed: "
-        f"install journal-engine[{_EXTRAS.get(scheme, scheme)}]"
+        f"{install_command(_EXTRAS.get(scheme, scheme))}"
     )

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint
 import attrs
 
 from command_line.boundary import CommandError
+from shards.extras import install_command
 
 
 @attrs.frozen
@@ -34,8 +35,8 @@ def load_commands(program: str, entry_point: EntryPoint) -> AddedCommands:
         loaded = entry_point.load()
     except ImportError as error:
         raise CommandError(
-            f"`{program} {entry_point.name}` needs the Python package {error.name!r}, which is not installed: install "
-            "journal-engine[server] or journal-engine[broker]"
+            f"`{program} {entry_point.name}` needs the Python package {error.name!r}, which is not installed: "
+            f"{install_command('broker')}"
         ) from error
     except AttributeError as error:
         raise _no_table(program, entry_point) from error

@@ -6,9 +6,11 @@ The commands live in modules of their own, which are imported when they are call
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, TypeAlias
 
 from cyclopts import App, CycloptsError, Parameter
+from cyclopts.exceptions import UnknownCommandError
 
 from command_line.boundary import Explain, UsageError, run_guarded
 
@@ -57,11 +59,25 @@ def run_app(app: App, arguments: Sequence[str], *, explain: Explain = lambda _: 
     def command() -> int:
         try:
             result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        except UnknownCommandError as error:
+            raise UsageError(_unknown_command(program, error)) from error
         except CycloptsError as error:
             raise UsageError(f"{str(error).rstrip('.')}; see `{program} --help`") from error
         return result if isinstance(result, int) else 0
 
     return run_guarded(command, program=program, explain=explain, debug=debug)
+
+
+def _unknown_command(program: str, error: UnknownCommandError) -> str:
+    """Which commands there are, all of them: cyclopts tells eight."""
+    assert error.app is not None
+    assert error.unused_tokens
+    word = error.unused_tokens[0]
+    known = [name for name in error.app if not name.startswith("-")]
+    called = " ".join([program, *(error.command_chain or ())])
+    close = get_close_matches(word, known, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    return f"`{called}` has no command {word!r}.{meant} It has {', '.join(known)}; see `{called} --help`"
 
 
 def _version() -> str:

@@ -1,8 +1,8 @@
 """Where errors end: every failure of a command becomes one line on stderr and an exit status, never a traceback.
 
-Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of our output went away. A program that
-serves has two more, for its supervisor: 74 its storage failed and it wants to be started again, 78 its settings are
-wrong and starting it again will not help (EX_IOERR and EX_CONFIG of sysexits.h).
+Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM, 141 the reader of our output went
+away. A program that serves has two more, for its supervisor: 74 its storage failed and it wants to be started again, 78
+its settings are wrong and starting it again will not help (EX_IOERR and EX_CONFIG of sysexits.h).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from shards.errors import StorageError
+from shards.extras import install_command
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -21,6 +22,10 @@ INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 STORAGE_FAILED: Final = 74
 WRONG_SETTINGS: Final = 78
+
+# Which extra of the installation a program needs. Its own modules are never missing.
+_EXTRAS: Final = {"journal": "server", "journal-broker": "broker", "journal-spark": "spark"}
+_OWN_PACKAGES: Final = ("shards", "command_line", "journal", "broker_adapter", "spark_export")
 
 Explain: TypeAlias = Callable[[BaseException], str | None]
 """What an error of the program's own kinds means, in one line; None for an error that it does not know."""
@@ -40,6 +45,18 @@ class CommandError(Exception):
     def __init__(self, message: str, status: int = FAILED) -> None:
         super().__init__(message)
         self.status = status
+
+
+class StoppedError(Exception):
+    """A signal asked a command to end that goes on until then.
+
+    Attributes:
+        status: The exit status that shells give to such an end.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by signal {number}")
+        self.status = 128 + number
 
 
 class OutputClosedError(Exception):
@@ -92,6 +109,9 @@ def _report(error: BaseException, program: str, explain: Explain) -> int:
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return INTERRUPTED
+    for leaf in leaves:
+        if isinstance(leaf, StoppedError):
+            return leaf.status
     if any(isinstance(leaf, OutputClosedError) for leaf in leaves):
         # Python would try to flush what is left at exit and complain: let it go nowhere.
         with open(os.devnull, "wb") as nowhere:
@@ -101,10 +121,21 @@ def _report(error: BaseException, program: str, explain: Explain) -> int:
     leaf = min(
         leaves, key=lambda each: not (isinstance(each, StorageError | UsageError | CommandError) or explain(each))
     )
-    sys.stderr.write(f"{program}: {describe(leaf, explain)}\n")
+    sys.stderr.write(f"{program}: {_missing_package(leaf, program) or describe(leaf, explain)}\n")
     if isinstance(leaf, CommandError):
         return leaf.status
     return USAGE if isinstance(leaf, UsageError) else FAILED
+
+
+def _missing_package(error: BaseException, program: str) -> str | None:
+    """What a package says that a program needs and that is not installed; None for any other error."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if not package or package in _OWN_PACKAGES or program not in _EXTRAS:
+        return None
+    return (
+        f"the Python package {package!r} is not installed; `{install_command(_EXTRAS[program])}` installs what "
+        f"`{program}` needs"
+    )
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

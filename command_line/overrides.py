@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from command_line.boundary import UsageError
 
 
-def overrides_of(settings: Sequence[str], *, listed_in: str) -> dict[str, object]:
+def overrides_of(settings: Sequence[str], *, listed_by: str) -> dict[str, object]:
     """Settings by dotted name, out of ``SECTION.KEY=VALUE`` texts.
 
     Args:
         settings: What was given.
-        listed_in: File that lists all settings, for the messages.
+        listed_by: Command that prints all settings, for the messages.
 
     Raises:
         UsageError: A text has another form, or a setting is named twice.
@@ -24,7 +24,7 @@ def overrides_of(settings: Sequence[str], *, listed_in: str) -> dict[str, object
         if not (equals and section and dot and key):
             raise UsageError(
                 f"--set {setting!r} is no setting; write it as SECTION.KEY=VALUE, for example "
-                f"--set log.level=debug ({listed_in} lists all settings)"
+                f"--set log.level=debug (`{listed_by}` lists all settings)"
             )
         if name in overrides:
             raise UsageError(f"--set names {name} twice, as {overrides[name]} and as {value}; leave one of them out")

@@ -313,17 +313,18 @@ class Committer:
             # The engine was stopped meanwhile; the group is recovered or cut off at the next start.
             return
         self._is_writing = False
-        if isinstance(result, outcome.Error) and isinstance(result.error, DiskFullError) and not self._is_closing:
+        error = result.error if isinstance(result, outcome.Error) else None
+        if error is not None and isinstance(error, DiskFullError) and not self._is_closing:
             # Nothing of it counts yet, so nothing is lost. Acknowledgements and later groups wait for it.
-            self.disk_full = result.error
+            self.disk_full = error
             self.on_disk_full()
             return
         self._in_flight = None
         if self.disk_full is not None:
             self.disk_full = None
             self.on_disk_full()
-        if isinstance(result, outcome.Error):
-            self._fail(group, result.error)
+        if error is not None:
+            self._fail(group, error)
         elif self._settle(group):
             self.kick()
             self.look_for_rest()

@@ -9,10 +9,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import outcome
 import trio
+
+_COUNTER_BYTES: Final = 8
 
 Work: TypeAlias = Callable[[], None]
 Done: TypeAlias = Callable[[outcome.Outcome[None]], None]
@@ -63,7 +65,8 @@ class DiskThread:
 
     def _run(self) -> None:
         while True:
-            os.eventfd_read(self._has_work)
+            # Not `os.eventfd_read`: a signal that interrupts it raises, and the thread would end.
+            os.read(self._has_work, _COUNTER_BYTES)
             while self._work:
                 item = self._work.popleft()
                 if item is None:
@@ -79,7 +82,7 @@ class DiskThread:
                 await trio.lowlevel.wait_readable(self._has_results)
             except trio.ClosedResourceError:
                 return
-            os.eventfd_read(self._has_results)
+            os.read(self._has_results, _COUNTER_BYTES)
             self._report_now()
 
     def _report_now(self) -> None:

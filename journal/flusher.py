@@ -18,7 +18,7 @@ from operator import attrgetter
 import trio
 
 from journal.config import StorageConfig
-from journal.disk_full import retriable_when_full
+from journal.disk_full import RetriableWhenFull
 from journal.page_window import PageWindow, WrittenRange
 from journal.unsynced_files import UnsyncedFiles
 from shards.file_system import FileSystem
@@ -101,7 +101,7 @@ class Flusher:
         for plan in plans:
             path = plan.segment.path
             size_bytes = sum(map(len, plan.buffers))
-            with retriable_when_full(self._directory):
+            with RetriableWhenFull(self._directory):
                 self._make_directory(posixpath.dirname(path))
                 # What a process before this one left in a file is not relied on. Whether its name and its bytes would
                 # survive a power loss is not known: a sync that failed there is not told here again.

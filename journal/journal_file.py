@@ -24,7 +24,7 @@ from time import perf_counter
 import attrs
 from crc32c import crc32c
 
-from journal.disk_full import retriable_when_full
+from journal.disk_full import RetriableWhenFull
 from journal.entry import GROUP_HEADER_SIZE, encode_group_header
 from journal.histogram import DURATION_BOUNDS_S, Histogram
 from shards.chunks import Readable
@@ -166,6 +166,7 @@ class JournalWriter:
     ) -> None:
         self._files = files
         self._directory = directory
+        self._retriable_when_full = RetriableWhenFull(directory)
         self._file_bytes = file_bytes
         self._new_salt = new_salt
         self._used = used
@@ -283,8 +284,13 @@ class JournalWriter:
             DiskFullError: There is no space for another file. Nothing of the group counts; write it again later.
             OSError: The disk failed; nothing of the group may be acknowledged, now or later.
         """
-        with self._final_failure():
+        if self._failure is not None:
+            raise self._failure
+        try:
             self._write_group(entries, size_bytes, first_lsn, next_lsn)
+        except OSError as error:
+            self._failure = error
+            raise
 
     def write_mark(self) -> None:
         """Prove durably that the last group was whole, so that damage to it is never taken for a torn write.
@@ -319,7 +325,7 @@ class JournalWriter:
         assert self._current is not None, "begin opened it"
         used = self._used[-1]
         header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
-        with retriable_when_full(self._directory):
+        with self._retriable_when_full:
             # On a file system that writes in place there is space. All of it is written again before it is synced.
             self._current.pwritev([header, *entries], self._position)
         began_s = perf_counter()
@@ -334,7 +340,7 @@ class JournalWriter:
         assert self._current is not None, "begin opened it"
         lsn = self._next_lsn
         salt = self._used[-1].header.salt & 0xFFFFFFFF
-        with retriable_when_full(self._directory):
+        with self._retriable_when_full:
             # As for a group: nothing of it counts before the sync, and all of it is written again.
             self._current.pwritev([encode_group_header(salt, 0, lsn, lsn, continues_in)], self._position)
         self._current.fdatasync()
@@ -356,7 +362,7 @@ class JournalWriter:
         # The configuration may have been changed to smaller files than the group was written under.
         needed_bytes = FIRST_GROUP_POSITION + size_bytes + 2 * GROUP_HEADER_SIZE
         # Nothing has been written of what this file is for: without space for it that may be tried again.
-        with retriable_when_full(self._directory) if self._current is not None else nullcontext():
+        with self._retriable_when_full if self._current is not None else nullcontext():
             source, file_bytes = self._zeroed(needed_bytes)
         header = JournalFileHeader(self._next_number, self._new_salt(), file_bytes, first_lsn)
         first_group = (

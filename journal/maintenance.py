@@ -17,7 +17,7 @@ from journal.commit import Committer
 from journal.config import SealingConfig, ShardsConfig, StorageConfig
 from journal.control import Control
 from journal.disk import Disk
-from journal.disk_full import retriable_when_full
+from journal.disk_full import RetriableWhenFull
 from journal.disk_watch import DiskWatch
 from journal.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.histogram import DURATION_BOUNDS_S, Histogram
@@ -269,7 +269,7 @@ class Maintenance:
         if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
             try:
                 # A spare is removed again if its sync fails: the next one is another file, written anew.
-                with retriable_when_full(f"{self._directory}/journal"):
+                with RetriableWhenFull(f"{self._directory}/journal"):
                     await self._off_loop(self._writer.add_spare)
             except DiskFullError as error:
                 # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.

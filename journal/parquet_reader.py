@@ -18,6 +18,7 @@ import attrs
 import outcome
 import trio
 
+from journal.arrow_import import sealed_reader_type
 from journal.refused_reads import refusals_named
 from journal.shared_cache import SharedCache
 from shards.batch import BatchHeader, Codec, recompress
@@ -159,15 +160,9 @@ class ParquetReader:
         return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
 
     def _read_footer(self, segment: ParquetSegment) -> SealedReader:
-        try:
-            from shards.parquet.reading import SealedReader
-        except ImportError as error:
-            raise StorageError(
-                f"{segment.path} is a Parquet segment, and to read it {error.name} has to be installed: "
-                f"pip install 'journal-engine[parquet]'"
-            ) from error
+        reader_type = sealed_reader_type(segment.path)
         with _naming(segment, segment.base_offset, segment.next_offset):
-            opened = SealedReader(cast("FileSystem", _OpenWhileRead(self._files)), segment.path)
+            opened = reader_type(cast("FileSystem", _OpenWhileRead(self._files)), segment.path)
             found = (opened.shard_id, opened.base_offset, opened.next_offset, opened.end.size_bytes)
             expected = (segment.shard_id, segment.base_offset, segment.next_offset, segment.size_bytes)
             if found != expected:

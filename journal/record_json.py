@@ -17,15 +17,16 @@ def record_fields(record: StoredRecord, shard: str) -> dict[str, object]:
         "timestamp_us": record.timestamp_us,
         "topic": record.topic or shard,
     }
-    fields.update(_bytes_field("key", record.key))
-    fields.update(_bytes_field("value", record.value))
-    fields["headers"] = [{"name": name, **_bytes_field("value", value)} for name, value in record.headers]
+    fields.update(bytes_field("key", record.key))
+    fields.update(bytes_field("value", record.value))
+    fields["headers"] = [{"name": name, **bytes_field("value", value)} for name, value in record.headers]
     fields["tags"] = list(record.tags)
     fields["expires_at_us"] = record.expires_at_us
     return fields
 
 
-def _bytes_field(name: str, value: bytes) -> dict[str, object]:
+def bytes_field(name: str, value: bytes) -> dict[str, object]:
+    """One field of bytes."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:

@@ -22,6 +22,7 @@ import trio
 import journal
 from journal.settings import ConfigurationError
 from shards.errors import CorruptionError, SealFailedError
+from shards.extras import install_command
 from shards.seal_plan import SealedFile, SealPlan
 
 _LARGEST_LINE_BYTES = 1 << 20
@@ -71,8 +72,8 @@ def open_worker_sealer() -> Sealer:
     missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
-            f"sealing.enabled is true, but {' and '.join(missing)} cannot be imported: install "
-            f"'journal-engine[parquet]', or set sealing.enabled = false"
+            f"sealing.enabled is true, but {' and '.join(missing)} cannot be imported: "
+            f"{install_command('parquet')}, or set sealing.enabled = false"
         )
     return WorkerSealer()
 
@@ -105,6 +106,8 @@ class WorkerSealer:
             return answer.sealed
         if answer.corruption is not None:
             raise CorruptionError(*answer.corruption)
+        # What failed may last as long as the process does, such as numpy that was imported by half for lack of files.
+        self._kill()
         raise SealFailedError(answer.failure)
 
     async def _ask(self, plan: SealPlan) -> Answer:

@@ -25,8 +25,10 @@ _NICENESS = 10
 
 def answer(files: FileSystem, plan: SealPlan) -> Answer:
     """Write one file and say how it went."""
-    from shards.parquet.sealing import seal_log
-
+    try:
+        from shards.parquet.sealing import seal_log
+    except (ImportError, OSError) as error:
+        return Answer(failure=f"the libraries that write Parquet cannot be loaded: {error}")
     try:
         return Answer(sealed=seal_log(files, plan))
     except CorruptionError as error:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from journal.disk_full import is_full, retriable_when_full
+from journal.disk_full import RetriableWhenFull, is_full
 from journal.json_files import write_json
 from shards.file_system import FileSystem
 from shards.log_segment import LogSegment
@@ -55,6 +55,7 @@ class SegmentFiles:
         self._limiter = trio.CapacityLimiter(1)
         self._to_remove: deque[LogSegment | ParquetSegment] = deque()
         self._to_mark: dict[int, Shard] = {}
+        self._to_tidy: dict[str, set[int]] = {}
         self._unsynced: set[str] = set()
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
@@ -83,7 +84,7 @@ class SegmentFiles:
     @property
     def settled(self) -> bool:
         """Whether nothing waits to be removed or marked."""
-        return not (self._to_remove or self._to_mark)
+        return not (self._to_remove or self._to_mark or self._to_tidy)
 
     async def settle(self) -> None:
         """Remove and mark what is waiting for it. A file that was never written, or is gone already, is no error.
@@ -92,7 +93,7 @@ class SegmentFiles:
             DiskFullError: A mark cannot be written; it is tried again.
             OSError: The disk failed.
         """
-        while self._to_remove or self._to_mark:
+        while not self.settled:
             await self._off_loop(self._settle)
 
     async def settle_durably(self) -> None:
@@ -102,7 +103,7 @@ class SegmentFiles:
             DiskFullError: A mark cannot be written; it is tried again.
             OSError: The disk failed.
         """
-        while self._to_remove or self._to_mark or self._unsynced:
+        while self._unsynced or not self.settled:
             await self._off_loop(self._settle_durably)
 
     def _settle_durably(self) -> None:
@@ -116,25 +117,27 @@ class SegmentFiles:
             self._to_mark.pop(shard.shard_id)
             try:
                 # A sync in it may be repeated: all of the mark is written again before that.
-                with retriable_when_full(self._sealed):
+                with RetriableWhenFull(self._sealed):
                     self._write_mark(shard)
             except BaseException:
                 self._to_mark[shard.shard_id] = shard
                 raise
-        emptied: dict[str, set[int]] = {}
         while self._to_remove:
             # Taken off when it is done: the loop adds at the other end meanwhile.
             segment = self._to_remove[0]
-            with retriable_when_full(posixpath.dirname(segment.path)):
+            with RetriableWhenFull(posixpath.dirname(segment.path)):
                 # There are file systems that need space to remove a file.
                 self._remove(segment.path)
                 if isinstance(segment, LogSegment):
                     self._remove(segment.index_path)
             if not isinstance(segment, LogSegment):
-                emptied.setdefault(posixpath.dirname(segment.path), set()).add(segment.shard_id)
+                self._to_tidy.setdefault(posixpath.dirname(segment.path), set()).add(segment.shard_id)
             self._to_remove.popleft()
-        for directory, shard_ids in emptied.items():
-            self._tidy(directory, shard_ids)
+        while self._to_tidy:
+            directory, shard_ids = next(iter(self._to_tidy.items()))
+            with RetriableWhenFull(directory):
+                self._tidy(directory, shard_ids)
+            del self._to_tidy[directory]
 
     def _remove(self, path: str) -> None:
         if self._files.exists(path):

@@ -27,6 +27,13 @@ class Codec(enum.IntEnum):
     ZSTD = 1
     LZ4 = 2
 
+    def __str__(self) -> str:
+        """The name, for people: `zstd`."""
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
 
 class _Contexts(threading.local):
     """Zstandard contexts are costly to make and must not be shared by threads: one pair a thread."""
@@ -65,7 +72,7 @@ def decompress(codec: int, stored: Buffer, raw_size: int, *, max_raw_bytes: int)
     elif codec == Codec.LZ4:
         raw = _decompress_lz4(stored, raw_size)
     else:
-        raise BatchError(f"unknown codec {codec}, expected one of {', '.join(f'{c:d} ({c.name})' for c in Codec)}")
+        raise BatchError(f"unknown codec {codec}, expected one of {', '.join(f'{c.value} ({c.name})' for c in Codec)}")
     if len(raw) != raw_size:
         raise BatchError(f"body has {len(raw)} bytes when decompressed, the header says {raw_size}")
     return raw

@@ -27,6 +27,13 @@ class AckLevel(enum.IntEnum):
     MEMORY = 1
     DURABLE = 2
 
+    def __str__(self) -> str:
+        """The name, for people: `durable`."""
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
 
 class SegmentKind(enum.StrEnum):
     """What a segment is made of."""
@@ -88,6 +95,8 @@ class ShardInfo:
         size_bytes: Bytes of all segments.
         restored_offset: Where the shard ended when its node was restored from a backup the last time; None if that
             never happened. From here on other records may have had these offsets before the restore.
+        record_count: Records that are there. Offsets that were lost with the memory have none, so it may be less than
+            ``next_offset - start_offset``.
     """
 
     name: str
@@ -100,6 +109,7 @@ class ShardInfo:
     size_bytes: int
     segments: tuple[SegmentInfo, ...] = ()
     restored_offset: int | None = None
+    record_count: int = 0
 
 
 @attrs.frozen(slots=True)

@@ -319,6 +319,17 @@ class Shard:
         if self.restored_lsn < restored_lsn and self.shard_id < restored_lsn:
             self.restored_lsn, self.restored_offset = restored_lsn, self.next_offset
 
+    def record_count_from(self, offset: int) -> int:
+        """How many published records there are from an offset on; what was lost with the memory is not counted."""
+        offset = max(offset, self.start_offset)
+        count = 0
+        for segment in reversed(self.segments):
+            end = self.visible_next_offset(segment)
+            count += max(0, end - max(segment.base_offset, offset))
+            if segment.base_offset <= offset:
+                break
+        return count
+
     def check_usable(self) -> None:
         """Refuse whatever is asked of a shard that is stopped or gone.
 
@@ -358,6 +369,7 @@ class Shard:
             size_bytes=size_bytes,
             segments=tuple(segments),
             restored_offset=self.restored_offset if self.restored_lsn else None,
+            record_count=self.record_count_from(self.start_offset),
         )
 
 

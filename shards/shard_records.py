@@ -299,13 +299,31 @@ def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bo
             yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, _PARQUET_VALUE.unpack(value)[2]
 
 
-def range_of(store: OrderedStore, shard_id: int) -> tuple[int, int]:
-    """(start offset, next offset) that are recorded of a shard, zeros if there is no record."""
-    value = store.get(Family.SEGMENTS, _SHARD.pack(shard_id))
-    if value is None or len(value) < _HEAD_VALUE.size:
-        return 0, 0
-    _, start, following, _, _ = _HEAD_VALUE.unpack_from(value)
-    return start, following
+def held_ranges(store: OrderedStore, shard_id: int) -> list[tuple[int, int]]:
+    """The ranges of offsets that the recorded segments of a shard hold and that were not trimmed, in order.
+
+    Unreadable records are for `load` to refuse and left out.
+    """
+    start = 0
+    ranges: list[tuple[int, int]] = []
+    for key, value in store.scan(Family.SEGMENTS, _SHARD.pack(shard_id)):
+        if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
+            start = _HEAD_VALUE.unpack_from(value)[1]
+        elif len(key) == _SEGMENT.size and (following := _next_offset(value)) is not None:
+            first = max(start, _SEGMENT.unpack(key)[1])
+            if first < following:
+                ranges.append((first, following))
+    return ranges
+
+
+def _next_offset(value: bytes) -> int | None:
+    """Where a recorded segment ends; None if the record cannot be read."""
+    following: int | None = None
+    if len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+        following = _SEGMENT_VALUE.unpack(value)[5]
+    elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
+        following = _PARQUET_VALUE.unpack(value)[1]
+    return following
 
 
 def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:

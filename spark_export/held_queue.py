@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -19,10 +19,15 @@ import trio
 from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, QueueLostError
 from broker_adapter.cache_queue.names import shard_of, status_key
 from broker_adapter.cache_queue.queue import definition_of
+from broker_adapter.cache_queue.ranges import Range
 from broker_adapter.cache_queue.stored import Counts, Status
 from broker_adapter.state_forms import encode
 from shards.clock import SystemClock
+from shards.history import HistoryGap
+from shards.position import Start
 from spark_export.errors import UnreadableError
+from spark_export.live_shards import offset_of_change
+from spark_export.read_history import ReadHistory
 from spark_export.server_connection import PATIENCE_S, connected
 
 WAIT_S: Final = 60.0
@@ -41,15 +46,19 @@ class Backlog:
         cursor_offset: Everything below has left the queue.
         start_offset: First offset that is there; what lies between the two was dropped.
         next_offset: Offset after the last record.
-        restored_offset: Where the queue ended when its node was restored from a backup the last time; None if that
-            never happened.
+        changed_offset: From here on the queue has other records than it had in the history that was asked about; None
+            if all are the same.
+        dead_offsets: Ranges of offsets whose records are dead letters already.
+        restores: Restores from backups that the store knows.
     """
 
     shard_id: int
     cursor_offset: int
     start_offset: int
     next_offset: int
-    restored_offset: int | None = None
+    changed_offset: int | None = None
+    dead_offsets: Sequence[Range] = ()
+    restores: tuple[HistoryGap, ...] = ()
 
 
 class HeldQueue:
@@ -108,9 +117,13 @@ class HeldQueue:
         """
         self._call(self._require_cursor)
 
-    def backlog(self) -> Backlog:
-        """What waits now."""
-        return self._call(self._look)
+    def backlog(self, read: ReadHistory) -> Backlog:
+        """What waits now, compared with what was read before."""
+        return self._call(lambda: self._look(read))
+
+    def counts_up_to(self, next_offset: int) -> Counts:
+        """What is to be counted if the target has all records that wait below an offset; see `QueueDrain`."""
+        return self._call(lambda: self._drain.counts_without_reading(next_offset))
 
     def confirm(self, next_offset: int, outcome: Counts) -> None:
         """Move the cursor, and drop what is done with. Returns when that would survive a crash.
@@ -209,9 +222,23 @@ class HeldQueue:
     async def _require_cursor(self) -> None:
         await self._drain.require_cursor()
 
-    async def _look(self) -> Backlog:
+    async def _look(self, read: ReadHistory) -> Backlog:
         info = await self._adapter.describe_shard(self._shard)
-        return Backlog(info.shard_id, self._drain.offset, info.start_offset, info.next_offset, info.restored_offset)
+        restores = tuple(self._adapter.restores)
+        lsn = read.common_lsn(self._shard, restores)
+        changed_offset = None
+        if lsn is not None and info.shard_id <= lsn:
+            found_offset = await self._adapter.find_offset(self._shard, Start.lsn(lsn + 1))
+            changed_offset = offset_of_change(info, found_offset)
+        return Backlog(
+            info.shard_id,
+            self._drain.offset,
+            info.start_offset,
+            info.next_offset,
+            changed_offset,
+            self._drain.dead_offsets,
+            restores,
+        )
 
     async def _confirm(self, next_offset: int, outcome: Counts) -> None:
         await self._drain.confirm(next_offset, outcome, 0)

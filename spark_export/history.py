@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from shards.history import HistoryGap, common_lsn
 from shards.model import SegmentKind
 from shards.names import directory_name
+from spark_export import planning
+from spark_export.driver_rows import driver_rows
 from spark_export.errors import DataLossError
-from spark_export.options import parse_options
+from spark_export.options import SourceOptions, parse_options
+from spark_export.planning import Part
+from spark_export.read_history import ReadHistory, lower_lsn
 from spark_export.sealed_files import SealedName
 from spark_export.sealed_scan import COLUMNS, SealedTree, list_tree, scan
-from spark_export.snapshot import ShardSnapshot, Snapshot, take_snapshot
+from spark_export.server_connection import ServerConnection
+from spark_export.snapshot import ShardSnapshot, Snapshot, Store, take_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,13 +72,12 @@ class Reached:
     Attributes:
         shard_id: The shard's id: one that was deleted and made anew begins at the beginning.
         next_offset: Offset after the last one that was read.
-        restored_offset: Where the shard ended when its node was restored from a backup the last time before that; None
-            if that had not happened.
+        common_lsn: See `ReadHistory.common_lsns`; None for a shard that was looked at.
     """
 
     shard_id: int
     next_offset: int
-    restored_offset: int | None = None
+    common_lsn: int | None = None
 
 
 @attrs.frozen(slots=True)
@@ -83,10 +88,19 @@ class Places:
         reached: By name, of the shards that were there at the last run.
         missing: The same of shards that were not, and whose loss was passed over. One that comes back is read from
             there on, for no later shard has its id.
+        restores: Restores from backups that the store knew.
     """
 
     reached: Mapping[str, Reached] = attrs.field(factory=dict, hash=False)
     missing: Mapping[str, Reached] = attrs.field(factory=dict, hash=False)
+    restores: tuple[HistoryGap, ...] = ()
+
+    @property
+    def read_history(self) -> ReadHistory:
+        """Of which history of the store what was read is."""
+        places = {**self.missing, **self.reached}
+        lsns = {name: one.common_lsn for name, one in places.items() if one.common_lsn is not None}
+        return ReadHistory(self.restores, lsns)
 
 
 @attrs.frozen(slots=True)
@@ -117,6 +131,8 @@ class History:
         ranges: The shards that have something to read.
         places: Where the ranges end; of the shards with nothing to read too.
         passes_over_loss: Whether records that are gone are passed over here for the first time.
+        store: Where tasks read.
+        rest: What the data source reads of the ranges.
     """
 
     origin: Origin
@@ -124,16 +140,50 @@ class History:
     ranges: tuple[ShardRange, ...]
     places: Places
     passes_over_loss: bool
+    store: Store
+    rest: tuple[Part, ...]
 
-    def read(self, spark: SparkSession, columns: Sequence[str] = COLUMNS) -> DataFrame:
-        """The records of all ranges."""
+    @property
+    def source_options(self) -> SourceOptions:
+        """How the data source reads them."""
+        return parse_options(self.origin.options(), "batch")
+
+    def require_unchanged(self) -> None:
+        """Return if the server was not restored from a backup since this was decided, as far as there is one to ask.
+
+        Raises:
+            UnreadableError: It was, so what was read may be of two histories; or it cannot be reached.
+        """
+        if self.store.server:
+            with ServerConnection(self.store.server, self.store.restores) as connection:
+                connection.require()
+
+    def read(
+        self, spark: SparkSession, columns: Sequence[str] = COLUMNS, *, reads_few_at_once: bool = False
+    ) -> DataFrame:
+        """The records of all ranges.
+
+        Args:
+            spark: The session.
+            columns: Which columns.
+            reads_few_at_once: Read what is not sealed now and in the driver, if it is little; see
+                `spark_export.driver_rows`.
+
+        Raises:
+            DataLossError: Records were to be read at once, and are gone.
+            UnreadableError: Records were to be read at once, and cannot be.
+        """
         frames = []
         if self.tree is not None or not self.ranges:
             tree = self.tree or SealedTree("", (), {}, {})
             frames.append(_scan_files(spark, tree, self.ranges, self.origin, columns))
         rest = [one for one in self.ranges if one.sealed_end < one.next_offset]
         if rest or not frames:
-            frames.append(_read_rest(spark, self.origin, rest).select(*columns))
+            few = None
+            if reads_few_at_once:
+                few = driver_rows(spark, self.store, self.rest, self.source_options)
+            unsealed = _read_rest(spark, self.origin, rest) if few is None else few
+            frames.append(unsealed.select(*columns))
         frame = frames[0]
         for other in frames[1:]:
             frame = frame.unionByName(other)
@@ -152,7 +202,8 @@ def take_history(spark: SparkSession, origin: Origin, since: Places | None = Non
         OptionError: The origin is not a possible one.
         UnreadableError: The path holds nothing of ours, or the server cannot be reached.
     """
-    snapshot = take_snapshot(parse_options(origin.options(), "batch"))
+    read = None if since is None else since.read_history
+    snapshot = take_snapshot(parse_options(origin.options(), "batch"), read=read)
     # Only now: what was sealed at the time of the snapshot is in this listing, unless it was trimmed since.
     tree = list_tree(spark, origin.path) if origin.path else None
     return plan_history(snapshot, tree, origin, since)
@@ -165,19 +216,31 @@ def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, si
     for file in tree.files if tree else ():
         listed[file.directory, file.shard_id][file.base_offset] = file
     ranges = []
+    rest = []
     reached: dict[str, Reached] = {}
-    missing = _missing(snapshot, since or Places(), losses)
+    before = since or Places()
+    restores = before.restores if snapshot.store.restores is None else snapshot.store.restores
+    missing = _missing(snapshot, before, losses, None if since is None else common_lsn(before.restores, restores))
     for shard in snapshot.shards:
         first = shard.start_offset if since is None else _first_offset(snapshot, shard, since, losses)
         end = max(first, shard.next_offset)
-        reached[shard.name] = Reached(shard.shard_id, end, _restored_offset(shard, since))
+        reached[shard.name] = Reached(shard.shard_id, end, _common_lsn(snapshot, shard, before))
         if first == end:
             continue
         files = _leading_files(shard, listed[directory_name(shard.name), shard.shard_id])
         sealed_end = max(first, files[-1].next_offset) if files else first
         wanted = tuple(file for file in files if file.next_offset > first)
         ranges.append(ShardRange(shard.name, shard.shard_id, first, sealed_end, end, wanted))
-    return History(origin, tree, tuple(ranges), Places(reached, missing), losses.found)
+        rest.append(planning.ShardRange(shard, sealed_end, end))
+    return History(
+        origin,
+        tree,
+        tuple(ranges),
+        Places(reached, missing, restores),
+        losses.found,
+        snapshot.store,
+        tuple(planning.parts_of(rest)),
+    )
 
 
 class _Losses:
@@ -194,8 +257,8 @@ class _Losses:
         self.found = True
 
 
-def _missing(snapshot: Snapshot, since: Places, losses: _Losses) -> dict[str, Reached]:
-    """Places of the shards that were read once and are not there."""
+def _missing(snapshot: Snapshot, since: Places, losses: _Losses, lsn: int | None) -> dict[str, Reached]:
+    """Places of the shards that were read once and are not there; ``lsn`` is up to where the history is the same."""
     there = {shard.name for shard in snapshot.shards}
     missing = {name: one for name, one in since.missing.items() if name not in there}
     for name, one in since.reached.items():
@@ -206,15 +269,15 @@ def _missing(snapshot: Snapshot, since: Places, losses: _Losses) -> dict[str, Re
                 "to go on without it",
             )
             missing[name] = one
-    return missing
+    return {name: attrs.evolve(one, common_lsn=lower_lsn(one.common_lsn, lsn)) for name, one in missing.items()}
 
 
-def _restored_offset(shard: ShardSnapshot, since: Places | None) -> int | None:
-    """What a tree of sealed segments does not tell is taken from the run before."""
-    place = None if since is None else since.reached.get(shard.name) or since.missing.get(shard.name)
-    if shard.restored_offset is None and place is not None and place.shard_id == shard.shard_id:
-        return place.restored_offset
-    return shard.restored_offset
+def _common_lsn(snapshot: Snapshot, shard: ShardSnapshot, since: Places) -> int | None:
+    """What sealed segments alone do not tell is left for the next run that knows of restores."""
+    place = since.reached.get(shard.name) or since.missing.get(shard.name)
+    if snapshot.store.restores is None and place is not None and place.shard_id == shard.shard_id:
+        return place.common_lsn
+    return None
 
 
 def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losses: _Losses) -> int:
@@ -243,14 +306,14 @@ def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losse
             )
         return shard.start_offset
     first = place.next_offset
-    restored = shard.restored_offset
-    if restored is not None and restored != place.restored_offset and restored < first:
+    changed = shard.changed_offset
+    if changed is not None and changed < first:
         losses.add(
             f"shard {shard.name!r} was read up to offset {first}, but its node was restored from a backup since then: "
-            f"from offset {restored} on it holds other records than those that were read",
-            f"to read these as well, from offset {restored} on",
+            f"from offset {changed} on it holds other records than those that were read",
+            f"to read these as well, from offset {changed} on",
         )
-        first = restored
+        first = changed
     elif first > shard.next_offset:
         losses.add(
             f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {first}: the store was set "

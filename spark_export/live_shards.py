@@ -20,10 +20,12 @@ from broker_adapter.results import StoredBatches
 from shards.batch import iterate, timestamps
 from shards.errors import DataDirectoryError, ShardNotFoundError, StorageError
 from shards.file_system import FileSystem, OsFileSystem
+from shards.history import HistoryGap
 from shards.model import SegmentKind, ShardInfo
 from shards.position import Start
 from spark_export.errors import UnreadableError
 from spark_export.options import SourceOptions
+from spark_export.read_history import ReadHistory
 from spark_export.server_connection import PATIENCE_S, connected
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 
@@ -37,22 +39,30 @@ DIRECTORY_PATIENCE_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.05
 
 
-def server_snapshot(store: Store, options: SourceOptions, *, with_segments: bool | None = None) -> Snapshot:
+def server_snapshot(
+    store: Store, options: SourceOptions, *, with_segments: bool | None = None, read: ReadHistory | None = None
+) -> Snapshot:
     """What a running server has.
 
     Args:
         store: Where it is, and its files if they can be reached from here.
         options: Which shards.
         with_segments: See `spark_export.snapshot.take_snapshot`.
+        read: See there.
 
     Raises:
         UnreadableError: It cannot be reached.
     """
-    return trio.run(_of_server, store, options, with_segments)
+    return trio.run(_of_server, store, options, with_segments, read)
 
 
 def directory_snapshot(
-    store: Store, directory: str, options: SourceOptions, *, with_segments: bool | None = None
+    store: Store,
+    directory: str,
+    options: SourceOptions,
+    *,
+    with_segments: bool | None = None,
+    read: ReadHistory | None = None,
 ) -> Snapshot:
     """What a data directory has; see the module.
 
@@ -61,38 +71,47 @@ def directory_snapshot(
         directory: The data directory.
         options: Which shards.
         with_segments: See `spark_export.snapshot.take_snapshot`.
+        read: See there.
 
     Raises:
         UnreadableError: Another process uses it and does not tell its address.
         DataDirectoryError: It cannot be opened.
     """
-    return trio.run(_of_directory, store, directory, options, with_segments)
+    return trio.run(_of_directory, store, directory, options, with_segments, read)
 
 
-async def _of_server(store: Store, options: SourceOptions, with_segments: bool | None) -> Snapshot:
+async def _of_server(
+    store: Store, options: SourceOptions, with_segments: bool | None, read: ReadHistory | None
+) -> Snapshot:
     if with_segments is None:
         with_segments = bool(store.sealed)
     async with connected(store.server) as adapter:
         questions = _Questions(adapter, f"the journal server at {store.server}")
-        return Snapshot(store, await _shards(questions, options, with_segments=with_segments))
+        # A server that is restored meanwhile ends the connection.
+        store = attrs.evolve(store, restores=tuple(adapter.restores))
+        return Snapshot(store, await _shards(questions, options, read, with_segments=with_segments), read)
 
 
-async def _of_directory(store: Store, directory: str, options: SourceOptions, with_segments: bool | None) -> Snapshot:
+async def _of_directory(
+    store: Store, directory: str, options: SourceOptions, with_segments: bool | None, read: ReadHistory | None
+) -> Snapshot:
     deadline = trio.current_time() + DIRECTORY_PATIENCE_S
     files = OsFileSystem()
     while True:
         try:
             # A server that is started meanwhile waits until this is closed.
             async with open_embedded(f"embedded:{quote(directory)}", to_read=True) as adapter:
-                found = await _shards(_Questions(adapter, directory), options, with_segments=True)
-            return Snapshot(store, found)
+                found = await _shards(_Questions(adapter, directory), options, read, with_segments=True)
+                store = attrs.evolve(store, restores=tuple(adapter.restores))
+            return Snapshot(store, found, read)
         except DataDirectoryError as error:
             # Not found out by taking the lock: a server that is just starting would find it taken.
             if not isinstance(error.__cause__, BlockingIOError):
                 raise
         address = _server_of(files, directory)
         if address:
-            return await _of_server(attrs.evolve(store, server=f"journal://{address}"), options, with_segments)
+            store = attrs.evolve(store, server=f"journal://{address}")
+            return await _of_server(store, options, with_segments, read)
         if trio.current_time() > deadline:
             raise UnreadableError(
                 f"{directory} is in use by a process that has not written its address to "
@@ -135,9 +154,13 @@ class _Questions:
     async def describe_shard(self, name: str) -> ShardInfo:
         return await self._answer(f"describe shard {name!r}", lambda: self._adapter.describe_shard(name))
 
-    async def find_offset(self, name: str, time_us: int) -> int:
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        return self._adapter.restores
+
+    async def find_offset(self, name: str, start: Start) -> int:
         return await self._answer(
-            f"find a time in shard {name!r}", lambda: self._adapter.find_offset(name, Start.time(time_us))
+            f"find a {start.kind} in shard {name!r}", lambda: self._adapter.find_offset(name, start)
         )
 
     async def read_batch(self, name: str, offset: int) -> StoredBatches:
@@ -153,7 +176,9 @@ class _Questions:
             ) from None
 
 
-async def _shards(adapter: _Questions, options: SourceOptions, *, with_segments: bool) -> tuple[ShardSnapshot, ...]:
+async def _shards(
+    adapter: _Questions, options: SourceOptions, read: ReadHistory | None, *, with_segments: bool
+) -> tuple[ShardSnapshot, ...]:
     infos: dict[str, ShardInfo] = {}
     for topic_filter in options.shards:
         for info in await adapter.list_shards(topic_filter):
@@ -162,18 +187,23 @@ async def _shards(adapter: _Questions, options: SourceOptions, *, with_segments:
 
     async def snapshot(name: str) -> ShardSnapshot | None:
         info = infos[name]
-        if with_segments:
+        # Where offsets have no records, the segments tell which.
+        described = with_segments or info.record_count < info.next_offset - info.start_offset
+        if described:
             info = await adapter.describe_shard(name)
         time_offset = None
         if options.starting_us is not None:
             time_offset = await _first_not_older(adapter, info, options.starting_us)
-        return _snapshot(info, with_segments, time_offset)
+        changed_offset = None if read is None else await _changed_offset(adapter, info, read)
+        return _snapshot(info, described, time_offset, changed_offset)
 
     found = await _each(names, snapshot)
     return tuple(one for one in found if one is not None)
 
 
-def _snapshot(info: ShardInfo, with_segments: bool, time_offset: int | None) -> ShardSnapshot:
+def _snapshot(
+    info: ShardInfo, with_segments: bool, time_offset: int | None, changed_offset: int | None
+) -> ShardSnapshot:
     if with_segments:
         segments = tuple(
             SegmentRange(one.kind, one.base_offset, one.next_offset, one.size_bytes)
@@ -185,13 +215,32 @@ def _snapshot(info: ShardInfo, with_segments: bool, time_offset: int | None) -> 
     else:
         segments = ()
     return ShardSnapshot(
-        info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset, info.restored_offset
+        info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset, changed_offset
     )
+
+
+async def _changed_offset(adapter: _Questions, info: ShardInfo, read: ReadHistory) -> int | None:
+    """From which offset on a shard has other records than in the history that was read; None if it has the same."""
+    lsn = read.common_lsn(info.name, adapter.restores)
+    if lsn is None or info.shard_id > lsn:
+        return None
+    return offset_of_change(info, await adapter.find_offset(info.name, Start.lsn(lsn + 1)))
+
+
+def offset_of_change(info: ShardInfo, found_offset: int) -> int:
+    """From which offset on a shard has other records than before a restore.
+
+    Args:
+        info: The shard.
+        found_offset: Where the first record lies that is not of the common history; its end if there is none.
+    """
+    # What was appended after the restore may have been trimmed since: then its records tell nothing.
+    return found_offset if info.restored_offset is None else min(found_offset, info.restored_offset)
 
 
 async def _first_not_older(adapter: _Questions, info: ShardInfo, time_us: int) -> int:
     """Offset of the first record of a shard that is not older than a time; its end if there is none."""
-    offset = await adapter.find_offset(info.name, time_us)
+    offset = await adapter.find_offset(info.name, Start.time(time_us))
     while offset < info.next_offset:
         found = await adapter.read_batch(info.name, offset)
         for at, header in iterate(found.batches):

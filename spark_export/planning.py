@@ -144,6 +144,16 @@ def plan_partitions(
     return _at_least(min_partitions, partitions)
 
 
+def parts_of(ranges: Iterable[ShardRange]) -> list[Part]:
+    """What lies in the ranges, uncut."""
+    return [part for one in ranges for part in _parts(one, ())]
+
+
+def weight_bytes(parts: Iterable[Part]) -> int:
+    """About how many bytes of records parts are, with what opening their files costs."""
+    return sum(map(_weight, parts))
+
+
 def _at_least(count: int, partitions: list[tuple[Part, ...]]) -> list[tuple[Part, ...]]:
     """The partitions, the heaviest halved until there are so many, or one for each record."""
     while len(partitions) < count:

@@ -2,15 +2,17 @@
 
 ::
 
-    {"version": 2, "shards": {"plant/1": "17:4200", "plant/2": "18:0:70"}, "after": "plant/1"}
-    {"version": 2, "shards": {"plant/1": "17:4200"}, "missing": {"plant/3": "19:12"}}
+    {"version": 2, "shards": {"plant/1": "17:4200", "plant/2": "18:0"}, "after": "plant/1"}
+    {"version": 2, "shards": {"plant/1": "17:70:42"}, "missing": {"plant/3": "19:12::88"}, "restores": [[88, 1099511]]}
     {"version": 2, "packed": "eNqrVirOSCxKKVayUqhWKs..."}
 
-A shard's position is its id and the next offset to read; the id tells a shard from a later one of the same name. If its
-node was restored from a backup, the offset where it ended then stands behind them. A shard that is not named has not
-given anything yet and is read from offset 0. Of many shards the same object is packed: zlib, then base64. Spark keeps a
-hundred positions and more of a query, so their size counts. Version 1 had neither ``missing`` nor third numbers. Pure
-values.
+A shard's position is its id and the next offset to read; the id tells a shard from a later one of the same name.
+Behind them stands, if need be, where the micro-batch that ends there begins in that shard (a restore replaced what was
+read before), and up to which lsn a shard that could not be looked at after a restore is known to be the same.
+``restores`` are those from backups that the store knew: their lsns before and after. A shard that is not named has not
+given anything yet and is read from offset 0. Of many shards the same object is packed: zlib, then base64. Spark keeps
+a hundred positions and more of a query, so their size counts. Version 1 had nothing but ``shards``, with two numbers
+each, and ``after``. Pure values.
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ from typing import Any, Final, Self
 
 import attrs
 
+from shards.history import HistoryGap
 from spark_export.errors import UnreadableError
+from spark_export.read_history import ReadHistory, decode_restores, encode_restores
 
 VERSION: Final = 2
 PACKED_FROM: Final = 200
 """From so many shards on a position is packed."""
+RECORDS_LEFT: Final = "records_left"
+"""Beside the newest position, in the progress of a query: how many records its micro-batch leaves up to there."""
 
 
 @attrs.frozen(slots=True)
@@ -38,13 +44,14 @@ class Position:
     Attributes:
         shard_id: The shard's id, which no later shard of its name has.
         next_offset: The next offset to read.
-        restored_offset: Where the shard ended when its node was restored from a backup the last time; None if that did
-            not happen.
+        first_offset: Where the micro-batch that ends here begins in this shard; None: where the one before ended.
+        common_lsn: See `ReadHistory.common_lsns`; None for a shard that was looked at.
     """
 
     shard_id: int
     next_offset: int
-    restored_offset: int | None = None
+    first_offset: int | None = None
+    common_lsn: int | None = None
 
 
 @attrs.frozen(slots=True)
@@ -57,11 +64,20 @@ class StreamPosition:
             micro-batch begins behind it. Otherwise empty.
         missing: By name: shards that are not there any more, which was passed over. One that comes back is read from
             there on.
+        restores: Restores that the store knew.
     """
 
     shards: Mapping[str, Position] = attrs.field(factory=dict, hash=False)
     after: str = ""
     missing: Mapping[str, Position] = attrs.field(factory=dict, hash=False)
+    restores: tuple[HistoryGap, ...] = ()
+
+    @property
+    def read_history(self) -> ReadHistory:
+        """Of which history of the store what was read is."""
+        places = {**self.missing, **self.shards}
+        lsns = {name: one.common_lsn for name, one in places.items() if one.common_lsn is not None}
+        return ReadHistory(self.restores, lsns)
 
     def of(self, shard: str, shard_id: int) -> Position | None:
         """The position in a shard; None if that one has not given anything yet."""
@@ -73,10 +89,7 @@ class StreamPosition:
         place = self.of(shard, end.shard_id)
         if place is None:
             return 0
-        if end.restored_offset is None or end.restored_offset == place.restored_offset:
-            return place.next_offset
-        # From there on the restored node gave the offsets to other records.
-        return min(place.next_offset, end.restored_offset)
+        return place.next_offset if end.first_offset is None else end.first_offset
 
     def encode(self) -> dict[str, Any]:
         """The object that Spark makes JSON of."""
@@ -85,6 +98,8 @@ class StreamPosition:
             members["missing"] = _texts(self.missing)
         if self.after:
             members["after"] = self.after
+        if self.restores:
+            members["restores"] = encode_restores(self.restores)
         if len(self.shards) < PACKED_FROM:
             return {"version": VERSION, **members}
         text = json.dumps(members, separators=(",", ":"), ensure_ascii=False)
@@ -106,7 +121,7 @@ class StreamPosition:
         try:
             members = json.loads(zlib.decompress(base64.b64decode(found["packed"]))) if "packed" in found else found
             shards, missing = _positions(members["shards"]), _positions(members.get("missing", {}))
-            return cls(shards, str(members.get("after", "")), missing)
+            return cls(shards, str(members.get("after", "")), missing, decode_restores(members.get("restores", ())))
         except (KeyError, ValueError, TypeError, AttributeError, binascii.Error, zlib.error) as error:
             raise UnreadableError(
                 f"the checkpoint holds no position of the data source 'journal' but {_shown(found)}: {error!r}; "
@@ -114,30 +129,24 @@ class StreamPosition:
             ) from error
 
 
-def records_between(start: StreamPosition, end: StreamPosition) -> int:
-    """How many offsets lie between two positions; gaps count as well."""
-    count = 0
-    for name, there in end.shards.items():
-        count += max(0, there.next_offset - start.first_offset(name, there))
-    return count
-
-
 def _texts(positions: Mapping[str, Position]) -> dict[str, str]:
-    return {
-        name: ":".join(str(number) for number in attrs.astuple(one) if number is not None)
-        for name, one in sorted(positions.items())
-    }
+    return {name: _text(one) for name, one in sorted(positions.items())}
+
+
+def _text(position: Position) -> str:
+    numbers = ("" if number is None else str(number) for number in attrs.astuple(position))
+    return ":".join(numbers).rstrip(":")
 
 
 def _positions(texts: Mapping[str, str]) -> dict[str, Position]:
-    return {name: Position(*map(int, _numbers(text))) for name, text in texts.items()}
+    return {name: _position(text) for name, text in texts.items()}
 
 
-def _numbers(text: str) -> list[str]:
-    numbers = text.split(":")
-    if len(numbers) not in (2, 3):
-        raise ValueError(f"{text!r} is not SHARD_ID:NEXT_OFFSET")
-    return numbers
+def _position(text: str) -> Position:
+    shard_id, next_offset, *others = text.split(":")
+    if len(others) > 2:
+        raise ValueError(f"{text!r} is not SHARD_ID:NEXT_OFFSET[:FIRST_OFFSET[:COMMON_LSN]]")
+    return Position(int(shard_id), int(next_offset), *(int(number) if number else None for number in others))
 
 
 def _shown(found: Mapping[str, Any]) -> str:

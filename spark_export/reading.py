@@ -39,7 +39,7 @@ def read_parts(store: Store, parts: Iterable[Part], wanted: Wanted) -> Iterator[
         DataLossError: Records are gone and the query does not let that pass.
         UnreadableError: A file is damaged, or the server is out of reach.
     """
-    with ServerConnection(store.server) as connection:
+    with ServerConnection(store.server, store.restores) as connection:
         reader = _PartReader(store, connection, wanted)
         yield from joined(reader.rows(parts), wanted)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shards.topic_filters import validate_filter
-from spark_export.history import Origin, take_history
 from spark_export.sealed_scan import list_tree, scan
 
 if TYPE_CHECKING:
@@ -44,6 +43,9 @@ def read_sealed(
     wanted_topics = _filters(topics)
     wanted_shards = wanted_topics if shards is None else _filters(shards)
     if with_unsealed:
+        # Imported late: whoever imports this package pays for it, `journal-spark --help` too.
+        from spark_export.history import Origin, take_history
+
         return take_history(spark, Origin(path, server or "", wanted_topics, wanted_shards)).read(spark)
     return scan(spark, list_tree(spark, path), topics=wanted_topics, shards=wanted_shards)
 

@@ -6,8 +6,9 @@ after a while: a task that waits for ever tells nobody why.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
@@ -16,6 +17,7 @@ import trio
 
 from broker_adapter import StorageAdapter, StoredBatches, open_adapter
 from shards.errors import StorageError
+from shards.history import HistoryGap
 from spark_export.errors import DataLossError, UnreadableError
 
 PATIENCE_S: Final = 60.0
@@ -33,7 +35,7 @@ async def connected(server: str, *, patience_s: float = CONNECT_PATIENCE_S) -> A
         UnreadableError: It cannot, within ``patience_s``.
     """
     with trio.CancelScope(deadline=trio.current_time() + patience_s) as scope:
-        async with open_adapter(server, ends_at_restore=True) as adapter:
+        async with open_adapter(server, ends_at_restore=True, first_within_s=math.inf) as adapter:
             scope.deadline = float("inf")
             yield adapter
     if scope.cancelled_caught:
@@ -48,11 +50,15 @@ class ServerConnection:
 
     Args:
         server: URL, as ``journal://host:port``.
+        restores: Restores from backups that the server knew when the query was planned; None if it was not asked.
         patience_s: How long the server may take to answer.
     """
 
-    def __init__(self, server: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, server: str, restores: Sequence[HistoryGap] | None = None, *, patience_s: float = PATIENCE_S
+    ) -> None:
         self._server = server
+        self._restores = restores
         self._patience_s = patience_s
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -69,6 +75,14 @@ class ServerConnection:
         if self._failure is None:
             self._token.run_sync_soon(self._tasks.cancel_scope.cancel)
         self._thread.join()
+
+    def require(self) -> None:
+        """Return if the server can be reached and is as it was when the query was planned.
+
+        Raises:
+            UnreadableError: It is not.
+        """
+        self._start()
 
     def read(self, shard: str, shard_id: int, first: int, end: int) -> Iterator[StoredBatches]:
         """Batches that hold the records of a shard from offset ``first`` up to ``end``, perhaps among others.
@@ -110,10 +124,17 @@ class ServerConnection:
             self._ready.set()
 
     async def _serve(self) -> None:
-        async with connected(self._server) as self._adapter, trio.open_nursery() as self._tasks:
-            self._token = trio.lowlevel.current_trio_token()
-            self._ready.set()
-            await trio.sleep_forever()
+        async with connected(self._server) as self._adapter:
+            if self._restores is not None and tuple(self._adapter.restores) != tuple(self._restores):
+                self._failure = UnreadableError(
+                    f"the journal server at {self._server} was restored from a backup after this was planned: it may "
+                    "hold other records under the same offsets; run it again"
+                )
+                return
+            async with trio.open_nursery() as self._tasks:
+                self._token = trio.lowlevel.current_trio_token()
+                self._ready.set()
+                await trio.sleep_forever()
 
     async def _fetch(
         self,

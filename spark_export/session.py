@@ -6,6 +6,7 @@ A program that has a session of its own needs nothing from here: the data source
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,16 +14,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_export.java import find_java
+from spark_export.java import Java, find_java
 
 if TYPE_CHECKING:
     from typing import IO
 
     from py4j.java_gateway import JavaGateway
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+    from spark_export.class_archive import ClassArchive
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_COMPILE_LATER: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
+"""Ten times Java's own thresholds for its optimising compiler. Spark's start runs much code a few thousand times; to
+compile that took a third of the processor time of a short query. Loops over records reach them within moments."""
 _SETTINGS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -48,6 +58,8 @@ def make_session(
     cores: int | str = "*",
     memory: str = "2g",
     extra: Mapping[str, str] | None = None,
+    java: Java | None = None,
+    archive: ClassArchive | None = None,
     debug: bool = False,
 ) -> SparkSession:
     """Start Spark in this process's own Java, on this machine alone; `end_session` ends both.
@@ -57,6 +69,8 @@ def make_session(
         cores: Tasks at a time; `*` for one for each processor.
         memory: Heap of the Java process (driver and tasks), as `512m` or `4g`.
         extra: Settings of Spark's to add or override.
+        java: What it runs on; None to look for one.
+        archive: Classes that Java need not load anew, or is to write at its end (`ClassArchive.settle`).
         debug: Let everything that Java says come out on stderr; otherwise that is only shown if Spark does not start,
             and refused queries are raised alone, not logged.
 
@@ -64,9 +78,7 @@ def make_session(
         JavaNotFoundError: There is no Java that Spark runs on.
         SparkStartError: Spark did not start.
     """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     settings = {
@@ -78,42 +90,81 @@ def make_session(
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"journal-spark-warehouse-{os.getuid()}"),
         **(extra or {}),
     }
-    if not debug:
-        quiet = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
-        settings[_JAVA_OPTIONS] = f"{quiet} {settings.get(_JAVA_OPTIONS, '')}".rstrip()
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    given = settings.get(_JAVA_OPTIONS, "")
     # Ours must be found by the Python processes that Spark starts, however this one found it.
     own_path = str(Path(__file__).parent.parent)
     environment = {
-        "JAVA_HOME": str(find_java().home),
+        "JAVA_HOME": str((java or find_java()).home),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, [own_path, os.environ.get("PYTHONPATH", "")])),
     }
-    with _environment(environment), tempfile.TemporaryFile() as said:
+    with _environment(environment):
         try:
-            gateway = launch_gateway(conf, None if debug else {"stderr": said})  # type: ignore[no-untyped-call]
-        except PySparkException as error:
-            raise SparkStartError(f"Spark did not start: {_last_words(said) or error}") from error
+            conf, gateway = _launch(settings, java_options(given, archive, debug=debug), debug=debug)
+        except SparkStartError:
+            if archive is None or not archive.java_options:
+                raise
+            conf, gateway = _launch(settings, java_options(given, debug=debug), debug=debug)
+            # It does start without.
+            archive.discard()
         if not debug:
             _silence_query_logs()
         SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
 
 
-def end_session(session: SparkSession) -> None:
-    """Stop Spark and its Java process, and wait until both are gone."""
+def _launch(settings: Mapping[str, str], options: str, *, debug: bool) -> tuple[SparkConf, JavaGateway]:
+    """Start Java."""
+    from pyspark import SparkConf
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf(loadDefaults=False).setAll([*settings.items(), (_JAVA_OPTIONS, options)])
+    with tempfile.TemporaryFile() as said:
+        try:
+            return conf, launch_gateway(conf, None if debug else {"stderr": said})  # type: ignore[no-untyped-call]
+        except PySparkException as error:
+            raise SparkStartError(f"Spark did not start: {_last_words(said) or error}") from error
+
+
+def java_options(given: str, archive: ClassArchive | None = None, *, debug: bool) -> str:
+    """Options of the Java process: ours, then those that were given, which so have the last word."""
+    ours = [_COMPILE_LATER]
+    if archive is not None and archive.java_options:
+        ours.append(archive.java_options)
+    if not re.search(r"-XX:[+-]Use\w*GC\b", given):
+        # Java ends when it is given two collectors.
+        ours.append("-XX:+UseParallelGC")
+    if not debug:
+        ours.append(f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
+    return " ".join([*ours, given]).rstrip()
+
+
+def end_session(session: SparkSession, *, kills_java: bool = False) -> int:
+    """Stop Spark and its Java process, and wait until both are gone.
+
+    Args:
+        kills_java: Do not let Java do what it does at its end, after Spark's.
+
+    Returns:
+        The exit status of Java; 0 if this process did not start it.
+    """
     from pyspark import SparkContext
 
     gateway: JavaGateway = SparkContext._gateway  # noqa: SLF001 - no public name leads to the Java process
     session.stop()
     gateway.shutdown()
     process = getattr(gateway, "proc", None)
+    status = 0
     if process is not None:
+        if kills_java:
+            process.kill()
         # Its stdin is what keeps it alive.
         process.stdin.close()
-        process.wait()
+        status = process.wait()
     SparkContext._gateway = None  # noqa: SLF001 - or the next session would talk to the process that is gone
     SparkContext._jvm = None  # noqa: SLF001
+    return status
 
 
 def _silence_query_logs() -> None:

@@ -15,6 +15,7 @@ import attrs
 
 from spark_export.file_access import FileTree
 from spark_export.options import SourceOptions
+from spark_export.read_history import ReadHistory
 from spark_export.snapshot import Snapshot, take_snapshot
 
 _LOCK_FILE: Final = "LOCK"
@@ -41,21 +42,24 @@ class ShardWatch:
         self._unused: tuple[int, bytes] | None = None
         self.last: Snapshot | None = None
 
-    def look(self) -> Snapshot:
+    def look(self, read: ReadHistory) -> Snapshot:
         """How far all shards reach now; their segments may be missing.
 
         It waits a little if the last look was just before.
+
+        Args:
+            read: What the query has read so far.
 
         Raises:
             UnreadableError: The path holds nothing of ours, or the server cannot be reached.
             StorageError: The data directory cannot be opened.
         """
-        if self.last is not None and self._unused is not None and self._unused == self._mark():
-            return self.last
+        if (seen := self._unchanged(read)) is not None:
+            return seen
         # There is nothing to wait for but the time: who asks again at once has found nothing new.
         time.sleep(max(0.0, self._may_look_at_s - time.monotonic()))
         began_s = time.monotonic()
-        found = take_snapshot(self._options, with_segments=False)
+        found = take_snapshot(self._options, with_segments=False, read=read)
         ended_s = time.monotonic()
         self._may_look_at_s = ended_s + min(_LONGEST_REST_S, _REST_FACTOR * (ended_s - began_s))
         self._unused = None
@@ -67,19 +71,29 @@ class ShardWatch:
         self.last = found
         return found
 
-    def segments(self, shards: Sequence[str]) -> Snapshot:
+    def segments(self, shards: Sequence[str], read: ReadHistory) -> Snapshot:
         """The shards of these names, and perhaps others, with their segments as they are now.
+
+        Args:
+            shards: Their names.
+            read: What the query has read so far, or is about to read.
 
         Raises:
             UnreadableError: The path holds nothing of ours, or the server cannot be reached.
             StorageError: The data directory cannot be opened.
         """
-        if self.last is not None and self._unused is not None and self._unused == self._mark():
-            return self.last
+        if (seen := self._unchanged(read)) is not None:
+            return seen
         options = self._options
         if len(shards) <= _MOST_NAMES:
             options = attrs.evolve(options, shards=tuple(shards))
-        return take_snapshot(options)
+        return take_snapshot(options, read=read)
+
+    def _unchanged(self, read: ReadHistory) -> Snapshot | None:
+        """What was seen last, if it is a data directory that nobody has used since."""
+        if self.last is None or self._unused is None or self._unused != self._mark():
+            return None
+        return self.last.compared_with(read)
 
     def _mark(self) -> tuple[int, bytes] | None:
         """What a data directory on this machine tells of its use: when it was opened or left last, and who holds it."""

@@ -9,10 +9,14 @@ Where the values come from: a running server or a data directory at rest is aske
 
 from __future__ import annotations
 
+from typing import Self
+
 import attrs
 
+from shards.history import HistoryGap, common_lsn
 from shards.model import SegmentKind
 from spark_export.options import SourceOptions
+from spark_export.read_history import ReadHistory
 
 
 @attrs.frozen(slots=True)
@@ -23,11 +27,14 @@ class Store:
         sealed: The tree of sealed segments: a directory or a URL; empty if there is none.
         log: Directory of the log segments; empty if there is none.
         server: URL of the server to ask for what is in no file; empty if there is none.
+        restores: Restores from backups that it knew; None if there is none that could know. A server with others has
+            other records under the same offsets.
     """
 
     sealed: str = ""
     log: str = ""
     server: str = ""
+    restores: tuple[HistoryGap, ...] | None = None
 
 
 @attrs.frozen(slots=True)
@@ -58,8 +65,8 @@ class ShardSnapshot:
         next_offset: Offset after the last record.
         segments: In offset order, not overlapping; what lies between two of them was lost, or is not in this tree.
         time_offset: First record that is not older than the option `startingTimestamp`; None if that is not given.
-        restored_offset: Where it ended when its node was restored from a backup the last time; from here on other
-            records had these offsets before. None if that never happened, or if it cannot be known here.
+        changed_offset: From here on other records had these offsets in the history that the snapshot was compared with;
+            None if all are the same, or if it cannot be known here.
     """
 
     name: str
@@ -68,15 +75,50 @@ class ShardSnapshot:
     next_offset: int
     segments: tuple[SegmentRange, ...] = ()
     time_offset: int | None = None
-    restored_offset: int | None = None
+    changed_offset: int | None = None
+
+    def record_count_from(self, offset: int) -> int:
+        """How many records there are from an offset on; those of a segment that stands for all count all offsets."""
+        offset = max(offset, self.start_offset)
+        return sum(max(0, one.next_offset - max(one.base_offset, offset)) for one in self.segments)
+
+    def offset_behind(self, offset: int, record_count: int) -> int:
+        """The offset behind so many records from an offset on; the shard's end if it has no more."""
+        offset = max(offset, self.start_offset)
+        if record_count >= self.record_count_from(offset):
+            return self.next_offset
+        for segment in self.segments:
+            first = max(segment.base_offset, offset)
+            if first >= segment.next_offset:
+                continue
+            if not record_count:
+                break
+            taken = min(record_count, segment.next_offset - first)
+            offset, record_count = first + taken, record_count - taken
+        return offset
 
 
 @attrs.frozen(slots=True)
 class Snapshot:
-    """All shards that a query looks into, sorted by name."""
+    """All shards that a query looks into, sorted by name.
+
+    Attributes:
+        read: What `ShardSnapshot.changed_offset` compares with; None if nothing was read before.
+    """
 
     store: Store
     shards: tuple[ShardSnapshot, ...]
+    read: ReadHistory | None = None
+
+    def compared_with(self, read: ReadHistory) -> Self | None:
+        """The snapshot, compared with what was read before; None if the store has to be asked for that."""
+        if read == self.read or self.store.restores is None:
+            return self
+        if read.common_lsns or common_lsn(read.restores, self.store.restores) is not None:
+            return None
+        return attrs.evolve(
+            self, read=read, shards=tuple(attrs.evolve(one, changed_offset=None) for one in self.shards)
+        )
 
     @property
     def knows_unsealed(self) -> bool:
@@ -84,14 +126,17 @@ class Snapshot:
         return bool(self.store.server or self.store.log)
 
 
-def take_snapshot(options: SourceOptions, *, with_segments: bool | None = None) -> Snapshot:
+def take_snapshot(
+    options: SourceOptions, *, with_segments: bool | None = None, read: ReadHistory | None = None
+) -> Snapshot:
     """Find out what there is to read now. Not to be called inside an event loop.
 
     Args:
         options: Where, and which shards.
         with_segments: Whether to ask a server for the segments of each shard, which is one question more for each;
-            otherwise one stands for all. None: if their files can be reached from here. A data directory at rest and a
-            tree of sealed segments tell them anyway.
+            otherwise one stands for all if every offset has a record. None: if their files can be reached from here. A
+            data directory at rest and a tree of sealed segments tell them anyway.
+        read: What was read before, to be told from which offsets on the shards have other records now.
 
     Raises:
         UnreadableError: The path holds nothing of ours, or the server cannot be reached.
@@ -103,8 +148,10 @@ def take_snapshot(options: SourceOptions, *, with_segments: bool | None = None) 
     found = find_files(options.path) if options.path else None
     if options.server:
         sealed, log = (found.sealed, found.log) if found else ("", "")
-        return server_snapshot(Store(sealed, log, options.server), options, with_segments=with_segments)
+        return server_snapshot(Store(sealed, log, options.server), options, with_segments=with_segments, read=read)
     assert found is not None  # one of the two options is given
     if found.directory:
-        return directory_snapshot(Store(found.sealed, found.log), found.directory, options, with_segments=with_segments)
+        return directory_snapshot(
+            Store(found.sealed, found.log), found.directory, options, with_segments=with_segments, read=read
+        )
     return tree_snapshot(found.sealed, options)

@@ -40,8 +40,8 @@ class ShardStatistics:
         next_offset: Offset after the last one.
         sealed: What lies in Parquet segments.
         unsealed: What lies in logs or in memory.
-        gaps: Ranges of offsets between segments whose records are lost; they were in memory alone.
-        lost: How many offsets those are.
+        gaps: Ranges of offsets without records: those were in memory alone and are lost, or the offsets were reserved
+            and never given out. How many records were lost is not known.
         first_us: When the first record was appended; None if it is not known.
         last_us: When the last record was appended; None if it is not known.
     """
@@ -52,7 +52,6 @@ class ShardStatistics:
     sealed: SegmentTotal = SegmentTotal()
     unsealed: SegmentTotal = SegmentTotal()
     gaps: int = 0
-    lost: int = 0
     first_us: int | None = None
     last_us: int | None = None
 
@@ -80,20 +79,20 @@ _NOTHING: Final = SegmentTotal()
 def shard_statistics(shard: ShardSnapshot) -> ShardStatistics:
     """What a snapshot tells of a shard; the times are not in it."""
     sealed = unsealed = _NOTHING
-    gaps = lost = 0
+    gaps = 0
     offset = shard.start_offset
     for segment in shard.segments:
         first = max(segment.base_offset, shard.start_offset)
         if first > offset:
             gaps += 1
-            lost += first - offset
         total = SegmentTotal(1, max(0, segment.next_offset - first), segment.size_bytes)
         if segment.kind is SegmentKind.PARQUET:
             sealed += total
         else:
             unsealed += total
         offset = max(offset, segment.next_offset)
-    return ShardStatistics(shard.name, shard.start_offset, shard.next_offset, sealed, unsealed, gaps, lost)
+    gaps += shard.next_offset > offset
+    return ShardStatistics(shard.name, shard.start_offset, shard.next_offset, sealed, unsealed, gaps)
 
 
 def ends(shards: Iterable[ShardSnapshot]) -> list[Part]:
@@ -133,7 +132,6 @@ def total(all_statistics: Sequence[ShardStatistics], name: str) -> ShardStatisti
         sealed=sum((each.sealed for each in all_statistics), _NOTHING),
         unsealed=sum((each.unsealed for each in all_statistics), _NOTHING),
         gaps=sum(each.gaps for each in all_statistics),
-        lost=sum(each.lost for each in all_statistics),
         first_us=min(known_first, default=None),
         last_us=max(known_last, default=None),
     )

@@ -17,7 +17,7 @@ from spark_export.export.file_target import WRITER_OPTIONS
 from spark_export.export.options import ExportOptions, PartitionBy, ValueAs
 from spark_export.export.rows import DIRECTORY_COLUMNS, add_directories, shaped
 from spark_export.options import parse_options
-from spark_export.positions import StreamPosition, records_between
+from spark_export.positions import RECORDS_LEFT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ class MicroBatch:
         batch: Its number.
         records: How many records it read.
         duration_ms: How long it took.
-        behind: How many offsets were left to read when it was planned; None for one that was planned before the stream
+        behind: How many records were left to read when it was planned; None for one that was planned before the stream
             was started again.
     """
 
@@ -76,8 +76,8 @@ class MicroBatch:
     def of(cls, progress: StreamingQueryProgress) -> MicroBatch:
         """What the progress of a stream from the data source `journal` says."""
         source = progress.sources[0]
-        end, latest = _position(source.endOffset), _position(source.latestOffset)
-        behind = None if end is None or latest is None else records_between(end, latest)
+        latest = json.loads(source.latestOffset or "null")
+        behind = None if latest is None else latest.get(RECORDS_LEFT)
         return cls(progress.batchId, progress.numInputRows, progress.batchDuration, behind)
 
 
@@ -133,8 +133,3 @@ def stream(
     elif interval_s is not None:
         writer = writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
     return writer.start()
-
-
-def _position(text: str | None) -> StreamPosition | None:
-    found = json.loads(text or "null")
-    return None if found is None else StreamPosition.decode(found)

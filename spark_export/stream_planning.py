@@ -9,10 +9,14 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+import attrs
+
+from shards.history import common_lsn
 from spark_export.errors import DataLossError
 from spark_export.options import SourceOptions
 from spark_export.planning import ShardRange, batch_ranges
 from spark_export.positions import Position, StreamPosition
+from spark_export.read_history import lower_lsn
 from spark_export.snapshot import ShardSnapshot, Snapshot
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -28,17 +32,19 @@ def first_position(snapshot: Snapshot, options: SourceOptions) -> StreamPosition
     return StreamPosition(
         {
             # What is empty needs no position: a shard without one is read from its first record on.
-            one.shard.name: _position(one.shard, min(one.first_offset, one.shard.next_offset))
+            one.shard.name: Position(one.shard.shard_id, min(one.first_offset, one.shard.next_offset))
             for one in batch_ranges(snapshot, options)
             if one.shard.next_offset
-        }
+        },
+        restores=snapshot.store.restores or (),
     )
 
 
 def end_position(snapshot: Snapshot) -> StreamPosition:
     """Where everything that there is has been read."""
     return StreamPosition(
-        {shard.name: _position(shard, shard.next_offset) for shard in snapshot.shards if shard.next_offset}
+        {shard.name: Position(shard.shard_id, shard.next_offset) for shard in snapshot.shards if shard.next_offset},
+        restores=snapshot.store.restores or (),
     )
 
 
@@ -57,10 +63,16 @@ def next_position(
         DataLossError: Records after the position are gone, and that is to be an error.
     """
     there = {shard.name for shard in snapshot.shards}
+    restores = start.restores if snapshot.store.restores is None else snapshot.store.restores
+    lsn = common_lsn(start.restores, restores)
+
+    def unseen(place: Position) -> Position:
+        return Position(place.shard_id, place.next_offset, None, lower_lsn(place.common_lsn, lsn))
+
     # What the query does not look into (any more) keeps its place, for it may be asked for again.
-    kept = {name: one for name, one in start.shards.items() if not options.wants_shard(name)}
+    kept = {name: unseen(one) for name, one in start.shards.items() if not options.wants_shard(name)}
     # So does what was missing once: no later shard has its id.
-    missing = {name: one for name, one in start.missing.items() if name not in there}
+    missing = {name: unseen(one) for name, one in start.missing.items() if name not in there}
     for name, one in start.shards.items():
         if name not in there and name not in kept:
             _lose(
@@ -69,21 +81,33 @@ def next_position(
                 f"more: it was deleted, or all of its segments were removed",
                 "to go on without it",
             )
-            missing[name] = one
+            missing[name] = unseen(one)
     begun = {shard.name: _begin(shard, _place(shard, start), options) for shard in snapshot.shards}
-    waiting = {
-        shard.name: shard.next_offset - begun[shard.name]
-        for shard in snapshot.shards
-        if shard.next_offset > begun[shard.name]
-    }
+    counts = {shard.name: shard.record_count_from(begun[shard.name]) for shard in snapshot.shards}
+    waiting = {name: count for name, count in counts.items() if count}
     given, after = (waiting, "") if max_records is None else fair_shares(waiting, max_records, start.after)
     for shard in snapshot.shards:
         if shard.next_offset:
             place = start.of(shard.name, shard.shard_id)
-            kept[shard.name] = _position(shard, begun[shard.name] + given.get(shard.name, 0), place)
-    if kept == start.shards and missing == start.missing:
+            first = begun[shard.name]
+            end = shard.offset_behind(first, given.get(shard.name, 0))
+            goes_back = place is not None and first < min(place.next_offset, end)
+            # Sealed segments alone do not tell of restores.
+            lsn_kept = place.common_lsn if place is not None and snapshot.store.restores is None else None
+            kept[shard.name] = Position(shard.shard_id, end, first if goes_back else None, lsn_kept)
+    before = {name: attrs.evolve(one, first_offset=None) for name, one in start.shards.items()}
+    if kept == before and missing == start.missing and restores == start.restores:
         return start
-    return StreamPosition(kept, after, missing)
+    return StreamPosition(kept, after, missing, restores)
+
+
+def records_behind(position: StreamPosition, snapshot: Snapshot) -> int:
+    """How many records there are behind a position; offsets whose records were lost with the memory are none."""
+    count = 0
+    for shard in snapshot.shards:
+        place = position.of(shard.name, shard.shard_id)
+        count += shard.record_count_from(0 if place is None else place.next_offset)
+    return count
 
 
 def fair_shares(waiting: Mapping[str, int], most: int, after: str) -> tuple[dict[str, int], str]:
@@ -152,22 +176,14 @@ def stream_ranges(
                 options, f"{wanted}, but {_held(shard)}: the records below were trimmed", _going_on(shard.start_offset)
             )
         end_offset = min(to.next_offset, shard.next_offset)
-        restored = shard.restored_offset
-        if restored is not None and restored != to.restored_offset and restored < to.next_offset:
-            _lose(options, f"{wanted}, but {_restored(restored)}", f"to go on with these from offset {restored}")
+        changed = shard.changed_offset
+        if changed is not None and changed < to.next_offset:
+            _lose(options, f"{wanted}, but {_restored(changed)}", f"to go on with these from offset {changed}")
             # They come with the next micro-batch.
-            end_offset = min(end_offset, restored)
+            end_offset = min(end_offset, changed)
         first = max(first, shard.start_offset)
         ranges.append(ShardRange(shard, first, max(first, end_offset)))
     return ranges
-
-
-def _position(shard: ShardSnapshot, next_offset: int, place: Position | None = None) -> Position:
-    """A position in a shard; what a tree of sealed segments does not tell of it is taken from the one before."""
-    restored = shard.restored_offset
-    if restored is None and place is not None:
-        restored = place.restored_offset
-    return Position(shard.shard_id, next_offset, restored)
 
 
 def _place(shard: ShardSnapshot, start: StreamPosition) -> Position | None:
@@ -186,14 +202,14 @@ def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptio
             _going_on(shard.start_offset),
         )
         return shard.start_offset
-    restored = shard.restored_offset
-    if position is not None and restored is not None and restored < first and restored != position.restored_offset:
+    changed = shard.changed_offset
+    if position is not None and changed is not None and changed < first:
         _lose(
             options,
-            f"shard {shard.name!r} (id {shard.shard_id}) was read up to offset {first}, but {_restored(restored)}",
-            f"to read these as well, from offset {restored} on",
+            f"shard {shard.name!r} (id {shard.shard_id}) was read up to offset {first}, but {_restored(changed)}",
+            f"to read these as well, from offset {changed} on",
         )
-        return max(restored, shard.start_offset)
+        return max(changed, shard.start_offset)
     if first > shard.next_offset:
         _lose(
             options,

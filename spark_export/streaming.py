@@ -23,10 +23,18 @@ from pyspark.sql.types import StructType
 from spark_export.options import SourceOptions
 from spark_export.partition import PartitionOfParts, read_partition
 from spark_export.planning import plan_partitions
-from spark_export.positions import StreamPosition
+from spark_export.positions import RECORDS_LEFT, StreamPosition
+from spark_export.read_history import ReadHistory
 from spark_export.shard_watch import ShardWatch
 from spark_export.snapshot import Snapshot, take_snapshot
-from spark_export.stream_planning import changed_shards, end_position, first_position, next_position, stream_ranges
+from spark_export.stream_planning import (
+    changed_shards,
+    end_position,
+    first_position,
+    next_position,
+    records_behind,
+    stream_ranges,
+)
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -42,6 +50,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._watch = ShardWatch(options)
         self._target: Snapshot | None = None
+        self._records_left = 0
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take what there is now for all there will be."""
@@ -60,13 +69,18 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the micro-batch after ``start`` ends; ``start`` itself if there is nothing new."""
         begun = StreamPosition.decode(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        found = next_position(begun, self._target or self._watch.look(), self._options, most)
+        seen = self._seen(begun.read_history)
+        found = next_position(begun, seen, self._options, most)
+        self._records_left = records_behind(found, seen)
         return start if found is begun else found.encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """How far the shards reached at the last look, for the query's progress."""
+        """How far the shards reached at the last look, and how many records the micro-batch leaves of that.
+
+        It is for the query's progress alone: positions do not tell how many records lie between them.
+        """
         found = self._target or self._watch.last
-        return None if found is None else end_position(found).encode()
+        return None if found is None else {**end_position(found).encode(), RECORDS_LEFT: self._records_left}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """What the tasks of a micro-batch read, wherever it lies now."""
@@ -74,7 +88,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         changed = changed_shards(begun, ended)
         if not changed:
             return []
-        snapshot = self._watch.segments(changed)
+        snapshot = self._watch.segments(changed, ended.read_history)
         ranges = stream_ranges(begun, ended, snapshot, self._options)
         planned = plan_partitions(ranges, min_partitions=self._options.min_partitions)
         return [PartitionOfParts(snapshot.store, parts) for parts in planned]
@@ -85,6 +99,17 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is held for a query, so there is nothing to let go of."""
+
+    def _seen(self, read: ReadHistory) -> Snapshot:
+        """What there is, compared with what was read."""
+        if self._target is None:
+            return self._watch.look(read)
+        compared = self._target.compared_with(read)
+        if compared is None:
+            # The store was restored since the query ran last: it alone knows from where on it has other records.
+            compared = take_snapshot(self._options, with_segments=False, read=read)
+        self._target = compared
+        return compared
 
     def _take_first(self) -> Snapshot:
         return take_snapshot(self._options, with_segments=False)

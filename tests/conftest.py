@@ -1,4 +1,4 @@
-"""For all tests: a failure says whether the machine stood still meanwhile, and how busy it was."""
+"""For all tests: how they are given to several workers, what they take, and what a failure says of the machine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,26 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
+from hypothesis import settings
+
+from tests import tiers
+from tests.durations import DurationRecorder
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 _LOOK_S: Final = 0.25
 _STILL_S: Final = 1.0
+_MOST_WORKERS: Final = 8
+
+settings.register_profile("full", tiers.FULL)
+settings.register_profile("quick", tiers.QUICK)
+settings.load_profile("full")
 
 
 class _StandstillWatch(threading.Thread):
@@ -42,6 +56,40 @@ class _StandstillWatch(threading.Thread):
 
 
 _watch: Final = _StandstillWatch()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-durations", metavar="FILE", type=Path, help="write how long tests took, wall and processor seconds"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    recorder = DurationRecorder(config.getoption("--record-durations"), names_unmarked=tiers.is_quick(config))
+    config.pluginmanager.register(recorder, "durations")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """With `-n auto`: most tests wait for most of their time."""
+    return min(2 * len(os.sched_getaffinity(0)), _MOST_WORKERS)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        tiers.check_reasons(item)
+        if tiers.is_quick(config):
+            tiers.try_few(item)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """With `-n`, and nothing else said about how tests are given out."""
+    if config.getoption("dist") != "load":
+        return None
+    from tests.distribution import LongestFirst
+
+    return LongestFirst(config, log)
 
 
 def pytest_sessionstart() -> None:

@@ -44,6 +44,11 @@ class OurBrokers:
             self.close()
             raise
 
+    @property
+    def journal_address(self) -> tuple[str, int]:
+        """Of the server that the brokers share."""
+        return self._journal.address
+
     def close(self) -> None:
         for server in (*self.brokers, self._journal):
             server.stop()

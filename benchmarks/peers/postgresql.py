@@ -56,12 +56,18 @@ class Postgresql:
         host, port = self.server.address
         return f"postgresql://{USER}@{host}:{port}/postgres"
 
+    @property
+    def jdbc_url(self) -> str:
+        """The same for Java."""
+        host, port = self.server.address
+        return f"jdbc:postgresql://{host}:{port}/postgres?user={USER}&sslmode=disable&gssEncMode=disable"
+
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement; its rows, if it has any."""
         try:
             import psycopg
         except ImportError as error:
-            raise processes.NotInstalledError("needs psycopg: pip install 'journal-engine[sinks]'") from error
+            raise processes.NotInstalledError("needs psycopg: make setup") from error
         with psycopg.connect(self.url, autocommit=True, connect_timeout=20) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []

@@ -64,9 +64,14 @@ def _told(address: tuple[str, int]) -> dict[str, int]:
     return told
 
 
+def postgresql_server(stage: Stage) -> Postgresql:
+    """The server that all rows share."""
+    return stage.once("postgresql", lambda: Postgresql(stage.directory / "postgresql"), Postgresql.close)
+
+
 @contextmanager
 def postgresql(stage: Stage, count: int) -> Iterator[Mapping[str, str]]:
-    server = stage.once("postgresql", lambda: Postgresql(stage.directory / "postgresql"), Postgresql.close)
+    server = postgresql_server(stage)
     table = f"drained_{next(_numbers)}"
     server.execute(TABLE.format(table))
     yield {"type": "postgresql", "url": server.url, "table": table}

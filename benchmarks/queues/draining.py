@@ -67,15 +67,19 @@ def bridge_config(journal: Address, queue: str, topic: str, sink: Mapping[str, s
     Args:
         sink: Its settings.
     """
-    lines = "\n".join(f'{name} = "{value}"' for name, value in sink.items())
     return BRIDGE.format(
         port=journal[1],
         queue=queue,
         topic=topic,
         max_bytes=putting.SETTINGS.max_bytes,
         batch_records=BATCH_RECORDS,
-        sink=lines,
+        sink=sink_lines(sink),
     )
+
+
+def sink_lines(sink: Mapping[str, str]) -> str:
+    """The settings of a sink as they stand in a configuration."""
+    return "\n".join(f'{name} = "{value}"' for name, value in sink.items())
 
 
 def drain_rate(journal: Address, queue: str, sink: Mapping[str, str], count: int, directory: Path) -> Drained:
@@ -110,12 +114,17 @@ def drain_rate(journal: Address, queue: str, sink: Mapping[str, str], count: int
     return trio.run(run)
 
 
+async def confirmed_offset(adapter: StorageAdapter, queue: str) -> int:
+    """Up to where a queue is done with."""
+    found = await adapter.get_state(names.progress_key(queue))
+    return 0 if found is None else decode(Progress, found.key, found.value).offset
+
+
 async def _watch(adapter: StorageAdapter, queue: str, count: int, bridge: processes.Child) -> Drained:
     first: tuple[float, float, int] | None = None
     give_up_at = time.perf_counter() + TIMEOUT_S
     while True:
-        found = await adapter.get_state(names.progress_key(queue))
-        offset = 0 if found is None else decode(Progress, found.key, found.value).offset
+        offset = await confirmed_offset(adapter, queue)
         if first is None and offset >= count // _UNCOUNTED_PART:
             first = time.perf_counter(), bridge.processor_s(), offset
         if first is not None and offset >= count:

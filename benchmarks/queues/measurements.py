@@ -15,13 +15,17 @@ from benchmarks.mqtt import packets, publishing
 from benchmarks.mqtt.connection import Connection
 from benchmarks.mqtt.ours import OurBrokers
 from benchmarks.queues.rows import (
+    BRIDGED,
     CONNECTIONS,
+    EXPORT,
+    EXPORT_COPY,
     PUT,
     PUT_CPU,
     PUT_MQTT,
     PUT_MQTT_PLAIN,
     SINKS,
     VALUE_BYTES,
+    bridged_key,
     drain_keys,
 )
 from benchmarks.runs import Measurement, UnavailableError
@@ -29,6 +33,7 @@ from benchmarks.stage import Stage
 
 WINDOW: Final = 1000
 PER_CHUNK: Final = 250
+EXPORT_ROUNDS: Final = 2
 # A web service that nobody runs, so the queue grows: nothing listens at this port of loopback.
 BRIDGES: Final = """
 [[bridge]]
@@ -53,6 +58,8 @@ def measurements(stage: Stage, *, waiting: int) -> list[Measurement]:
         _put(stage),
         *(_publish(stage, key, topic) for key, topic in ((PUT_MQTT_PLAIN, "bench/plain"), (PUT_MQTT, "bench/bridged"))),
         *(_drain(stage, kind, waiting) for kind in SINKS),
+        *(_bridged(stage, kind, waiting) for kind in BRIDGED),
+        _export(stage, waiting),
     ]
 
 
@@ -105,6 +112,34 @@ def _drain(stage: Stage, kind: str, waiting: int) -> Measurement:
         return {keys[0]: drained.records_per_s, keys[1]: drained.cpu_us}
 
     return Measurement(keys, run)
+
+
+def _bridged(stage: Stage, kind: str, count: int) -> Measurement:
+    key = bridged_key(kind)
+
+    def run(_timing: Timing) -> Mapping[str, float]:
+        try:
+            from benchmarks.queues import bridging, destinations
+
+            with destinations.DESTINATIONS[kind](stage, count) as sink:
+                return {key: bridging.bridged_rate(sink, count, stage.directory / f"bridged-{next(_numbers)}")}
+        except (ImportError, processes.NotInstalledError) as error:
+            raise UnavailableError(str(error)) from error
+
+    return Measurement((key,), run)
+
+
+def _export(stage: Stage, records: int) -> Measurement:
+    def run(_timing: Timing) -> Mapping[str, float]:
+        try:
+            from benchmarks.queues import destinations, exporting
+
+            server = destinations.postgresql_server(stage)
+            return exporting.export_rates(server, records, EXPORT_ROUNDS, stage.directory / "export")
+        except (ImportError, processes.NotInstalledError) as error:
+            raise UnavailableError(str(error)) from error
+
+    return Measurement((EXPORT, EXPORT_COPY), run, repeated=False)
 
 
 def _journal(stage: Stage) -> tuple[str, int]:

@@ -20,6 +20,9 @@ PUT_CPU: Final = "queue.put-cpu"
 PUT_MQTT: Final = "queue.put-mqtt"
 PUT_MQTT_PLAIN: Final = "queue.put-mqtt-plain"
 
+EXPORT: Final = "export.jdbc"
+EXPORT_COPY: Final = "export.copy"
+
 SINKS: Final = {
     "http": ("a web service that parses the JSON", "reply"),
     "postgresql": ("PostgreSQL by COPY", SYNCED),
@@ -28,6 +31,15 @@ SINKS: Final = {
     "files": ("Parquet files", SYNCED),
 }
 """By kind: where records go, and what has happened there before a batch counts as taken."""
+
+
+BRIDGED: Final = ("http", "postgresql")
+"""Kinds that messages are brought to while they are published."""
+
+
+def bridged_key(kind: str) -> str:
+    """Key of the rate at which messages are at the sink while they are published."""
+    return f"queue.bridged-{kind}"
 
 
 def drain_keys(kind: str) -> tuple[str, str]:
@@ -41,7 +53,7 @@ def rows(*, waiting: int) -> list[Row]:
     Args:
         waiting: Records that wait when the sink is back.
     """
-    return [*_putting(), *_draining(waiting)]
+    return [*_putting(), *_draining(waiting), *_bridged(waiting), *_exported(waiting)]
 
 
 def _putting() -> list[Row]:
@@ -71,3 +83,18 @@ def _draining(waiting: int) -> list[Row]:
             Row(cpu, "processor time of the bridge, a record", "us"),
         ]
     return found
+
+
+def _bridged(count: int) -> list[Row]:
+    words = f"{count:,} QoS 1 publishes, {VALUE_BYTES} B, {CONNECTIONS} connections, by a bridge to"
+    return [
+        Row(bridged_key(kind), f"{words} {SINKS[kind][0]}", "messages/s", SINKS[kind][1], peer=PUT_MQTT_PLAIN)
+        for kind in BRIDGED
+    ]
+
+
+def _exported(count: int) -> list[Row]:
+    return [
+        Row(EXPORT_COPY, f"{count:,} rows of an export by one plain COPY into PostgreSQL", "rows/s", SYNCED),
+        Row(EXPORT, "the same rows by an export of Spark to JDBC", "rows/s", SYNCED, peer=EXPORT_COPY),
+    ]

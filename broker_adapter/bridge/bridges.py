@@ -1,11 +1,13 @@
-"""All bridges of one process: its way into their queues, and its part in driving them."""
+"""All bridges of one process: its way into their queues, and its part in driving them. They may change meanwhile."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Final
 
+import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
@@ -37,23 +39,26 @@ class Bridges:
     def __init__(
         self,
         adapter: StorageAdapter,
-        specs: Sequence[BridgeSpec],
+        specs: Iterable[BridgeSpec],
         name: str,
         *,
         lease: LeaseSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._writers = [
-            (spec, QueueWriter(adapter, spec.name, spec.queue, writer=name, clock=clock)) for spec in specs
-        ]
-        self._drivers = [
-            (spec.name, BridgeDriver(adapter, spec, name, lease=lease, clock=clock)) for spec in specs if spec.drive
-        ]
-        self.intake = Intake((spec.topics, writer) for spec, writer in self._writers)
+        self._adapter = adapter
+        self._name = name
+        self._lease = lease
+        self._clock = clock
+        self._specs = {spec.name: spec for spec in specs}
+        self._writers: dict[str, _Writing] = {}
+        self._drivers: dict[str, _Driving] = {}
+        self._tasks: trio.Nursery | None = None
+        self._writes = True
+        self.intake = Intake()
 
     def doing(self) -> dict[str, str]:
         """What this process is doing for each bridge that it may drive, by the bridge's name."""
-        return {name: driver.doing for name, driver in self._drivers}
+        return {name: running.driver.doing for name, running in self._drivers.items()}
 
     async def run(self, *, writes: bool = True, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. It has started when all queues are there.
@@ -65,17 +70,110 @@ class Bridges:
             StorageError: The store refuses a queue.
         """
         async with background_tasks() as tasks:
-            if writes:
-                for _, writer in self._writers:
-                    await tasks.start(writer.run)
-            for name, driver in self._drivers:
-                tasks.start_soon(_drive, name, driver)
+            self._tasks, self._writes = tasks, writes
+            await self.change(self._specs.values())
             task_status.started()
             await trio.sleep_forever()
 
+    async def change(self, specs: Iterable[BridgeSpec]) -> None:
+        """Run these bridges in place of those before; one whose spec is the same object goes on undisturbed.
 
-async def _drive(name: str, driver: BridgeDriver) -> None:
+        Returns when messages go into the queues of all these bridges, and no more into others. What waits in the queue
+        of a bridge that is gone stays there. A driver whose spec changed is ended as at the end of the process, and
+        goes on with what was not confirmed.
+
+        REQUIRES: `run` has been called, and no other change is under way.
+
+        Raises:
+            StorageError: The store refuses a queue; messages go on into the queues of the bridges before.
+        """
+        wanted = {spec.name: spec for spec in specs}
+        if self._writes:
+            for name, spec in wanted.items():
+                await self._write(name, spec)
+            self.intake.replace((spec.topics, self._writers[name].writer) for name, spec in wanted.items())
+        for name in self._writers.keys() - wanted.keys():
+            await self._writers.pop(name).end()
+        for name, driving in list(self._drivers.items()):
+            if wanted.get(name) is not driving.spec:
+                del self._drivers[name]
+                await driving.end()
+        for name, spec in wanted.items():
+            if spec.drive and name not in self._drivers:
+                self._drive(spec)
+        self._specs = wanted
+
+    async def _write(self, name: str, spec: BridgeSpec) -> None:
+        writing = self._writers.get(name)
+        if writing is None:
+            writer = QueueWriter(self._adapter, name, spec.queue, writer=self._name, clock=self._clock)
+            writing = _Writing(writer)
+            await self._started.start(writing.task.run, writer.run)
+            self._writers[name] = writing
+        elif spec.queue != self._specs[name].queue:
+            await writing.writer.configure(spec.queue)
+
+    def _drive(self, spec: BridgeSpec) -> None:
+        driver = BridgeDriver(self._adapter, spec, self._name, lease=self._lease, clock=self._clock)
+        driving = self._drivers[spec.name] = _Driving(spec, driver)
+        self._started.start_soon(driving.task.run, partial(_drive, spec.name, driver))
+
+    @property
+    def _started(self) -> trio.Nursery:
+        assert self._tasks is not None, "run has not been called"
+        return self._tasks
+
+
+class _Task:
+    """A task that can be ended before the nursery is in which it runs."""
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self._is_over = trio.Event()
+
+    async def run(
+        self, call: Callable[..., Awaitable[None]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        try:
+            with self._scope:
+                await call(task_status=task_status)
+        finally:
+            self._is_over.set()
+
+    async def end(self) -> None:
+        self._scope.cancel()
+        await self._is_over.wait()
+
+
+@attrs.frozen
+class _Writing:
+    """This process's way into one queue."""
+
+    writer: QueueWriter
+    task: _Task = attrs.Factory(_Task)
+
+    async def end(self) -> None:
+        await self.task.end()
+        await self.writer.store_counts()
+
+
+@attrs.frozen
+class _Driving:
+    """This process as a candidate for driving one bridge."""
+
+    spec: BridgeSpec
+    driver: BridgeDriver
+    task: _Task = attrs.Factory(_Task)
+
+    async def end(self) -> None:
+        await self.task.end()
+
+
+async def _drive(
+    name: str, driver: BridgeDriver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Drive a bridge; one that cannot be driven must not end the others, nor the broker."""
+    task_status.started()
     while True:
         # With `except*`, because an error may come in a group with the cancellation of this task.
         try:

@@ -107,8 +107,11 @@ class BridgeTable:
         )
 
 
-def bridge_of(table: BridgeTable) -> BridgeSpec:
+def bridge_of(table: BridgeTable, *, is_driven: bool = True) -> BridgeSpec:
     """The bridge that a table describes.
+
+    Args:
+        is_driven: Whether this program may open the sink; otherwise its settings are not looked into.
 
     Raises:
         ConfigurationError: There is no such kind of sink, or its settings are wrong: a line for each problem.
@@ -116,7 +119,7 @@ def bridge_of(table: BridgeTable) -> BridgeSpec:
     return BridgeSpec(
         name=table.name,
         topics=table.topics,
-        open_sink=opener_of(table.sink, f"[[bridge]] {table.name}"),
+        open_sink=opener_of(table.sink, f"[[bridge]] {table.name}") if is_driven else _not_opened,
         queue=table.queue,
         projection=Projection(table.fields),
         batch_records=table.batch_records,
@@ -126,7 +129,7 @@ def bridge_of(table: BridgeTable) -> BridgeSpec:
         max_rate=table.max_rate,
         max_refusals=table.max_refusals,
         max_outages=table.max_outages,
-        drive=table.drive,
+        drive=table.drive and is_driven,
         health_interval_s=table.health_interval_s,
         breaker=BreakerSettings(
             failures_to_open=table.failures_to_open,
@@ -134,6 +137,10 @@ def bridge_of(table: BridgeTable) -> BridgeSpec:
             max_backoff_s=table.max_backoff_s,
         ),
     )
+
+
+def _not_opened(context: SinkContext) -> AbstractAsyncContextManager[Sink]:
+    raise AssertionError(f"the sink of the bridge {context.bridge} is opened, although this program does not drive it")
 
 
 def opener_of(sink: Mapping[str, object], source: str) -> Callable[[SinkContext], AbstractAsyncContextManager[Sink]]:

@@ -22,6 +22,11 @@ class Intake:
         self._writers = tuple(writers)
         self._known: dict[str, tuple[QueueWriter, ...]] = {}
 
+    def replace(self, writers: Iterable[tuple[tuple[str, ...], QueueWriter]]) -> None:
+        """Put messages into these queues from now on."""
+        self._writers = tuple(writers)
+        self._known.clear()
+
     def __bool__(self) -> bool:
         return bool(self._writers)
 

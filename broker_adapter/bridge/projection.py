@@ -13,12 +13,15 @@ A projection names the source of each column:
 | ``payload`` | its bytes |
 | ``text`` | the payload as text |
 | ``json`` | the payload as JSON |
-| ``$.a.b[0]`` | what lies there in a JSON payload; null if nothing does |
+| ``$.a.b[0]`` | what lies there in a JSON payload, null if null does |
 | ``header:NAME`` | a header as text, such as ``content-type``; null without it |
 | ``user:NAME`` | a user property; null without it |
 | ``headers`` | all headers but the publisher's, as an object |
 | ``key`` | the record's key, bytes |
 | ``=TEXT`` | that text |
+
+A message whose payload does not yield a column makes no row (`ProjectionError`), unless the source has a default behind
+`` ?? ``, in JSON: ``$.value ?? null``, ``topic[5] ?? "none"``. The default also stands for what else is not there.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ DEFAULT_FIELDS: Final[Mapping[str, str]] = {
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)|\[(\d{1,9})\]|\[\"([^\"\\]*)\"\]")
 _LEVEL: Final = re.compile(r"topic\[(-?\d{1,4})\]")
+_OR: Final = " ?? "
 _COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _MISSING: Final = object()
 
@@ -192,7 +196,7 @@ _PLAIN: Final[Mapping[str, Extract]] = {
     "key": lambda message: message.record.key,
 }
 
-SOURCES: Final = (*_PLAIN, "topic[N]", "$.path", "header:NAME", "user:NAME", "=TEXT")
+SOURCES: Final = (*_PLAIN, "topic[N]", "$.path", "header:NAME", "user:NAME", "SOURCE ?? JSON", "=TEXT")
 """What a source may look like, for messages."""
 
 
@@ -202,16 +206,44 @@ def _extract_of(source: str) -> Extract:
     if source.startswith("="):
         text = source[1:]
         return lambda _message: text
+    if (split := _split_default(source)) is not None:
+        return _or(_extract_of(split[0]), split[1], is_path=source.startswith("$"))
     if source.startswith("$"):
         return _path(source)
     if (level := _LEVEL.fullmatch(source)) is not None:
         return _topic_level(int(level[1]))
+    if _OR in source:
+        raise ValueError(f'has a source {source!r}, whose default is no JSON; write it like topic[2] ?? "none"')
     kind, colon, name = source.partition(":")
     if colon and name and kind == "header":
         return lambda message: message.header(name)
     if colon and name and kind == "user":
         return lambda message: message.user_property(name)
     raise ValueError(f"has a source {source!r}, which is none of {', '.join(SOURCES)}")
+
+
+def _split_default(source: str) -> tuple[str, Value] | None:
+    """A source and the default behind it; None if there is no default in JSON."""
+    at = source.find(_OR)
+    while at >= 0:
+        try:
+            return source[:at].rstrip(), _decode_json(source[at + len(_OR) :])
+        except (msgspec.DecodeError, ArithmeticError, RecursionError, ValueError):
+            # It may be a part of a name in a path.
+            at = source.find(_OR, at + 1)
+    return None
+
+
+def _or(extract: Extract, default: Value, *, is_path: bool) -> Extract:
+    def with_default(message: _Message) -> Value:
+        try:
+            found = extract(message)
+        except ProjectionError:
+            return default
+        # What lies in a payload is taken as it is: null, too.
+        return default if found is None and not is_path else found
+
+    return with_default
 
 
 def _topic_level(index: int) -> Extract:
@@ -230,21 +262,23 @@ def _path(source: str) -> Extract:
         if step is None:
             raise ValueError(
                 f"has a JSON path {source!r}, which cannot be read from character {position + 1} on; write it like "
-                '$.sensor.values[0] or $["odd name"]'
+                '$.sensor.values[0] or $["odd name"], with a default in JSON as $.value ?? null'
             )
         steps.append(int(step[2]) if step[2] is not None else step[1] if step[1] is not None else step[3])
         position = step.end()
+
+    missing = f"the payload has nothing at {source}; a default for that is given as {source} ?? null"
 
     def follow(message: _Message) -> Value:
         found = message.json
         for step in steps:
             if isinstance(step, int):
                 if not isinstance(found, list) or step >= len(found):
-                    return None
+                    raise ProjectionError(missing)
                 found = found[step]
             else:
                 if not isinstance(found, dict) or step not in found:
-                    return None
+                    raise ProjectionError(missing)
                 found = found[step]
         return found  # type: ignore[return-value]
 

@@ -90,7 +90,7 @@ def from_stored(stored: StoredRecord) -> DeadLetter:
 async def count_dead_letters(adapter: StorageAdapter, queue: str) -> int:
     """How many are kept."""
     place = await _place_of(adapter, queue)
-    return 0 if place is None else place.next_offset - place.first_offset
+    return 0 if place is None else place.record_count
 
 
 async def list_dead_letters(adapter: StorageAdapter, queue: str) -> AsyncGenerator[DeadLetter, None]:
@@ -158,7 +158,7 @@ async def purge_dead_letters(adapter: StorageAdapter, queue: str) -> int:
     """Throw away those that are there now; return how many that was."""
     end_offset = await _end_of(adapter, queue)
     while True:
-        place = await _place_of(adapter, queue)
+        place = await _place_of(adapter, queue, end_offset)
         if place is None or place.first_offset >= end_offset:
             return 0
         note = place.note(queue, end_offset)
@@ -167,7 +167,7 @@ async def purge_dead_letters(adapter: StorageAdapter, queue: str) -> int:
         except VersionConflictError:
             continue
         await adapter.trim(names.dead_letters_of(queue), end_offset)
-        return end_offset - place.first_offset
+        return place.record_count
 
 
 @attrs.frozen(slots=True)
@@ -176,12 +176,14 @@ class _Place:
 
     Attributes:
         shard_id: Of their shard.
+        record_count: Dead letters between the two. Those that were lost with the memory are not counted.
         version: Of the note about those that are done with; 0 if there is none.
     """
 
     shard_id: int
     first_offset: int
     next_offset: int
+    record_count: int
     version: int
 
     def note(self, queue: str, next_offset: int) -> StatePut:
@@ -190,7 +192,7 @@ class _Place:
         return StatePut(names.letters_done_key(queue), value, self.version)
 
 
-async def _place_of(adapter: StorageAdapter, queue: str) -> _Place | None:
+async def _place_of(adapter: StorageAdapter, queue: str, end_offset: int | None = None) -> _Place | None:
     try:
         info = await adapter.describe_shard(names.dead_letters_of(queue))
     except ShardNotFoundError:
@@ -201,7 +203,10 @@ async def _place_of(adapter: StorageAdapter, queue: str) -> _Place | None:
         done = decode(LettersDone, found.key, found.value)
         if done.shard_id == info.shard_id:
             first_offset = max(first_offset, done.next_offset)
-    return _Place(info.shard_id, first_offset, info.next_offset, 0 if found is None else found.version)
+    depth = depth_of(info, first_offset, end_offset)
+    return _Place(
+        info.shard_id, first_offset, info.next_offset, depth.record_count, 0 if found is None else found.version
+    )
 
 
 async def _end_of(adapter: StorageAdapter, queue: str) -> int:

@@ -19,7 +19,7 @@ from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.dead_letters import as_letter
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
-from broker_adapter.cache_queue.progress import added, known_ends, read_progress, unused_in, unused_of
+from broker_adapter.cache_queue.progress import added, known_ends, left_behind, read_progress, unused_in, unused_of
 from broker_adapter.cache_queue.ranges import Range, contains, covered_count, from_offset, intersection, with_offsets
 from broker_adapter.cache_queue.stored import Counts, Progress
 from broker_adapter.changes import Changes, StatePut
@@ -98,6 +98,11 @@ class QueueDrain:
     def offset(self) -> int:
         """Everything below is confirmed, set aside or given up; stored."""
         return self._progress.offset
+
+    @property
+    def dead_offsets(self) -> Sequence[Range]:
+        """Offsets at or above it whose records are dead letters already: they are not brought to the sink."""
+        return self._progress.set_aside
 
     @property
     def counts(self) -> Counts:
@@ -207,6 +212,18 @@ class QueueDrain:
             outcome = added(outcome, added(found.skipped, Counts(confirmed=len(found.records))))
             offset = found.next_offset
         return outcome
+
+    async def counts_without_reading(self, next_offset: int) -> Counts:
+        """The same as the segments tell it: what has expired among the records that are there counts as confirmed.
+
+        Raises:
+            ShardNotFoundError: The queue's shard is gone.
+        """
+        progress = self._progress
+        info = await self._adapter.describe_shard(self._shard)
+        ends = await known_ends(self._adapter, self._queue, progress.shard_id)
+        counts = left_behind(info, progress, ends, next_offset)
+        return msgspec.structs.replace(counts, confirmed=counts.purged, purged=0)
 
     async def set_aside(self, refused: Sequence[Refused]) -> None:
         """Keep records that the sink refuses as dead letters: from then on they are not brought to it any more.

@@ -6,8 +6,10 @@ for more of them. Where the records ended in such a gap, only those who put them
 
 from __future__ import annotations
 
-from broker_adapter.cache_queue.gauge import LONGEST_STRETCH, gaps_of
-from broker_adapter.cache_queue.ranges import from_offset
+from itertools import pairwise
+
+from broker_adapter.cache_queue.gauge import LONGEST_STRETCH, gaps_of, gives_up_offsets
+from broker_adapter.cache_queue.ranges import from_offset, intersection
 from broker_adapter.cache_queue.stored import KnownEnd
 from shards.model import Mode, SegmentKind, ShardInfo
 
@@ -44,14 +46,21 @@ class EndTracker:
         if known is None and not may_lose and not gaps:
             self.known = None
             return
-        ends = [next_offset for _, next_offset in stretches]
         if known is not None:
-            ends.append(known.end_offset)
+            stretches = [(known.end_offset, known.end_offset), *stretches]
+        ends = [next_offset for _, next_offset in stretches]
+        # Where the store died more than once since the last look, each of its lives ends in a jump.
+        jumps = [
+            (end, base_offset)
+            for (_, end), (base_offset, _) in pairwise(stretches)
+            if base_offset - end >= LONGEST_STRETCH
+        ]
         unused = list(known.unused) if known is not None else []
         for first, after in gaps:
             if known is not None and after <= known.end_offset:
                 continue
-            before = [end for end in ends if end < after]
-            if before:
+            unused += intersection([(first, after)], [jump for jump in jumps if jump[1] < after])
+            before = [end for end in ends if end <= after]
+            if before and gives_up_offsets(max(before), after):
                 unused.append((max(first, *before), after))
         self.known = KnownEnd(info.shard_id, max(info.next_offset, *ends, 0), from_offset(unused, done_offset))

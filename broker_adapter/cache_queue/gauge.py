@@ -23,6 +23,18 @@ memory, and gives up at least so many of them when it dies: a longer jump is suc
 others would have to put in two million records a second to be taken for one."""
 
 
+def gives_up_offsets(known_end: int, gap_end: int) -> bool:
+    """Whether a gap in the records ends with offsets that no record had.
+
+    A store that dies gives up what it had reserved; one that ends in order gives up nothing, and its gap ends with the
+    last record.
+
+    Args:
+        known_end: End of records at or below the end of the gap.
+    """
+    return gap_end - known_end >= LONGEST_STRETCH
+
+
 @attrs.frozen(slots=True)
 class Depth:
     """What waits.

@@ -16,6 +16,9 @@ CURSOR: Final = "drained"
 DEFINITIONS: Final = b"queue/"
 """What the state keys of queues begin with, followed by the queue's name."""
 
+NO_WRITER: Final = ""
+"""In place of a writer's name: what is known of a queue's offsets since its mode was changed last."""
+
 _LEASES: Final = b"queue-lease/"
 _REQUESTS: Final = b"queue-request/"
 _STATUSES: Final = b"queue-status/"

@@ -14,7 +14,7 @@ import msgspec
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
-from broker_adapter.cache_queue.gauge import gaps_of
+from broker_adapter.cache_queue.gauge import gaps_of, gives_up_offsets
 from broker_adapter.cache_queue.ranges import Range, covered_count, intersection
 from broker_adapter.cache_queue.stored import Counts, Definition, KnownEnd, Progress, Status
 from broker_adapter.state_forms import decode
@@ -78,11 +78,12 @@ def unused_in(gap: Range, ends: Iterable[KnownEnd]) -> list[Range]:
     """Which offsets of a gap never had a record, as far as writers know; without their knowledge, none."""
     ends = tuple(ends)
     unused = intersection([gap], _agreed(ends))
-    if unused:
-        return unused
     first, after = gap
     before = [end.end_offset for end in ends if end.end_offset < after]
-    return [(max(first, *before), after)] if before else []
+    if not before or not gives_up_offsets(max(before), after) or (unused and len(before) < len(ends)):
+        return unused
+    # What nobody has looked at is behind the last record that anybody knew, and behind what is known of earlier lives.
+    return [*unused, (max(first, *before), after)]
 
 
 def _agreed(ends: Sequence[KnownEnd]) -> list[Range]:
@@ -102,12 +103,14 @@ def unused_of(info: ShardInfo, first_offset: int, ends: Sequence[KnownEnd]) -> l
     return [*trimmed, *(each for gap in gaps_of(info, first_offset) for each in unused_in(gap, ends))]
 
 
-def left_behind(info: ShardInfo, progress: Progress, ends: Sequence[KnownEnd]) -> Counts:
+def left_behind(info: ShardInfo, progress: Progress, ends: Sequence[KnownEnd], end_offset: int | None = None) -> Counts:
     """What becomes of all records that are not done with if they are thrown away now.
 
     Args:
         info: The queue's shard, with segments.
+        end_offset: Only of those below this one.
     """
+    end = info.next_offset if end_offset is None else end_offset
     unused = unused_of(info, progress.offset, ends)
     set_aside = progress.set_aside
 
@@ -115,13 +118,13 @@ def left_behind(info: ShardInfo, progress: Progress, ends: Sequence[KnownEnd]) -
         """Offsets in ranges, but for those that had no record and those that are counted as dead letters."""
         return sum(
             max(0, after - first) - covered_count(unused, first, after) - covered_count(set_aside, first, after)
-            for first, after in ranges
+            for first, after in ((first, min(after, end)) for first, after in ranges)
         )
 
     start = max(progress.offset, info.start_offset)
     held = [(max(start, each.base_offset), each.next_offset) for each in info.segments]
     return Counts(
-        dead_lettered=covered_count(set_aside, progress.offset, info.next_offset),
+        dead_lettered=covered_count(set_aside, progress.offset, end),
         dropped_oldest=record_count([(progress.offset, info.start_offset)]),
         lost=record_count(gaps_of(info, start)),
         purged=record_count(each for each in held if each[0] < each[1]),

@@ -22,7 +22,7 @@ from broker_adapter.cache_queue.gauge import Depth, depth_of, offset_with_bytes_
 from broker_adapter.cache_queue.lease import LeaseSettings
 from broker_adapter.cache_queue.progress import added, known_ends, left_behind, read_progress
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
-from broker_adapter.cache_queue.stored import Definition, Lease, Progress, Status, WriterCounts
+from broker_adapter.cache_queue.stored import Definition, KnownEnd, Lease, Progress, Status, WriterCounts
 from broker_adapter.changes import Changes, StateDelete
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.state_forms import decode, encode
@@ -89,7 +89,7 @@ async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettin
     """
     names.check_name(name)
     shard = await adapter.create_shard(names.shard_of(name), settings.shard_config, exist_ok=True)
-    await _apply_settings(adapter, settings, shard)
+    await _apply_settings(adapter, name, settings, shard)
     wanted = {key: _plain(value) for key, value in attrs.asdict(settings).items()}
     before = await _decoded(adapter, names.definition_key(name), Definition)
     if before is None or before.shard_id != shard.shard_id:
@@ -104,7 +104,7 @@ async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettin
 
     definition = await _change_definition(adapter, name, change)
     # Once more, for a writer that knew the settings before may have chosen the mode by them meanwhile.
-    await _apply_settings(adapter, settings, await adapter.describe_shard(names.shard_of(name)))
+    await _apply_settings(adapter, name, settings, await adapter.describe_shard(names.shard_of(name)))
     return definition
 
 
@@ -116,13 +116,25 @@ async def _forget_progress(adapter: StorageAdapter, name: str, shard_id: int) ->
             await adapter.delete_state(found.key, expected_version=found.version)
 
 
-async def _apply_settings(adapter: StorageAdapter, settings: QueueSettings, shard: ShardInfo) -> None:
+async def _apply_settings(adapter: StorageAdapter, name: str, settings: QueueSettings, shard: ShardInfo) -> None:
     """Give the queue's shard what its settings ask for; a hybrid queue's mode follows its depth."""
     config = settings.shard_config
     if config.segment_bytes != shard.config.segment_bytes:
         await adapter.configure_shard(shard.name, segment_bytes=config.segment_bytes)
     if settings.mode is not QueueMode.HYBRID and config.mode is not shard.config.mode:
-        await adapter.set_mode(shard.name, config.mode)
+        await _set_mode(adapter, name, config.mode, shard)
+
+
+async def _set_mode(adapter: StorageAdapter, name: str, mode: Mode, shard: ShardInfo) -> None:
+    """Choose where the queue's next records lie.
+
+    Before the first of them lies in memory it is written down where they begin: if the store dies before a writer has
+    looked, the offsets that it had reserved for them are not taken for records.
+    """
+    if mode is Mode.MEMORY:
+        begin = KnownEnd(shard.shard_id, shard.next_offset)
+        await adapter.put_state(names.known_end_key(name, names.NO_WRITER), encode(begin))
+    await adapter.set_mode(shard.name, mode)
 
 
 async def definition_of(adapter: StorageAdapter, name: str) -> Definition:
@@ -267,7 +279,7 @@ async def _take_for_deletion(
             if changed:
                 raise InvalidRequestError(
                     f"the cache queue {name!r} is driven by {lease.holder}; take its [[bridge]] out of the "
-                    "configuration first"
+                    "rules first (`journal-broker apply`)"
                 )
             if not run_out:
                 if not told:
@@ -348,7 +360,7 @@ async def keep_within_bounds(
             depth = depth_of(info, first_offset)
     mode = _next_mode(settings, info.config.mode, depth)
     if mode is not info.config.mode:
-        await adapter.set_mode(names.shard_of(name), mode)
+        await _set_mode(adapter, name, mode, info)
         if mode is Mode.MEMORY:
             # Somebody may have given the queue other settings since these were read.
             definition = await definition_of(adapter, name)

@@ -93,7 +93,7 @@ class QueueWriter:
             except (ShardNotFoundError, QueueNotFoundError):
                 # Somebody deleted it. That may fail as anything may, when the store's disk is full for instance.
                 await ensure_queue(self._adapter, self.queue, self._settings)
-            await self._store_counts()
+            await self.store_counts()
         except StorageError as error:
             _log.info("cache queue %s: the store does not answer: %s", self.queue, error)
         except Exception:  # noqa: BLE001 - what is wrong with looking at one queue must not end the broker
@@ -132,6 +132,15 @@ class QueueWriter:
             await self._adapter.put_state(self._end_key, encode(self._ends.known))
             self._stored_end = self._ends.known
         self._gauge.look(await keep_within_bounds(self._adapter, self.queue, self._settings, info, progress.offset))
+
+    async def configure(self, settings: QueueSettings) -> None:
+        """Give the queue other settings; they hold for what is put in from now on.
+
+        Raises:
+            StorageError: The store does not answer, or refuses them.
+        """
+        await ensure_queue(self._adapter, self.queue, settings)
+        self._settings = settings
 
     @property
     def settings(self) -> QueueSettings:
@@ -229,7 +238,12 @@ class QueueWriter:
                 self._ends.appended(base_offset, base_offset + count)
             self._gauge.settled(count, size_bytes, base_offset + count if base_offset >= 0 else None)
 
-    async def _store_counts(self) -> None:
+    async def store_counts(self) -> None:
+        """Keep what this writer did not put into the queue, for people.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
         if self._counts != self._stored_counts:
             counts = self._counts
             await self._adapter.put_state(self._counts_key, encode(counts))

@@ -7,8 +7,8 @@ here is what the adapter promises beyond that: records instead of batches, filte
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Literal
 
@@ -20,15 +20,17 @@ from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
 from broker_adapter.feed import Feed, Progress, check_follow
+from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
-from journal.client import Client, open_client
+from journal.client import Client, open_client, unique_name
 from journal.client import Delivery as PushedBatches
 from journal.client import Feed as ClientFeed
+from journal.client import Reconnection as ClientReconnection
 from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import CursorCheck as CursorCheckRequest
-from journal.protocol.messages import StateDeleteRequest, StatePutRequest
+from journal.protocol.messages import StateDeleteRequest, StatePutRequest, StateScanReply
 from shards.batch import BatchHeader
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError, StorageFailedError
 from shards.history import HistoryGap
@@ -52,12 +54,15 @@ _SCAN_PAGE_VALUES = 1000
 
 
 @asynccontextmanager
-async def open_journal(url: str, *, ends_at_restore: bool = False) -> AsyncIterator[StorageAdapter]:
+async def open_journal(
+    url: str, *, name: str | None = None, ends_at_restore: bool = False, first_within_s: float | None = None
+) -> AsyncIterator[StorageAdapter]:
     """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket), or either with TLS.
 
     Who is asking may be in the URL as well; see `journal.client.address`.
 
-    ``ends_at_restore`` is that of `journal.client.open_client`.
+    ``name`` gets a suffix that makes it unique. ``ends_at_restore`` and ``first_within_s`` are those of
+    `journal.client.open_client`.
 
     For other settings of the client open one with `journal.client.open_client` and put a `JournalAdapter` over it.
 
@@ -65,7 +70,15 @@ async def open_journal(url: str, *, ends_at_restore: bool = False) -> AsyncItera
         InvalidRequestError: The URL names no server.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
-    async with open_client(url, ends_at_restore=ends_at_restore) as client, JournalAdapter(client) as adapter:
+    async with (
+        open_client(
+            url,
+            name=None if name is None else unique_name(name),
+            ends_at_restore=ends_at_restore,
+            first_within_s=first_within_s,
+        ) as client,
+        JournalAdapter(client) as adapter,
+    ):
         yield adapter
 
 
@@ -271,14 +284,11 @@ class JournalAdapter(StorageAdapter):
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
         await self._calls.run(self._client.delete_state(key, expected_version=expected_version))
 
-    async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
-        while True:
-            page = await self._calls.run(self._client.scan_state_page(prefix, after=after, limit=_SCAN_PAGE_VALUES))
-            for value in page.values:
-                yield value
-            if not page.more or not page.values:
-                return
-            after = page.values[-1].key
+    def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
+        def page_behind(key: bytes | None) -> Awaitable[StateScanReply]:
+            return self._calls.run(self._client.scan_state_page(prefix, after=key, limit=_SCAN_PAGE_VALUES))
+
+        return _scanned(page_behind, after)
 
     async def commit(self, changes: Changes) -> Committed:
         check_changes(changes)
@@ -298,14 +308,28 @@ class JournalAdapter(StorageAdapter):
     def client_name(self) -> str:
         return self._client.name
 
-    async def end_client(self, name: str) -> None:
-        await self._calls.run(self._client.end_client(name))
+    async def end_client(self, name: str) -> int:
+        return await self._calls.run(self._client.end_client(name))
+
+    # Connections to the store
+
+    @contextmanager
+    def before_resending(self, check: Callable[[Reconnection], Awaitable[None]]) -> Iterator[None]:
+        async def checked(connection: ClientReconnection) -> None:
+            await check(_JournalReconnection(connection))
+
+        with self._client.before_resending(checked):
+            yield
 
     # Producers and life cycle
 
     @property
     def restores(self) -> tuple[HistoryGap, ...]:
         return self._client.restores
+
+    @property
+    def failed_shard_count(self) -> int:
+        return self._client.failed_shards.count
 
     async def wait_failed(self) -> StorageFailedError:
         reason = await self._client.wait_ended()
@@ -331,6 +355,22 @@ class JournalAdapter(StorageAdapter):
             return await self._calls.run(pushed.__anext__())
         except trio.ClosedResourceError:
             raise StopAsyncIteration from None
+
+
+class _JournalReconnection:
+    """See `Reconnection`."""
+
+    def __init__(self, connection: ClientReconnection) -> None:
+        self._connection = connection
+        self.get_state = connection.get_state
+        self.unanswered_batches = connection.unanswered_batches
+        self.withdraw = connection.withdraw
+
+    def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+        def page_behind(key: bytes | None) -> Awaitable[StateScanReply]:
+            return self._connection.scan_state_page(prefix, after=key, limit=_SCAN_PAGE_VALUES)
+
+        return _scanned(page_behind, None)
 
 
 class _JournalSubscription(Subscription):
@@ -383,6 +423,19 @@ class _JournalFeed(Feed):
             )
             if records:
                 return Delivery(item.shard, records, item.next_offset)
+
+
+async def _scanned(
+    page_behind: Callable[[bytes | None], Awaitable[StateScanReply]], key: bytes | None
+) -> AsyncGenerator[StateValue, None]:
+    """State values behind a key, page by page."""
+    while True:
+        page = await page_behind(key)
+        for value in page.values:
+            yield value
+        if not page.more or not page.values:
+            return
+        key = page.values[-1].key
 
 
 def _now_us() -> int:

@@ -43,6 +43,8 @@ class CatalogueEntry:
         start_offset: First offset that is still there.
         reserved_offset: Offsets below it may have been given out in memory mode and lost with the node.
         last_lsn: lsn of the newest batch at the time of writing; it counts only when no batch is left.
+        gaps: Ranges of offsets (the first, the one behind the last) without records, because these were lost with the
+            node or the offsets were reserved and never given out; in order, with batches behind each.
     """
 
     shard_id: int
@@ -51,6 +53,7 @@ class CatalogueEntry:
     start_offset: int = 0
     reserved_offset: int = 0
     last_lsn: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
 
     def encode(self) -> bytes:
         """As stored."""

@@ -58,6 +58,10 @@ class StoredShard:
         # Reserved offsets may have been given out and lost with the node; they are never given out again.
         self.next_offset = max(entry.start_offset, entry.reserved_offset, last.next_offset if last else 0)
         self.visible_offset = self.next_offset
+        held_end = max(entry.start_offset, last.next_offset if last else 0)
+        self._gaps = tuple(gap for gap in entry.gaps if entry.start_offset < gap[1] <= held_end)
+        if self.next_offset > held_end:
+            self._gaps += ((held_end, self.next_offset),)
 
     # What is known of the shard
 
@@ -84,12 +88,6 @@ class StoredShard:
     def info(self, *, kind: SegmentKind | None = None) -> ShardInfo:
         """The shard as clients see it; with its one segment when a kind is given."""
         entry = self._entry
-        size_bytes = self._total_bytes - self._dropped_bytes
-        segments: tuple[SegmentInfo, ...] = ()
-        if kind is not None and self.visible_offset > entry.start_offset:
-            segments = (
-                SegmentInfo(kind, entry.start_offset, self.visible_offset, size_bytes, entry.created_us, sealed=False),
-            )
         return ShardInfo(
             self.name,
             entry.shard_id,
@@ -98,9 +96,29 @@ class StoredShard:
             entry.start_offset,
             self.visible_offset,
             self._last_lsn,
-            size_bytes,
-            segments,
+            self._total_bytes - self._dropped_bytes,
+            () if kind is None else tuple(self._segments(kind)),
+            record_count=self._records_between(self.start_offset, self.visible_offset),
         )
+
+    def _segments(self, kind: SegmentKind) -> Iterator[SegmentInfo]:
+        """One for each range without a gap."""
+        first = self.start_offset
+        for gap_first, gap_end in (*self._gaps, (self.visible_offset, self.visible_offset)):
+            end = min(gap_first, self.visible_offset)
+            if first < end:
+                size_bytes = self._bytes_before(end) - self._bytes_before(first)
+                yield SegmentInfo(kind, first, end, size_bytes, self._entry.created_us, sealed=False)
+            first = max(first, gap_end)
+
+    def _bytes_before(self, offset: int) -> int:
+        """Bytes of all batches ever appended that begin below an offset, without the one that holds it."""
+        placement = next(self._placements(offset), None)
+        return self._total_bytes if placement is None else placement.total_bytes - placement.size_bytes
+
+    def _records_between(self, first: int, end: int) -> int:
+        lost_count = sum(max(0, min(end, gap_end) - max(first, gap_first)) for gap_first, gap_end in self._gaps)
+        return max(0, end - first) - lost_count
 
     def change(self, mutations: Mutations, **changes: Any) -> None:
         """Change fields of the catalogue entry."""
@@ -137,6 +155,9 @@ class StoredShard:
         mutations.put(Family.SEGMENTS, placement_key(self.shard_id, base_offset), placement.encode())
         for kind, word in words:
             mutations.put(Family.KEY_INDEX, index_key(self.shard_id, kind, word, base_offset), b"")
+        if self._gaps != self._entry.gaps:
+            # Behind this batch nothing tells any more that the offsets before it have no records.
+            self.change(mutations, gaps=self._gaps)
         self.next_offset = placement.next_offset
         self._total_bytes = placement.total_bytes
         self._last_lsn = lsn
@@ -177,7 +198,8 @@ class StoredShard:
         for placement in self._placements():
             left_bytes = self._total_bytes - placement.total_bytes + placement.size_bytes
             newest = placement.next_offset == self.next_offset
-            too_many = 0 < retention.max_records < self.next_offset - placement.base_offset and not newest
+            left_records = self._records_between(placement.base_offset, self.next_offset)
+            too_many = 0 < retention.max_records < left_records and not newest
             too_large = 0 < retention.max_bytes < left_bytes and not newest
             too_old = 0 < retention.max_age_s * 1_000_000 < now_us - placement.append_time_us
             if not (too_many or too_large or too_old) or placement.next_offset > self.visible_offset:
@@ -189,7 +211,7 @@ class StoredShard:
         """Whether retention by count or size may have something to drop; quick enough to ask on every append."""
         retention = self.config.retention
         return (
-            0 < retention.max_records < self.next_offset - self.start_offset
+            0 < retention.max_records < self._records_between(self.start_offset, self.next_offset)
             or 0 < retention.max_bytes < self._total_bytes - self._dropped_bytes
         )
 

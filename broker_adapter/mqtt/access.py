@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from broker_adapter.mqtt.permissions import Principal
 from journal.access.authentication import Authentication
 from journal.access.principal import Action
@@ -16,14 +18,24 @@ class AccessControl:
         rules: What clients may do.
         anonymous: Whether clients without a user name get in. Without any users, a name that a client gives cannot be
             checked, so such a client is anonymous, too.
+        administrators: Names of users who may change what all brokers share.
 
     Attributes:
+        administrators: They may be exchanged.
         rules: They may be exchanged; the next publish or subscription is decided by the new ones.
         changes: How often they were.
     """
 
-    def __init__(self, authentication: Authentication, rules: AccessRules, *, anonymous: bool) -> None:
+    def __init__(
+        self,
+        authentication: Authentication,
+        rules: AccessRules,
+        *,
+        anonymous: bool,
+        administrators: Collection[str] = (),
+    ) -> None:
         self.authentication = authentication
+        self.administrators = administrators
         self.changes = 0
         self._rules = rules
         self._anonymous = anonymous
@@ -56,3 +68,7 @@ class AccessControl:
     def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
         """Whether it may subscribe to a filter."""
         return self._rules.permissions_of(principal).may(Action.SUBSCRIBE, topic_filter)
+
+    def may_administer(self, principal: Principal) -> bool:
+        """Whether it may see and change the rules that all brokers share. Who has given no password may not."""
+        return bool(principal.username) and principal.username in self.administrators

@@ -5,14 +5,18 @@ from __future__ import annotations
 import secrets
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final
 
-from broker_adapter.bridge.config import bridge_of
+import structlog
+
+from broker_adapter.bridge.config import BridgeTable, bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.access import AccessControl
 from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.listeners import ListenerLimits
+from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.storage_rules import BrokerTopicMapping, StorageRule, StorageRules
 from broker_adapter.topic_mapping import MappingRule
 from journal.access import principal
@@ -20,7 +24,9 @@ from journal.access.authentication import Authentication
 from journal.access.certificates import server_context
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Users, read_users
-from journal.settings import Permission
+from journal.settings import ConfigurationError, Permission
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 _HOST_CHARACTERS: Final = 40
 _MESSAGE_ROOM: Final = 2
@@ -64,28 +70,53 @@ def listener_limits_of(section: LimitsSection) -> ListenerLimits:
     )
 
 
-def storage_rules_of(config: BrokerConfig) -> StorageRules:
+def storage_rules_of(rules: RuleSet) -> StorageRules:
     """What is stored, and what sessions get that were away."""
     return StorageRules(
-        (StorageRule(table.topics, table.storage, table.qos, table.offline) for table in config.storage),
-        offline=config.broker.offline,
+        (StorageRule(table.topics, table.storage, table.qos, table.offline) for table in rules.storage),
+        offline=rules.broker.offline,
     )
 
 
-def mapping_of(config: BrokerConfig) -> BrokerTopicMapping:
+def mapping_of(rules: RuleSet) -> BrokerTopicMapping:
     """In which shards topics lie."""
     return BrokerTopicMapping(
-        MappingRule(table.topics, table.prefix, table.shards, table.by) for table in config.mapping
+        MappingRule(table.topics, table.prefix, table.shards, table.by) for table in rules.mapping
     )
 
 
-def bridges_of(config: BrokerConfig) -> list[BridgeSpec]:
-    """The bridges.
+class BridgeSpecs:
+    """The bridges of one program, whose specs stay the same objects while nothing of them changes.
 
-    Raises:
-        ConfigurationError: The settings of a sink are wrong.
+    Args:
+        may_drive: Tells of a bridge, by its name, whether this program may drive it.
     """
-    return [bridge_of(table) for table in config.bridge]
+
+    def __init__(self, may_drive: Callable[[str], bool] = lambda _name: True) -> None:
+        self._may_drive = may_drive
+        self._made: dict[str, tuple[BridgeTable, BridgeSpec]] = {}
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> BridgeSpecs:
+        """Those of a broker with these settings."""
+        undriven = {table.name for table in config.bridge if not table.drive}
+        return cls(lambda name: config.rules.drive and name not in undriven)
+
+    def of_rules(self, rules: RuleSet) -> list[BridgeSpec]:
+        """The bridges of these rules. One whose sink cannot be opened by this program is not driven by it."""
+        self._made = {table.name: (table, self._spec_of(table)) for table in rules.bridge}
+        return [spec for _, spec in self._made.values()]
+
+    def _spec_of(self, table: BridgeTable) -> BridgeSpec:
+        made = self._made.get(table.name)
+        if made is not None and made[0] == table:
+            return made[1]
+        if self._may_drive(table.name):
+            try:
+                return bridge_of(table)
+            except ConfigurationError as error:
+                log.error("this bridge is not driven from here", bridge=table.name, reason=str(error))  # noqa: TRY400
+        return bridge_of(table, is_driven=False)
 
 
 def tls_of(config: BrokerConfig) -> ssl.SSLContext | None:
@@ -131,7 +162,12 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
     Raises:
         ConfigurationError: The password file cannot be used.
     """
-    return AccessControl(Authentication(users_of(config)), access_rules_of(config), anonymous=config.access.anonymous)
+    return AccessControl(
+        Authentication(users_of(config)),
+        access_rules_of(config),
+        anonymous=config.access.anonymous,
+        administrators=config.access.administrators,
+    )
 
 
 def nobody_can_connect(config: BrokerConfig, users: Users | None) -> str:

@@ -17,6 +17,11 @@ class BothAppends:
     second: PendingAppend
 
     @property
+    def parts(self) -> tuple[PendingAppend, ...]:
+        """The appends that were handed to the store."""
+        return tuple(part for each in (self.first, self.second) for part in parts_of(each))
+
+    @property
     def is_done(self) -> bool:
         """Whether both outcomes are known."""
         return self.first.is_done and self.second.is_done
@@ -35,3 +40,8 @@ class BothAppends:
         """The outcome of the first, if both were stored."""
         self.second.result_nowait()
         return self.first.result_nowait()
+
+
+def parts_of(pending: PendingAppend) -> tuple[PendingAppend, ...]:
+    """The appends that were handed to the store for one outcome."""
+    return pending.parts if isinstance(pending, BothAppends) else (pending,)

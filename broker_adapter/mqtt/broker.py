@@ -24,6 +24,7 @@ from broker_adapter.mqtt.permissions import Access
 from broker_adapter.mqtt.publishing import Publisher
 from broker_adapter.mqtt.services import Services
 from broker_adapter.mqtt.session import Retained, Session, Sessions, SessionSettings
+from broker_adapter.mqtt.standstill import Standstill
 from broker_adapter.mqtt.statistics import BrokerStatistics, SystemTopics
 from broker_adapter.mqtt.storage_rules import BrokerTopicMapping, Placements, StorageRules
 from broker_adapter.topic_mapping import TopicMapping
@@ -82,7 +83,7 @@ class Broker:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._system_interval_s = system_interval_s
-        rules = rules or StorageRules()
+        self._rules = rules or StorageRules()
         topic_mapping = BrokerTopicMapping((mapping or TopicMapping()).rules)
         self.statistics = BrokerStatistics()
         self._system_topics = SystemTopics(self.statistics, version)
@@ -93,19 +94,21 @@ class Broker:
             broker_id,
             changes_for=self._changes_for,
             on_fenced=self._fenced,
+            on_unanswered=self._unanswered,
             clock=self._clock,
             mapping=topic_mapping,
             settings=session_settings,
         )
+        self._placements = Placements(self._rules, topic_mapping, create)
         self._publisher = Publisher(
             adapter,
-            Placements(rules, topic_mapping, create),
+            self._placements,
             retained=self._retained,
             delay=self.sessions.delay,
             on_refused=self._refused,
             intake=intake,
         )
-        self.distributor = Distributor(adapter, topic_mapping, keeps_offline=rules.keeps_offline)
+        self.distributor = Distributor(adapter, topic_mapping, keeps_offline=self._keeps_offline)
         self._connections: set[Connection] = set()
         self._by_client: dict[str, Connection] = {}
         self._ready: dict[Connection, None] = {}
@@ -127,6 +130,8 @@ class Broker:
         async with background_tasks() as tasks:
             await tasks.start(self.distributor.run)
             await tasks.start(self.sessions.run)
+            standstill = Standstill()
+            tasks.start_soon(standstill.run)
             self._services = Services(
                 adapter=self._adapter,
                 sessions=self.sessions,
@@ -138,6 +143,7 @@ class Broker:
                 limits=self._limits,
                 clock=self._clock,
                 statistics=self.statistics,
+                standstill=standstill,
                 admitted=self._admitted,
                 ready=self._set_ready,
                 system_messages=self._system_messages,
@@ -148,7 +154,16 @@ class Broker:
                 tasks.start_soon(self._publish_statistics)
             tasks.start_soon(self._pump)
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                # Nothing could be started for a client that comes now.
+                self._services = None
+
+    def replace_rules(self, rules: StorageRules) -> None:
+        """Go by other storage rules from now on."""
+        self._rules = rules
+        self._placements.replace_rules(rules)
 
     async def stop(self) -> None:
         """End all connections (their clients are told that the server shuts down) and wait until they are gone.
@@ -190,12 +205,24 @@ class Broker:
             connection.end(ReasonCode.SERVER_SHUTTING_DOWN)
 
     def _fenced(self, session: Session) -> None:
-        connection = self._by_client.get(session.client_id)
-        if connection is not None and connection.session is session:
+        connection = self._connection_of(session)
+        if connection is not None:
             connection.fenced()
+
+    def _unanswered(self, session: Session) -> None:
+        connection = self._connection_of(session)
+        if connection is not None:
+            connection.unanswered()
+
+    def _connection_of(self, session: Session) -> Connection | None:
+        connection = self._by_client.get(session.client_id)
+        return connection if connection is not None and connection.session is session else None
 
     async def _changes_for(self, message: Message) -> Changes:
         return await self._publisher.changes_for(message)
+
+    def _keeps_offline(self, topic: str) -> bool:
+        return self._rules.keeps_offline(topic)
 
     def _refused(self, error: StorageError) -> None:
         """The store refused a message: say so, but not once for each of thousands."""

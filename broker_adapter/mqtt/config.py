@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import attrs
@@ -81,6 +81,14 @@ def _parse_prefix(value: object) -> str:
     return prefix
 
 
+def _parse_names(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    names = tuple(parse_text(each) for each in values)
+    if not all(names):
+        raise ValueError("names a user without a name")
+    return names
+
+
 def _parse_qos(value: object) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
     if not values or not all(type(each) is int and each in _QOS for each in values):
@@ -103,7 +111,15 @@ Filters = Annotated[
 ]
 Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{OWN_PREFIX}" or end with "/"')]
 QosList = Annotated[tuple[int, ...], Kind(_parse_qos, "a list of 0, 1 and 2")]
+Names = Annotated[tuple[str, ...], Kind(_parse_names, "a list of user names, or [] for nobody")]
 Hashed = Annotated[Literal["topic", "publisher"], Kind(_parse_hashed, '"topic" or "publisher"')]
+
+
+class OnDifference(enum.StrEnum):
+    """What a broker does whose settings have other rules than the store."""
+
+    STOP = "stop"
+    FOLLOW = "follow"
 
 
 class Action(enum.StrEnum):
@@ -161,6 +177,7 @@ class AccessSection:
 
     users_file: File = ""
     anonymous: bool = False
+    administrators: Names = ()
     default: Permission = Permission.ALLOW
     rules: tuple[AccessRuleTable, ...] = ()
 
@@ -179,6 +196,14 @@ class LimitsSection:
     max_subscriptions: int = field(default=_LIMITS.max_subscriptions, metadata=within("subscriptions", 1, 1_000_000))
     max_output_bytes: Size = field(default=_LIMITS.max_output_bytes, metadata=bytes_within(4 * KIB, _MAX_PACKET_BYTES))
     connect_timeout_s: int = field(default=10, metadata=within("seconds", 1, 3_600))
+
+
+@attrs.frozen
+class RulesSection:
+    """How the rules that all brokers of a store share are taken."""
+
+    on_difference: OnDifference = OnDifference.STOP
+    drive: bool = True
 
 
 @attrs.frozen
@@ -210,6 +235,7 @@ class BrokerConfig:
     tls: TlsSection = TlsSection()
     access: AccessSection = AccessSection()
     limits: LimitsSection = LimitsSection()
+    rules: RulesSection = RulesSection()
     storage: tuple[StorageTable, ...] = ()
     mapping: tuple[MappingTable, ...] = ()
     bridge: tuple[BridgeTable, ...] = ()
@@ -230,10 +256,17 @@ def _check(config: BrokerConfig) -> Iterable[str]:
         )
     if bool(tls.certificate_file) != bool(tls.key_file):
         yield "[tls] certificate_file and key_file belong together; give both or neither"
-    for number, table in enumerate(config.storage, 1):
+    if config.access.administrators and not config.access.users_file:
+        yield "[access] administrators are users of access.users_file; name that file"
+    yield from problems_of_rules(config.storage, config.bridge)
+
+
+def problems_of_rules(storage: Iterable[StorageTable], bridges: Sequence[BridgeTable]) -> Iterable[str]:
+    """What is wrong with rules that are each for themselves well written, a problem a text."""
+    for number, table in enumerate(storage, 1):
         if table.storage is None and table.offline is None:
             yield f"[[storage]] number {number} decides nothing; give it storage, offline or both"
-    yield from problems_of(config.bridge)
+    yield from problems_of(bridges)
 
 
 _SCHEMA = Schema(BrokerConfig, check=_check)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import attrs
@@ -20,6 +21,7 @@ from broker_adapter.mqtt.codec import (
     Disconnect,
     MqttProtocolError,
     Packet,
+    Publish,
     ReasonCode,
     Version,
     encode,
@@ -31,11 +33,14 @@ from broker_adapter.mqtt.sending import Output
 from broker_adapter.mqtt.services import Services
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.statistics import EndReason, RefusalReason
+from broker_adapter.mqtt.streams import KnowsPeer
 
 _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
 _LAST_WORDS_S: Final = 1.0
 _GRACE_S: Final = 5.0
+_OLD_AFTER_STANDSTILL_S: Final = 0.5
+"""What is received so soon after the process stood still may have come meanwhile."""
 
 _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: "credentials",
@@ -69,7 +74,7 @@ class Ending:
 
 _GONE: Final = Ending()
 _TAKEN_OVER: Final = Ending(publish_will=False, settles=False)
-_CRASHED: Final = Ending(settles=False)
+_UNSETTLED: Final = Ending(settles=False)
 
 
 class Connection:
@@ -166,13 +171,17 @@ class Connection:
         """Another connection, here or at another broker, has the session now."""
         self.end(ReasonCode.SESSION_TAKEN_OVER, _TAKEN_OVER, why="taken_over")
 
+    def unanswered(self) -> None:
+        """What the client has published will not all be answered: it has to send that again."""
+        self.end(ReasonCode.SERVER_BUSY, _UNSETTLED, why="unanswered")
+
     def _gone(self) -> None:
         self._end_with(b"", why="stalled" if self._output.has_stalled else None)
 
     def _crashed(self, error: Exception) -> None:
         """A fault of the broker's own."""
         log.error("connection failed", client=self.client_id, peer=self._peer, exc_info=error)
-        self.end(ReasonCode.UNSPECIFIED_ERROR, _CRASHED, why="fault")
+        self.end(ReasonCode.UNSPECIFIED_ERROR, _UNSETTLED, why="fault")
 
     def _end_with(self, last_words: bytes, ending: Ending = _GONE, why: EndReason | None = None) -> None:
         if self._ending is not None:
@@ -294,8 +303,9 @@ class Connection:
             statistics.packets_received += len(packets)
             conversation = self._conversation
             if conversation is None and packets:
-                conversation = await self._greet(packets.pop(0))
-            if packets and conversation is not None:
+                has_published = any(isinstance(packet, Publish) for packet in packets)
+                conversation = await self._greet(packets.pop(0), has_published=has_published)
+            if packets and conversation is not None and self._ending is None:
                 self._take(conversation, packets)
             if fault is not None:
                 raise fault
@@ -312,7 +322,23 @@ class Connection:
         if leave is not None:
             self._end_with(b"", Ending(publish_will=leave.publish_will, expiry_interval_s=leave.expiry_interval_s))
 
-    async def _greet(self, first: Packet) -> Conversation:
+    def _has_given_up(self, heard_at_s: float, *, has_published: bool, is_owned: bool) -> bool:
+        """Whether the client may have given this connection up before it was let in, and be elsewhere.
+
+        Letting it in would take its session from there, and what it sent here would be stored behind what it sent
+        since.
+
+        Args:
+            heard_at_s: When its CONNECT was received, which may have come long before.
+            has_published: It has sent messages and did not wait: they are wanted, unless the session has an owner.
+            is_owned: Another connection has its session, here or elsewhere.
+        """
+        if self._services.standstill.has_ended_since(heard_at_s - _OLD_AFTER_STANDSTILL_S):
+            return True
+        has_left = isinstance(self._stream, KnowsPeer) and self._stream.has_peer_left()
+        return has_left and (is_owned or not has_published)
+
+    async def _greet(self, first: Packet, *, has_published: bool) -> Conversation:
         if not isinstance(first, Connect):
             raise ConnectRefusedError(
                 ReasonCode.PROTOCOL_ERROR, f"the first packet is {type(first).__name__}, not CONNECT", is_told=False
@@ -320,7 +346,8 @@ class Connection:
         services = self._services
         self._version = first.version
         self._is_reading = False
-        admission = await services.handshake.admit(first, self._peer)
+        has_given_up = partial(self._has_given_up, self._heard_at_s, has_published=has_published)
+        admission = await services.handshake.admit(first, self._peer, lambda is_owned: has_given_up(is_owned=is_owned))
         self._is_reading = True
         self._heard_at_s = trio.current_time()
         keep_alive_s = admission.terms.keep_alive_s

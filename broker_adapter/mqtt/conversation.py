@@ -110,6 +110,7 @@ class Conversation:
             PublishEncoder(terms.version, OutboundAliases(terms.topic_alias_maximum), terms.max_packet_bytes),
             claim=partial(services.sessions.claim, session),
             may_have=partial(services.access.may_subscribe, admission.principal),
+            wait_reached=partial(services.distributor.wait_reached, self._inbox),
             adapter=services.adapter,
             retained=services.retained,
             clock=services.clock,
@@ -171,7 +172,9 @@ class Conversation:
             await self._inbound.settle()
 
     def close(self) -> None:
-        """The connection has ended: bring the session's position up to date, and receive nothing any more."""
+        """The connection has ended: bring the session's position up to date, receive and store nothing any more."""
+        if self._inbound is not None:
+            self._inbound.stop()
         self.session.advance(self._outbound.safe_lsn)
         self._services.distributor.close_inbox(self._inbox)
 
@@ -231,6 +234,9 @@ class Conversation:
             on_outcomes=self._acknowledge,
             start=self._start,
         )
+        session.publishes = self._inbound
+        if not session.is_open:
+            self._inbound.stop()
         self._incoming = Incoming(
             session,
             self._inbound.storing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -10,7 +11,7 @@ import attrs
 from broker_adapter.mqtt.codec import Connack, Connect, Properties, ReasonCode, Version, encode
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.permissions import Access, Principal
-from broker_adapter.mqtt.session import Session, Sessions, StoreUnavailableError
+from broker_adapter.mqtt.session import ClientGoneError, Session, Sessions, StoreUnavailableError
 from broker_adapter.mqtt.topics import TopicRefusedError, parse_topic
 from shards.topic_filters import is_filter
 
@@ -77,12 +78,13 @@ class Handshake:
         self._sessions = sessions
         self._limits = limits
 
-    async def admit(self, connect: Connect, peer: str) -> Admission:
+    async def admit(self, connect: Connect, peer: str, has_given_up: Callable[[bool], bool]) -> Admission:
         """Let a client in. Its session is this broker's when this returns.
 
         Args:
             connect: What it said.
             peer: Where it is, ``HOST:PORT``.
+            has_given_up: Tells, given whether its session has an owner, whether the client may be elsewhere by now.
 
         Raises:
             ConnectRefusedError: It may not come in.
@@ -122,8 +124,9 @@ class Handshake:
                 expiry_interval_s=expiry_interval_s,
                 will=connect.will,
                 version=connect.version,
+                has_given_up=has_given_up,
             )
-        except StoreUnavailableError as error:
+        except (StoreUnavailableError, ClientGoneError) as error:
             raise ConnectRefusedError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
         connack.session_present = opened.present
         return Admission(principal, opened.session, terms, connack)

@@ -17,7 +17,7 @@ import trio
 
 from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.both_appends import BothAppends
+from broker_adapter.mqtt.both_appends import BothAppends, parts_of
 from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message, record_of
@@ -100,7 +100,9 @@ class Inbound:
         self._publisher = publisher
         self._commit = commit
         self._on_outcomes = on_outcomes
-        self._start = start
+        self._start_task = start
+        self._tasks: set[trio.CancelScope] = set()
+        self._is_stopped = False
         self._outcomes: deque[Received] = deque()
         self._queue: deque[Received] = deque()
         self._unplaced: deque[_Group] = deque()
@@ -126,11 +128,53 @@ class Inbound:
         while self._outcomes:
             await self._progress.park()
 
+    # The end
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the store has answered all appends.
+
+        Commits do not count: each checks the version of the session's record and fails if another broker owns it.
+        """
+        return not self.unanswered()
+
+    def unanswered(self) -> Collection[PendingAppend]:
+        """The appends that the store has not answered, to shards and to those of cache queues."""
+        pending = {received.pending for received in self._outcomes if received.pending is not None}
+        return {part for each in pending for part in parts_of(each) if not part.is_done}
+
+    def stop(self) -> None:
+        """Hand nothing more to the store, and tell of no outcome any more."""
+        self._is_stopped = True
+        for scope in self._tasks:
+            scope.cancel()
+
+    async def wait_answered(self) -> None:
+        """Return when the store has answered all appends."""
+        for pending in self.unanswered():
+            await _done(pending)
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            with trio.CancelScope() as scope:
+                self._tasks.add(scope)
+                try:
+                    if not self._is_stopped:
+                        await work()
+                finally:
+                    self._tasks.discard(scope)
+
+        self._start_task(run)
+
+    # Taking in
+
     def submit(self, messages: Iterable[Received]) -> None:
         """Take messages in. One whose outcome is known already is only there for the order.
 
         A message that is in `storing` already may come again, as the same object: it is answered twice, stored once.
         """
+        if self._is_stopped:
+            return
         for received in messages:
             self._outcomes.append(received)
             if received.reason_code is None and self.storing.get(received.packet_id) is not received:
@@ -301,18 +345,14 @@ class Inbound:
         placements = [self._publisher.placement_of(message) for message, due in messages if due is None]
         shards = {placement.shard: placement.config for placement in placements}
         packet_ids = [received.packet_id for received in run if received.qos == 2]
-        # The session tells which of its writes were carried out when an answer is lost.
-        is_exact = bool(packet_ids) or any(received.due is not None for received in run)
         for may_repeat in (True, False):
             refused = await self._publisher.create_shards(shards)
             if refused:
                 return next(iter(refused.values()))
             changes = self._publisher.changes(messages)
             try:
-                if is_exact:
-                    await self._commit(changes, packet_ids)
-                else:
-                    await self._publisher.commit(changes)
+                # The session tells which of its writes were carried out when an answer is lost.
+                await self._commit(changes, packet_ids)
             except ShardNotFoundError as error:
                 if not may_repeat:
                     return error
@@ -356,6 +396,8 @@ class Inbound:
 
     def _drain(self) -> None:
         """Tell of all outcomes that are known, up to the first that is not."""
+        if self._is_stopped:
+            return
         outcomes = self._outcomes
         known: list[Received] = []
         last: PendingAppend | None = None

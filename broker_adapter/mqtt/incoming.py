@@ -103,7 +103,9 @@ class Incoming:
                 reason_code = ReasonCode.SUCCESS
             return Received(None, packet.packet_id, qos, reason_code=reason_code)
         if qos == 2:
-            if packet.packet_id in self._session.inbound:
+            # Without DUP it is another message: the client forgot the earlier one, or the store was restored to a time
+            # when that was not released yet.
+            if packet.dup and packet.packet_id in self._session.inbound:
                 return Received(None, packet.packet_id, qos, reason_code=ReasonCode.SUCCESS)
             if (earlier := self._storing.get(packet.packet_id)) is not None:
                 return earlier

@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from broker_adapter.mqtt.streams import TcpStream, TlsStream, WebSocketStream
+from broker_adapter.mqtt.streams import KnowsPeer, TcpStream, TlsStream, WebSocketStream
 from journal.listening import accept, prepare
 from journal.websocket_opening import open_websocket
 
@@ -195,6 +195,7 @@ class Listeners:
 
     async def _serve_messages(self, stream: trio.abc.Stream, peer: Peer) -> None:
         is_open = False
+        below = stream if isinstance(stream, KnowsPeer) else None
         try:
             async with open_websocket(
                 stream,
@@ -203,7 +204,7 @@ class Listeners:
                 subprotocol=SUBPROTOCOL,
             ) as websocket:
                 is_open = True
-                await self._handle(WebSocketStream(websocket), peer)
+                await self._handle(WebSocketStream(websocket, below), peer)
         except OSError:
             self.failed_count += not is_open
             raise

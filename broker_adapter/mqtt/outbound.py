@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import attrs
@@ -19,6 +20,7 @@ from broker_adapter.mqtt.codec import PublishTemplate, Pubrel, ReasonCode, encod
 from broker_adapter.mqtt.delivery import Arrival, Inbox
 from broker_adapter.mqtt.fetching import fetch_messages
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position, ReachedLsn
 from broker_adapter.mqtt.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.publishing import until_reached
 from broker_adapter.mqtt.sending import Output, SavedFirst
@@ -64,6 +66,7 @@ class Outbound:
         claim: Claims messages of shared subscriptions for the session.
         may_have: Whether the client may have messages of a topic; asked before one of an earlier connection is sent
             again: that may have been another user's, or under other rules.
+        wait_reached: Waits until everything up to a position was put into the inbox.
         adapter: Where messages of an earlier connection are read again.
         retained: Where retained ones are.
         clock: Tells what has expired.
@@ -84,6 +87,7 @@ class Outbound:
         *,
         claim: Callable[[Mapping[Claim, InFlight]], Awaitable[None]],
         may_have: Callable[[str], bool],
+        wait_reached: Callable[[Position], Awaitable[None]],
         adapter: StorageAdapter,
         retained: Retained,
         clock: Clock,
@@ -98,6 +102,7 @@ class Outbound:
         self._claimed = ClaimedFirst(claim, session.out, output, start, self.pump)
         self._encoder = encoder
         self._may_have = may_have
+        self._wait_reached = wait_reached
         self._adapter = adapter
         self._retained = retained
         self._clock = clock
@@ -106,6 +111,7 @@ class Outbound:
         self._first: deque[Arrival] = deque()
         self._owed: deque[_Owed] = deque()
         self._is_asking = False
+        self._is_awaiting = False
         self._acknowledge: dict[int, Callable[[], None]] = {}
         self._unsent: list[Arrival] = []
         self._holds = 0
@@ -133,10 +139,10 @@ class Outbound:
         self._holds += 1
 
     @property
-    def safe_lsn(self) -> int:
+    def safe_lsn(self) -> ReachedLsn:
         """Every matching stored message up to here was sent, or need not be."""
         lsns = [one.message.lsn for one in self._unsent if one.origin is Origin.SUBSCRIPTION and one.message.lsn]
-        return min([self._inbox.safe_lsn, *(lsn - 1 for lsn in lsns)])
+        return min([self._inbox.safe_lsn, *(ReachedLsn(lsn - 1) for lsn in lsns)])
 
     def pump(self) -> None:
         """Send as much as the client, the connection and the rules allow now."""
@@ -156,10 +162,10 @@ class Outbound:
             elif self._owed:
                 self._send_owed(min(quota, _TAKEN_AT_ONCE), now_us)
                 continue
-            elif self._session.retained:
+            elif self._session.retained and (scan := self._next_scan()) is not None:
                 # Nothing else goes out before it: a message that is older than a live one must not come behind it.
                 self._is_asking = True
-                self._start(self._ask_for_owed)
+                self._start(partial(self._ask_for_owed, scan))
                 break
             else:
                 arrivals = inbox.take(min(quota, _TAKEN_AT_ONCE))
@@ -191,9 +197,29 @@ class Outbound:
             if owed.is_last:
                 self._session.retained.remove(owed.scan)
 
-    async def _ask_for_owed(self) -> None:
+    def _next_scan(self) -> RetainedScan | None:
+        """The first subscription whose retained messages may go out now, if they are owed.
+
+        Of a subscription that was made anew, live messages from before may still wait or be on their way. They go out
+        first, so that no topic goes back to an older value. (What the read finds then is either as old as `until`, and
+        so not older than those, or comes as a live message.)
+        """
+        for scan in self._session.retained:
+            options = self._session.subscriptions.get(scan.topic_filter)
+            if options is None or scan.until <= options.since or self._inbox.safe_lsn >= scan.until.lsn:
+                return scan
+            if not self._is_awaiting and self._inbox.position_lsn < scan.until.lsn:
+                self._is_awaiting = True
+                self._start(partial(self._wait_for_live, scan.until))
+        return None
+
+    async def _wait_for_live(self, until: Position) -> None:
+        await self._wait_reached(until)
+        self._is_awaiting = False
+        self.pump()
+
+    async def _ask_for_owed(self, scan: RetainedScan) -> None:
         """Read some of what is owed of retained messages, no more than there is room for."""
-        scan = self._session.retained[0]
         page = await until_reached(lambda: self._retained.page(scan.topic_filter, scan.after))
         self._is_asking = False
         if scan in self._session.retained:  # it may have been unsubscribed

@@ -8,7 +8,16 @@ commit.
 
 from __future__ import annotations
 
+from typing import NewType
+
 import attrs
+
+ReachedLsn = NewType("ReachedLsn", int)
+"""Everything up to this lsn is done, in all shards that matter here: put in, handed out, read or taken.
+
+The lsn of a record, which is a plain number, is none. Make one of a `Position`, of another one, or where it is known
+that everything below a record is done. It may lie inside a commit, which a `Position` never does.
+"""
 
 
 @attrs.frozen(slots=True)
@@ -29,7 +38,7 @@ class Position:
     such (`Feed.start_lsn`, `Progress.lsn`), never of the lsn of a record.
     """
 
-    lsn: int
+    lsn: ReachedLsn = attrs.field(converter=ReachedLsn)
 
     def covers(self, version: StateVersion) -> bool:
         """Whether the commit that wrote this version is among what the position stands for."""

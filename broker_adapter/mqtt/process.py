@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import signal
 import ssl
@@ -19,10 +20,10 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.intake import Intake
 from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.mqtt.access import AccessControl
+from broker_adapter.mqtt.administration.rules_pages import RulesAccess, rules_pages
 from broker_adapter.mqtt.assembly import (
     access_control_of,
     access_rules_of,
-    bridges_of,
     broker_id_of,
     limits_of,
     listener_limits_of,
@@ -36,8 +37,13 @@ from broker_adapter.mqtt.broker import Broker
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.interpreter import prepare_interpreter
 from broker_adapter.mqtt.listeners import Listeners, Peer
-from broker_adapter.mqtt.observing.health import Health, Serving
+from broker_adapter.mqtt.observing.health import NOT_OPEN, Health, Serving
 from broker_adapter.mqtt.observing.pages import broker_pages
+from broker_adapter.mqtt.observing.store_watch import tell_of_waiting
+from broker_adapter.mqtt.rules.errors import MappingChangedError
+from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.shared_rules import SharedRules
+from broker_adapter.opening import is_shared
 from journal.access.rules import AccessRules
 from journal.access.users import Users
 from journal.access_settings import is_loopback
@@ -48,8 +54,6 @@ from journal.settings import ConfigurationError
 from shards.errors import StorageFailedError, afresh
 
 _GOODBYE_S: Final = 5.0
-_PATIENCE_S: Final = 2.0
-_TOLD_EVERY_S: Final = 10.0
 _OWN_DESCRIPTORS: Final = 100
 _HTTP: Final = "http"
 
@@ -76,8 +80,8 @@ async def run_broker(
 
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
-        StorageFailedError: The store lies in this process (``embedded:``) and has failed; or it is another one and was
-            restored from a backup (`ServerRestoredError`).
+        StorageFailedError: The store lies in this process (``embedded:``) and has failed; or it is a server that was
+            restored from a backup, or in whose place another one answers (`ServerRestoredError`).
         StorageError: The store refuses this broker.
         OSError: An address cannot be listened on.
     """
@@ -121,6 +125,7 @@ class _Process:
         self._is_ready = False
         self._store_failure: StorageFailedError | None = None
         self._health = Health(config.broker.store, self._stopping.is_set)
+        self._rules_access: RulesAccess | None = None
 
     @property
     def nobody_can_connect(self) -> str:
@@ -149,21 +154,26 @@ class _Process:
                     nursery.start_soon(health.pulse.run)
                     nursery.start_soon(self._pages().serve, sockets[_HTTP])
                 waiting = trio.CancelScope()
-                nursery.start_soon(self._tell_of_waiting, waiting)
-                async with open_adapter(self._config.broker.store, ends_at_restore=True) as adapter:
-                    broker_id = broker_id_of(self._config)
-                    bridges = Bridges(adapter, bridges_of(self._config), broker_id, lease=self._lease)
-                    broker = self._broker(adapter, broker_id, bridges.intake)
+                nursery.start_soon(tell_of_waiting, self._config.broker.store, waiting)
+                broker_id = broker_id_of(self._config)
+                async with open_adapter(
+                    self._config.broker.store, name=broker_id, ends_at_restore=True, first_within_s=math.inf
+                ) as adapter:
+                    rules = SharedRules(adapter, self._config, broker_id)
+                    agreed = await rules.agree()
+                    bridges = Bridges(adapter, rules.bridge_specs, broker_id, lease=self._lease)
+                    broker = self._broker(adapter, broker_id, agreed, bridges.intake)
                     # Inside the adapter's life: the broker's last words go to the store.
                     async with trio.open_nursery() as serving:
-                        if _HTTP in sockets:
-                            serving.start_soon(health.watch_store, adapter)
+                        serving.start_soon(health.watch_store, adapter)
                         await serving.start(bridges.run)
                         await serving.start(broker.run)
+                        await serving.start(self._follow_rules, rules, broker, bridges)
                         waiting.cancel()
                         listeners = self._listeners_of(broker)
                         await serving.start(listeners.run, for_clients)
-                        health.serving = Serving(broker, bridges, listeners)
+                        health.serving = Serving(broker, bridges, listeners, lambda: rules.followed)
+                        self._rules_access = RulesAccess(adapter, broker_id, is_shared(self._config.broker.store))
                         serving.start_soon(self._stop_after_failure, adapter)
                         self._is_ready = True
                         task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
@@ -186,17 +196,32 @@ class _Process:
         belong to other records: the broker reads them from the store when it starts again.
         """
         self._store_failure = await adapter.wait_failed()
-        log.error("stopping, as the store failed or was restored", reason=str(self._store_failure))
+        log.error("stopping, as the store failed, was restored or is another one", reason=str(self._store_failure))
         self._stopping.set()
 
-    def _broker(self, adapter: StorageAdapter, broker_id: str, intake: Intake) -> Broker:
+    async def _follow_rules(
+        self,
+        rules: SharedRules,
+        broker: Broker,
+        bridges: Bridges,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        try:
+            await rules.follow(broker, bridges, task_status=task_status)
+        except MappingChangedError as error:
+            self._store_failure = error
+            log.error("stopping, to start again by other mapping rules", reason=str(error))  # noqa: TRY400
+            self._stopping.set()
+
+    def _broker(self, adapter: StorageAdapter, broker_id: str, rules: RuleSet, intake: Intake) -> Broker:
         config = self._config
         return Broker(
             adapter,
             broker_id,
             access=self._access,
-            mapping=mapping_of(config),
-            rules=storage_rules_of(config),
+            mapping=mapping_of(rules),
+            rules=storage_rules_of(rules),
             limits=limits_of(config.limits),
             system_interval_s=config.broker.sys_interval_s,
             version=_version(),
@@ -213,15 +238,14 @@ class _Process:
     def _pages(self) -> HttpPages:
         is_for_all = is_loopback(self._config.listen.http)
         asks = None if is_for_all else self._access
-        pages = broker_pages(self._health, self._config.limits.max_connections, asks)
+        pages = {
+            **broker_pages(self._health, self._config.limits.max_connections, asks),
+            **rules_pages(self._access, self._reach_rules, _version()),
+        }
         return HttpPages(pages, tls=lambda: None if is_for_all else self._tls)
 
-    async def _tell_of_waiting(self, waiting: trio.CancelScope) -> None:
-        with waiting:
-            await trio.sleep(_PATIENCE_S)
-            while True:
-                log.warning("waiting for the store", store=self._config.broker.store)
-                await trio.sleep(_TOLD_EVERY_S)
+    def _reach_rules(self) -> RulesAccess | str:
+        return self._rules_access or "; ".join(self._health.why_not_ready()) or NOT_OPEN
 
     # Signals
 
@@ -250,6 +274,7 @@ class _Process:
             return
         self._access.authentication.users = readable.users
         self._access.rules = readable.rules
+        self._access.administrators = config.access.administrators
         self._tls = readable.tls
         if self._listeners is not None:
             self._listeners.tls = readable.tls
@@ -259,6 +284,8 @@ class _Process:
             rules=len(config.access.rules),
             certificates=readable.tls is not None,
         )
+        if RuleSet.of(config) != RuleSet.of(self._config):
+            log.warning("changed rules hold once they are those of the store: `journal-broker apply FILE` does that")
         if changed := _others_changed(self._config, config):
             log.warning("changed settings that hold only after a restart", sections=changed)
 
@@ -268,10 +295,11 @@ def _read(config: BrokerConfig) -> _Readable:
 
 
 def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
-    """Names of the sections that changed and are not read again."""
-    unread = attrs.evolve(old.access, users_file="", rules=(), default=new.access.default)
-    same = attrs.evolve(new.access, users_file="", rules=())
-    names = [field.name for field in attrs.fields(BrokerConfig) if field.name not in ("access", "tls")]
+    """Names of the sections that changed and are not read again, but for rules."""
+    unread = attrs.evolve(old.access, users_file="", administrators=(), rules=(), default=new.access.default)
+    same = attrs.evolve(new.access, users_file="", administrators=(), rules=())
+    rules = ("storage", "mapping", "bridge")
+    names = [field.name for field in attrs.fields(BrokerConfig) if field.name not in ("access", "tls", *rules)]
     changed = [name for name in names if getattr(old, name) != getattr(new, name)]
     return [*changed, *(["access"] if unread != same else [])]
 

@@ -194,21 +194,21 @@ class Publisher:
             tuple(change for change in states.values() if isinstance(change, StateDelete)),
         )
 
-    async def commit(self, changes: Changes) -> None:
-        """Carry changes out at least once, as long as the store cannot be reached if need be.
 
-        Raises:
-            StorageError: The store refused them; nothing was carried out.
-        """
-        await until_reached(lambda: self._adapter.commit(changes))
+async def until_reached(
+    call: Callable[[], Awaitable[Result]], *, also_after: tuple[type[StorageError], ...] = ()
+) -> Result:
+    """Make a call again and again until the store answers. It must be one that may be carried out twice.
 
-
-async def until_reached(call: Callable[[], Awaitable[Result]]) -> Result:
-    """Make a call again and again until the store answers. It must be one that may be carried out twice."""
+    Args:
+        call: What to do.
+        also_after: Refusals after which it is made again, too.
+    """
+    passing: tuple[type[StorageError], ...] = UNREACHABLE + also_after
     delay_s = _BACKOFF_MIN_S
     while True:
         try:
             return await call()
-        except UNREACHABLE:
+        except passing:
             await trio.sleep(delay_s)
             delay_s = min(_BACKOFF_MAX_S, delay_s * 2)

@@ -16,6 +16,7 @@ from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.permissions import Access
 from broker_adapter.mqtt.publishing import Publisher
 from broker_adapter.mqtt.session import Retained, Sessions
+from broker_adapter.mqtt.standstill import Standstill
 from broker_adapter.mqtt.statistics import BrokerStatistics
 from shards.clock import Clock
 
@@ -44,6 +45,7 @@ class Services:
     limits: Limits
     clock: Clock
     statistics: BrokerStatistics
+    standstill: Standstill
     admitted: Callable[[Connection], None]
     ready: Callable[[Connection], None]
     system_messages: Mapping[str, Message]

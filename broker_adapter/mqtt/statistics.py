@@ -21,9 +21,12 @@ RefusalReason = Literal["no_connect", "protocol", "credentials", "not_authorized
 """Why a connection is turned away: no CONNECT in time, one against the standard, a wrong password, a will that may not
 be, a client identifier that cannot be, a client that takes no packet as large as CONNACK, a store that is away."""
 
-EndReason = Literal["protocol", "keep_alive", "stalled", "taken_over", "stopping", "refused_publish", "fault"]
+EndReason = Literal[
+    "protocol", "keep_alive", "stalled", "taken_over", "stopping", "refused_publish", "unanswered", "fault"
+]
 """Why a client's connection is ended: a broken rule, silence, a client that takes nothing, its session is wanted
-elsewhere, the broker stops, a publish was refused and MQTT 3.1.1 has no word for that, a fault of the broker's own."""
+elsewhere, the broker stops, a publish was refused and MQTT 3.1.1 has no word for that, a publish will never be answered
+after the connection to the store was lost, a fault of the broker's own."""
 
 
 @attrs.define(slots=True)

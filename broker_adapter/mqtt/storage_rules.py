@@ -184,6 +184,11 @@ class Placements:
         self._configs = {mode: attrs.evolve(self._create, mode=mode) for mode in Mode}
         self._known: dict[str, tuple[Placement, Placement, Placement]] = {}
 
+    def replace_rules(self, rules: StorageRules) -> None:
+        """Store messages by these rules from now on. Shards that are there keep their mode."""
+        self._rules = rules
+        self._known.clear()
+
     def of(self, topic: str, qos: int, publisher: str) -> Placement:
         """Where a message is stored."""
         known = self._known.get(topic)

@@ -5,9 +5,10 @@ All of them are `trio.abc.Stream`, so whoever talks to a client can be tested wi
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
@@ -21,6 +22,18 @@ _GOODBYE_S: Final = 1.0
 _buffer: Final = memoryview(bytearray(_RECEIVE_BYTES))
 """Every socket is read into it, and what came is copied out before anything else can run: a buffer of one's own for
 each of many idle connections, or a new one for each read, would cost more than the copy."""
+
+
+_PEER_LEFT: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+"""The last of these is Linux's; where it is missing, a peer has left when it has reset the connection."""
+
+
+@runtime_checkable
+class KnowsPeer(Protocol):
+    """A stream that can tell of the end before everything that came earlier is received."""
+
+    def has_peer_left(self) -> bool:
+        """Whether the peer has ended its side."""
 
 
 class TcpStream(trio.abc.Stream):
@@ -60,6 +73,14 @@ class TcpStream(trio.abc.Stream):
             return bytes(view[: self._socket.recv_into(view)])
         except BlockingIOError:
             return None
+
+    def has_peer_left(self) -> bool:
+        """Whether the peer has ended its side, though what it sent before may wait to be received."""
+        if self._is_closed:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, _PEER_LEFT)
+        return bool(poll.poll(0))
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
         """Send what the system takes at once.
@@ -157,6 +178,10 @@ class TlsStream(trio.abc.Stream):
             # Many clients close without a `close_notify`; MQTT itself tells which packet was the last.
             return b""
 
+    def has_peer_left(self) -> bool:
+        """As `TcpStream.has_peer_left`; whether it said so by the rules of TLS does not matter."""
+        return self._stream.transport_stream.has_peer_left()
+
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
         """Nothing goes at once: it has to be encrypted first."""
         return 0
@@ -178,9 +203,14 @@ class TlsStream(trio.abc.Stream):
 class WebSocketStream(trio.abc.Stream):
     """The bytes of binary messages in a row: where one ends means nothing (MQTT 5, section 6)."""
 
-    def __init__(self, websocket: WebSocketConnection) -> None:
+    def __init__(self, websocket: WebSocketConnection, below: KnowsPeer | None = None) -> None:
         self._websocket = websocket
+        self._below = below
         self._rest = memoryview(b"")
+
+    def has_peer_left(self) -> bool:
+        """As `TcpStream.has_peer_left`."""
+        return self._websocket.closed is not None or (self._below is not None and self._below.has_peer_left())
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """As `TcpStream.receive_some`. A text message ends the stream, as the standard asks."""

@@ -165,7 +165,7 @@ class Subscribing:
             membership = self._session.memberships.get((request.group, request.topic_filter))
             if membership is not None:
                 join = partial(self._distributor.join_group, self._inbox, membership.group, request.topic_filter)
-                await until_reached(partial(join, options, start_lsn=membership.start_lsn))
+                await until_reached(partial(join, options, after=membership.after))
 
     async def _give_up_denied(self) -> None:
         """End subscriptions that the client may not have: the rules changed, or it is another user's session."""
@@ -252,11 +252,11 @@ class Subscribing:
     async def _join(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
         topic_filter = request.topic_filter
         self._session.subscriptions[text] = options
-        start_lsn = (await until_reached(self._distributor.current_position)).lsn
-        membership = await self._sessions.join_share(self._session, request.group, topic_filter, start_lsn=start_lsn)
+        after = await until_reached(self._distributor.current_position)
+        membership = await self._sessions.join_share(self._session, request.group, topic_filter, after=after)
         await until_reached(
             lambda: self._distributor.join_group(
-                self._inbox, membership.group, topic_filter, options, start_lsn=membership.start_lsn
+                self._inbox, membership.group, topic_filter, options, after=membership.after
             )
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import attrs
 
 
@@ -65,3 +67,22 @@ class RowsRefusedError(SinkError):
 
 class StaleEpochError(SinkError):
     """The sink has seen a later driver of this queue: whoever gets this must let go of it. Nothing was taken."""
+
+
+def innermost_reason(error: BaseException) -> str:
+    """The innermost cause that has words.
+
+    Errors of TLS and of the system come wrapped, by trio and by clients, also in a group with one for each address.
+    """
+    words = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        if isinstance(cause, ConnectionError) and cause.errno:
+            # trio puts the address in front.
+            words = os.strerror(cause.errno)
+        else:
+            words = getattr(cause, "strerror", None) or str(cause) or words
+        cause = cause.__cause__ or cause.__context__
+    return words or type(error).__name__

@@ -33,13 +33,11 @@ class SinkKind(Generic[Settings]):
         open: Opens a sink for one driver. It may raise `ConfigurationError` when the settings cannot be used, or what
             the kind needs is not installed.
         check: Tells what is wrong with settings that are each for themselves as they should be, a problem a text.
-        requires: What must be installed for it, as a user would type it: ``journal-engine[sinks]``.
     """
 
     settings: type[Settings]
     open: Callable[[Settings, SinkContext], AbstractAsyncContextManager[Sink]]
     check: Callable[[Settings], tuple[str, ...]] = lambda _settings: ()
-    requires: str = "journal-engine[sinks]"
 
 
 def kind_names() -> tuple[str, ...]:

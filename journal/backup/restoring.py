@@ -27,6 +27,7 @@ from shards.file_system import FileSystem, OpenDirectory, make_durable_directory
 Progress = Callable[[int], None]
 
 _MARKER = "RESTORING"
+_ASIDE = ".restoring"
 
 
 @attrs.frozen(slots=True)
@@ -81,13 +82,19 @@ def restore(
                 raise DataDirectoryError(f"{source} has no whole backup yet; run `journal backup` to its end")
             number = numbers[-1]
         manifest = backup.read(number)
-        make_durable_directory(files, target)
+        wanted: dict[str, object] = {
+            "node_id": manifest.header.node_id,
+            "number": manifest.header.number,
+            "sha256": manifest.seal.sealed_sha256,
+        }
+        if not files.exists(target):
+            _make_marked(files, target, wanted)
         lock = files.lock(target)
         try:
             # Held from before the first write, so that its sync reports every failure to write a file back.
             root = files.open_directory(target)
             try:
-                restoring = _Restoring(files, backup, manifest, target, root, progress, part_bytes)
+                restoring = _Restoring(files, backup, manifest, target, wanted, root, progress, part_bytes)
                 restoring.run()
             finally:
                 root.close()
@@ -97,6 +104,29 @@ def restore(
         return Restored(target, number, header.lsn, seal.files, seal.size_bytes, restoring.copied_files)
 
 
+def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> None:
+    """Make a target that tells from the moment that it is there what it is going to be.
+
+    An empty directory, which a restore that was killed would leave otherwise, is a new node to a server.
+
+    Raises:
+        DataDirectoryError: The name under which it is made is in use.
+    """
+    target = posixpath.normpath(target)
+    aside = f"{target}{_ASIDE}"
+    make_durable_directory(files, aside)
+    others = [name for name in files.listdir(aside) if name not in (_MARKER, f"{_MARKER}.new")]
+    if others:
+        raise DataDirectoryError(
+            f"{aside} is in the way: a restore makes its directory under this name first, but it holds "
+            f"{', '.join(others[:3])}; remove or rename it"
+        )
+    replace_json(files, f"{aside}/{_MARKER}", wanted)
+    files.sync_directory(aside)
+    files.rename(aside, target)
+    files.sync_directory(posixpath.dirname(target) or ".")
+
+
 class _Restoring:
     def __init__(
         self,
@@ -104,6 +134,7 @@ class _Restoring:
         backup: BackupDirectory,
         manifest: Manifest,
         target: str,
+        wanted: dict[str, object],
         root: OpenDirectory,
         progress: Progress | None,
         part_bytes: int,
@@ -112,16 +143,12 @@ class _Restoring:
         self._backup = backup
         self._manifest = manifest
         self._target = target
+        self._wanted = wanted
         self._root = root
         self._progress = progress
         self._part_bytes = part_bytes
         self._unsynced_bytes = 0
         self._synced_files = 0
-        self._wanted: dict[str, object] = {
-            "node_id": manifest.header.node_id,
-            "number": manifest.header.number,
-            "sha256": manifest.seal.sealed_sha256,
-        }
         self._done_bytes = 0
         self._made: set[str] = set()
         self.copied_files = 0

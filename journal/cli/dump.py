@@ -116,14 +116,14 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 
 def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
+    from shards.extras import install_command
     from shards.file_system import OsFileSystem
 
     try:
         from shards.parquet.reading import SealedReader
     except ImportError as error:
         raise CommandError(
-            f"{path} is a Parquet file, and to read it {error.name} has to be installed: "
-            f"pip install 'journal-engine[parquet]'"
+            f"{path} is a Parquet file, and to read it {error.name} has to be installed: {install_command('parquet')}"
         ) from error
     from journal.cli.record_lines import json_lines
     from shards.batch import read_records

@@ -40,18 +40,30 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "shard list": ("journal.cli.shard:list_command", "List shards, sorted by name."),
     "shard show": ("journal.cli.shard:show_command", "Show one shard with its segments."),
     "shard mode": (
-        "journal.cli.shard:mode_command",
+        "journal.cli.shard_changes:mode_command",
         "Switch where a shard's next segment lies, while it is in use.",
+    ),
+    "shard set": (
+        "journal.cli.shard_changes:set_command",
+        "Change what a shard keeps and how large its segments become; what is not named stays as it is.",
     ),
     "shard seal": (
         "journal.cli.seal:seal_command",
         "Close the active segments of shards, and wait until all that is closed lies in Parquet files.",
     ),
-    "shard trim": ("journal.cli.shard:trim_command", "Drop a shard's records below an offset, for ever."),
-    "shard delete": ("journal.cli.shard:delete_command", "Delete a shard with all its records and cursors."),
+    "shard trim": ("journal.cli.shard_changes:trim_command", "Drop a shard's records below an offset, for ever."),
+    "shard delete": ("journal.cli.shard_changes:delete_command", "Delete a shard with all its records and cursors."),
     "cursor list": ("journal.cli.cursor:list_command", "List a shard's cursors."),
     "cursor get": ("journal.cli.cursor:get_command", "Print the offset of one cursor."),
     "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; make it if it is not there."),
+    "config": (
+        "journal.cli.config:config",
+        "Print the commented configuration file, every setting at its default: `journal config --default`.",
+    ),
+    "paths": (
+        "journal.cli.paths:paths",
+        "Print where the shipped files are: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
+    ),
     "passwd": (
         "journal.cli.passwd:passwd",
         "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",

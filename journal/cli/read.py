@@ -44,13 +44,15 @@ def read(
         json: Print whole records, a JSON object a line; a lost range is an object with `gap`.
     """
     import time
+    from functools import partial
 
     import trio
 
+    from command_line.until_stopped import run_until_stopped
     from journal.cli.starting_point import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
-    trio.run(_read, server, shard, place, count, follow, json)
+    trio.run(run_until_stopped, partial(_read, server, shard, place, count, follow, json))
 
 
 async def _read(server: str, shard: str, start: Start, count: int | None, follow: bool, as_json: bool) -> None:
@@ -61,6 +63,8 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
     async with connect(server) as client:
         # Without --follow the end is where the shard ended when we began, however fast others append.
         end = None if follow else (await client.describe_shard(shard)).next_offset
+        if end is not None and start.kind == "offset" and start.value > end:
+            note("journal", f"{shard}: nothing at offset {start.value}: it ends before offset {end}")
         offset = start.value if start.kind == "offset" else await client.find_offset(shard, start)
         selection = Selection(end_offset=end, count=count, from_us=start.value if start.kind == "time" else 0)
         while not selection.finished and (end is None or offset < end):

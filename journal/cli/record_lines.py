@@ -31,8 +31,8 @@ def json_lines(shard: str, records: Iterable[StoredRecord | Gap]) -> Iterator[by
 
 def gap_note(shard: str, gap: Gap) -> str:
     """What to tell a person about a lost range."""
-    count = gap.next_offset - gap.first_offset
+    most = gap.next_offset - gap.first_offset
     return (
-        f"{shard}: offsets {gap.first_offset} to {gap.next_offset - 1} ({count} record{'s' if count > 1 else ''}) "
-        "were in memory only and are lost"
+        f"{shard}: offsets {gap.first_offset} to {gap.next_offset - 1} have no records: those that were in memory only "
+        f"are lost, at most {most:,} (offsets are reserved ahead of their use)"
     )

@@ -91,13 +91,24 @@ async def _matching(client: Client, topic_filter: str | None) -> list[str]:
 
 
 def _tell(info: ShardInfo, *, wait: bool, as_json: bool) -> None:
-    from shards.model import SegmentKind
-
     if as_json:
         write_json(info)
         return
-    files = sum(segment.kind is SegmentKind.PARQUET for segment in info.segments)
-    what = f"sealed up to offset {info.next_offset}" if wait else f"closed up to offset {info.next_offset}"
+    write_text(outcome_for_people(info, wait=wait))
+
+
+def outcome_for_people(info: ShardInfo, *, wait: bool) -> str:
+    """Up to where a shard is sealed or closed now; what was appended since is not part of it."""
+    from shards.model import SegmentKind
+
+    files = [segment for segment in info.segments if segment.kind is SegmentKind.PARQUET]
+    closed = max((segment.next_offset for segment in info.segments if segment.sealed), default=info.start_offset)
+    if not wait:
+        what = f"closed up to offset {closed}"
+    elif files:
+        what = f"sealed up to offset {files[-1].next_offset}"
+    else:
+        what = f"nothing to seal; closed up to offset {closed}"
     # The reply names the newest segments; older ones may be left out.
     over = "over " if info.segments and info.segments[0].base_offset > info.start_offset else ""
-    write_text(f"{info.name}: {what}, {over}{files} Parquet {'file' if files == 1 else 'files'}")
+    return f"{info.name}: {what}, {over}{len(files)} Parquet {'file' if len(files) == 1 else 'files'}"

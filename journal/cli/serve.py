@@ -23,7 +23,7 @@ def serve(
 
     Args:
         data: Data directory; made if it is not there.
-        config: Configuration file (see conf/journal.toml); what it leaves out has its default.
+        config: Configuration file (`journal config --default` prints one); what it leaves out has its default.
         listen: Address for clients as HOST:PORT, in place of the configured one.
         settings: One setting as SECTION.KEY=VALUE, in place of the configured one, for example
             --set storage.journal_file_bytes="64 MiB"; may be given many times.
@@ -35,7 +35,7 @@ def serve(
     from journal.server import run_server
     from journal.settings import ConfigurationError
 
-    overrides = overrides_of(settings, listed_in="conf/journal.toml")
+    overrides = overrides_of(settings, listed_by="journal config --default")
     if listen is not None:
         overrides["listen.tcp"] = listen
 

@@ -1,4 +1,4 @@
-"""`journal shard ...`: create, list and look after shards."""
+"""`journal shard ...`: create, list and show shards. What changes or removes them is in `shard_changes`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from command_line.quantities import format_duration, format_size, parse_duration
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, ask
 
 if TYPE_CHECKING:
-    from shards.model import ShardInfo
+    from shards.model import Retention, ShardInfo
 
-_PAGE = 1000
+EVERYTHING = "everything"
 
 
 def create_command(
@@ -65,8 +65,11 @@ def list_command(filter: str = "#", /, *, json: JsonOption = False, server: Serv
     """
     shards = ask(server, lambda client: client.list_shards(filter))
     if json:
+        import attrs
+
         for info in shards:
-            write_json(info)
+            # A list does not look at segments: that there are none would be wrong.
+            write_json(attrs.asdict(info, recurse=False, filter=lambda field, _: field.name != "segments"))
         return
     write_table(
         ("shard", "mode", "records", "start", "next", "size"),
@@ -74,7 +77,7 @@ def list_command(filter: str = "#", /, *, json: JsonOption = False, server: Serv
             (
                 info.name,
                 info.config.mode.value,
-                f"{info.next_offset - info.start_offset:,}",
+                f"{info.record_count:,}",
                 str(info.start_offset),
                 str(info.next_offset),
                 format_size(info.size_bytes),
@@ -95,16 +98,6 @@ def show_command(name: str, /, *, json: JsonOption = False, server: ServerOption
     if json:
         write_json(info)
         return
-    retention = info.config.retention
-    kept = ", ".join(
-        bound
-        for bound, is_set in (
-            (format_duration(retention.max_age_s), retention.max_age_s),
-            (format_size(retention.max_bytes), retention.max_bytes),
-            (f"{retention.max_records:,} records", retention.max_records),
-        )
-        if is_set
-    )
     indexes = ", ".join(
         word for word, kept_index in (("key", info.config.index_keys), ("tag", info.config.index_tags)) if kept_index
     )
@@ -114,10 +107,11 @@ def show_command(name: str, /, *, json: JsonOption = False, server: ServerOption
             ("number", str(info.shard_id)),
             ("mode", info.config.mode.value),
             ("created", _moment(info.created_us)),
+            ("records", f"{info.record_count:,}"),
             ("offsets", f"{info.start_offset} up to, not including, {info.next_offset}"),
             ("last lsn", str(info.last_lsn)),
             ("size", format_size(info.size_bytes)),
-            ("keeps at most", kept or "everything"),
+            ("keeps at most", retention_for_people(info.config.retention)),
             ("indexes", indexes or "none"),
             *(
                 (("restored", f"from a backup: another history from offset {info.restored_offset} on"),)
@@ -143,51 +137,14 @@ def show_command(name: str, /, *, json: JsonOption = False, server: ServerOption
     )
 
 
-def mode_command(
-    name: str,
-    mode: Literal["memory", "file"],
-    /,
-    *,
-    json: JsonOption = False,
-    server: ServerOption = DEFAULT_SERVER,
-) -> None:
-    """Switch where a shard's next segment lies, while it is in use.
-
-    Args:
-        name: Name of the shard.
-        mode: Where its records go from now on.
-    """
-    from shards.model import Mode
-
-    info = ask(server, lambda client: client.set_mode(name, Mode(mode)))
-    _tell(info, f"{info.name}: {info.config.mode} mode from offset {info.next_offset} on", as_json=json)
-
-
-def trim_command(
-    name: str,
-    before_offset: int,
-    /,
-    *,
-    json: JsonOption = False,
-    server: ServerOption = DEFAULT_SERVER,
-) -> None:
-    """Drop a shard's records below an offset, for ever.
-
-    Args:
-        name: Name of the shard.
-        before_offset: First offset to keep.
-    """
-    info = ask(server, lambda client: client.trim(name, before_offset))
-    _tell(info, f"{info.name}: starts at offset {info.start_offset}", as_json=json)
-
-
-def delete_command(name: str, /, *, server: ServerOption = DEFAULT_SERVER) -> None:
-    """Delete a shard with all its records and cursors.
-
-    Args:
-        name: Name of the shard.
-    """
-    ask(server, lambda client: client.delete_shard(name))
+def retention_for_people(retention: Retention) -> str:
+    """The bounds that are set."""
+    bounds = (
+        (format_duration(retention.max_age_s), retention.max_age_s),
+        (format_size(retention.max_bytes), retention.max_bytes),
+        (f"{retention.max_records:,} records", retention.max_records),
+    )
+    return ", ".join(bound for bound, is_set in bounds if is_set) or EVERYTHING
 
 
 def _tell(info: ShardInfo, text: str, *, as_json: bool) -> None:

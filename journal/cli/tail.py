@@ -8,9 +8,11 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from command_line.app import JsonOption
+from command_line.output import note
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 
 if TYPE_CHECKING:
+    from journal.client import Client, Subscription
     from shards.position import Start
 
 
@@ -32,44 +34,60 @@ def tail(
         json: Print whole records, a JSON object a line; a lost range is an object with `gap`.
     """
     import time
+    from functools import partial
 
     import trio
 
     from command_line.boundary import UsageError
+    from command_line.until_stopped import run_until_stopped
     from journal.cli.starting_point import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
     if place.kind == "offset" and ("+" in filter or "#" in filter):
         raise UsageError(f"--from {start}: an offset means one shard; with a filter give earliest, latest or a time")
-    trio.run(_tail, server, filter, place, count, json)
+    trio.run(run_until_stopped, partial(_tail, server, filter, place, count, json))
 
 
 async def _tail(server: str, target: str, start: Start, count: int | None, as_json: bool) -> None:
+    if count == 0:
+        return
+    async with connect(server) as client:
+        is_filter = "+" in target or "#" in target
+        if not is_filter and start.kind != "offset" and not await _exists(client, target):
+            note("journal", f"there is no shard {target!r} yet; waiting until somebody makes it")
+            is_filter = True
+        async with client.subscribe(
+            shard=None if is_filter else target, topic_filter=target if is_filter else None, start=start
+        ) as subscription:
+            await _show_all(client, subscription, start, count, as_json)
+
+
+async def _exists(client: Client, name: str) -> bool:
+    from shards.errors import ShardNotFoundError
+
+    try:
+        await client.describe_shard(name)
+    except ShardNotFoundError:
+        return False
+    return True
+
+
+async def _show_all(client: Client, subscription: Subscription, start: Start, left: int | None, as_json: bool) -> None:
     from journal.cli.damage import read_received
     from journal.cli.read import show
     from journal.cli.record_lines import topic_lines
     from journal.cli.selection import Selection
 
-    is_filter = "+" in target or "#" in target
     selections: dict[str, Selection] = {}
-    left = count
-    if left == 0:
-        return
-    async with (
-        connect(server) as client,
-        client.subscribe(
-            shard=None if is_filter else target, topic_filter=target if is_filter else None, start=start
-        ) as subscription,
-    ):
-        async for delivery in subscription:
-            selection = selections.get(delivery.shard)
-            if selection is None:
-                selection = selections[delivery.shard] = Selection(from_us=start.value if start.kind == "time" else 0)
-            selection.count = left
-            records, damage = await read_received(client, delivery.shard, delivery.batches, delivery.first_offset)
-            show(delivery.shard, selection.take(records), topic_lines, as_json=as_json)
-            left = selection.count
-            if left == 0:
-                return
-            if damage is not None:
-                raise damage
+    async for delivery in subscription:
+        selection = selections.get(delivery.shard)
+        if selection is None:
+            selection = selections[delivery.shard] = Selection(from_us=start.value if start.kind == "time" else 0)
+        selection.count = left
+        records, damage = await read_received(client, delivery.shard, delivery.batches, delivery.first_offset)
+        show(delivery.shard, selection.take(records), topic_lines, as_json=as_json)
+        left = selection.count
+        if left == 0:
+            return
+        if damage is not None:
+            raise damage

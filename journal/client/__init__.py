@@ -1,10 +1,21 @@
 """The trio client of the journal service. Needs no more than the base install."""
 
-from journal.client.client import Client, open_client
+from journal.client.client import Client, open_client, unique_name
 from journal.client.feed import Feed
 from journal.client.pending import PendingAppend
 from journal.client.receiver import Delivery
+from journal.client.reconnection import Reconnection
 from journal.client.restored import ServerRestored
 from journal.client.subscription import Subscription
 
-__all__ = ["Client", "Delivery", "Feed", "PendingAppend", "ServerRestored", "Subscription", "open_client"]
+__all__ = [
+    "Client",
+    "Delivery",
+    "Feed",
+    "PendingAppend",
+    "Reconnection",
+    "ServerRestored",
+    "Subscription",
+    "open_client",
+    "unique_name",
+]

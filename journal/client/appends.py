@@ -8,7 +8,7 @@ Everything runs on the loop without awaiting, called by the connection's reader 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import trio
 
@@ -17,6 +17,7 @@ from journal.client.connection import Connection
 from journal.client.pending import NOT_JOINED, PendingAppend
 from journal.client.producer_window import Action, Entry, ProducerWindow
 from journal.client.session_keeper import Backoff
+from journal.client.shard_appends import ShardAppends
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
 from journal.protocol.errors import ConnectionLostError, is_retriable
 from journal.protocol.frames import APPEND_HEAD
@@ -28,41 +29,6 @@ from shards.model import Appended, ProducerIdentity
 _APPEND = int(Op.APPEND)
 _HEAD_BYTES = APPEND_HEAD.size
 _pack_head = APPEND_HEAD.pack
-
-
-class _Shard:
-    """The way into one shard: a queue of appends not encoded yet, then the window."""
-
-    __slots__ = (
-        "attempts",
-        "handle",
-        "is_opening",
-        "is_ready",
-        "is_urgent",
-        "is_waiting",
-        "name",
-        "queue",
-        "refusal",
-        "window",
-    )
-
-    def __init__(self, name: str, queue: AppendQueue) -> None:
-        self.name = name
-        self.queue = queue
-        self.window: ProducerWindow | None = None
-        self.handle: int | None = None
-        self.is_ready = False
-        self.is_urgent = False
-        self.is_opening = False
-        self.is_waiting = False
-        self.attempts = 0
-        # Why it waited the last time. It holds while there are attempts, so that an acknowledgement need not clear it.
-        self.refusal: StorageError | None = None
-
-    @property
-    def has_work(self) -> bool:
-        """Something waits to be sent, now or when the window permits."""
-        return bool(self.queue.waiting) or (self.window is not None and bool(self.window.queued))
 
 
 class Appends:
@@ -103,10 +69,10 @@ class Appends:
         self._max_batch_records = max_batch_records
         self._max_in_flight = max_in_flight
         self._backoff = backoff
-        self._shards: dict[str, _Shard] = {}
-        self._ready: deque[_Shard] = deque()
+        self._shards: dict[str, ShardAppends] = {}
+        self._ready: deque[ShardAppends] = deque()
         # Those with an append whose caller waits.
-        self._urgent: deque[_Shard] = deque()
+        self._urgent: deque[ShardAppends] = deque()
         self._in_flight: dict[int, Entry] = {}
         self._most_in_flight = 0
         self._connection: Connection | None = None
@@ -154,7 +120,7 @@ class Appends:
         self.unacknowledged_bytes += size_bytes
         shard = self._shards.get(name)
         if shard is None:
-            shard = self._shards[name] = _Shard(name, AppendQueue(self._max_batch_bytes, self._max_batch_records))
+            shard = self._shards[name] = ShardAppends(name, AppendQueue(self._max_batch_bytes, self._max_batch_records))
         is_full = shard.queue.add(pending)
         if is_awaited:
             shard.is_urgent = True
@@ -226,6 +192,28 @@ class Appends:
             if shard.window is not None:
                 shard.window.connection_lost()
 
+    def unanswered_batches(self) -> list[list[PendingAppend]]:
+        """The appends of each batch that may have been sent and is not answered."""
+        return [batch for shard in self._shards.values() for batch in shard.batches()]
+
+    def withdraw(self, appends: Collection[object]) -> None:
+        """Send these appends never again, nor those that share a batch with one of them.
+
+        They fail with `ConnectionLostError`: whether those that were sent are stored is not known.
+
+        REQUIRES: There is no connection, and the server carries out nothing any more that came over an earlier one.
+        """
+        for shard in self._shards.values():
+            withdrawn = shard.withdraw(appends)
+            for pending in withdrawn:
+                pending.reject(
+                    ConnectionLostError(
+                        f"the connection was lost and the append to {shard.name!r} was withdrawn: whether it is stored "
+                        f"is not known"
+                    )
+                )
+            self._free(sum([pending.size_bytes for pending in withdrawn]))
+
     def stop(self, error: StorageError) -> None:
         """Fail everything that waits and everything that will be asked."""
         if self._stopped is None:
@@ -273,7 +261,7 @@ class Appends:
             entry = take(correlation, None)
             if entry is None:
                 continue
-            shard: _Shard = entry.owner
+            shard: ShardAppends = entry.owner
             window = shard.window
             if window is None or not window.acknowledged(entry):
                 continue
@@ -289,7 +277,7 @@ class Appends:
         entry = self._in_flight.pop(correlation, None)
         if entry is None:
             return
-        shard: _Shard = entry.owner
+        shard: ShardAppends = entry.owner
         window = shard.window
         if window is None:
             return
@@ -318,17 +306,17 @@ class Appends:
         # One that is larger than the whole window goes alone, rather than never.
         return not self.unacknowledged_bytes or self.unacknowledged_bytes + size_bytes <= self._window_bytes
 
-    def _mark_ready(self, shard: _Shard) -> None:
+    def _mark_ready(self, shard: ShardAppends) -> None:
         if not shard.is_ready:
             shard.is_ready = True
             (self._urgent if shard.is_urgent else self._ready).append(shard)
 
-    def _make_ready(self, shard: _Shard) -> None:
+    def _make_ready(self, shard: ShardAppends) -> None:
         if self._connection is not None and not shard.is_waiting and shard.has_work:
             self._mark_ready(shard)
             self._connection.wake()
 
-    def _fill_from(self, connection: Connection, shard: _Shard, parts: list[bytes], limit_bytes: int) -> int:
+    def _fill_from(self, connection: Connection, shard: ShardAppends, parts: list[bytes], limit_bytes: int) -> int:
         window = shard.window
         if window is None:
             window = shard.window = ProducerWindow(self.identity)  # type: ignore[arg-type]
@@ -369,7 +357,7 @@ class Appends:
         self._mark_ready(shard)
         return size_bytes
 
-    def _encode_apart(self, group: list[PendingAppend], shard: _Shard, window: ProducerWindow) -> None:
+    def _encode_apart(self, group: list[PendingAppend], shard: ShardAppends, window: ProducerWindow) -> None:
         """Queue each append of a group in a batch of its own, but for those that cannot be encoded."""
         for made in self._encoder.encode(group, window.identity, window.next_sequence):
             if isinstance(made, Entry):
@@ -424,7 +412,7 @@ class Appends:
         if self._connection is not None:
             self._connection.wake()
 
-    def _open(self, connection: Connection, shard: _Shard) -> None:
+    def _open(self, connection: Connection, shard: ShardAppends) -> None:
         if shard.is_opening or shard.is_waiting:
             return
         shard.is_opening = True
@@ -449,7 +437,7 @@ class Appends:
 
         connection.call_nowait(Op.OPEN_SHARD, encode(OpenShardRequest(shard.name)), done)
 
-    def _wait(self, shard: _Shard, refusal: StorageError) -> None:
+    def _wait(self, shard: ShardAppends, refusal: StorageError) -> None:
         """Let the shard rest for a while, longer each time."""
         shard.refusal = refusal
         connection = self._connection
@@ -468,7 +456,7 @@ class Appends:
 
         self._after(delay_s, again)
 
-    def _fail_shard(self, shard: _Shard, error: StorageError) -> None:
+    def _fail_shard(self, shard: ShardAppends, error: StorageError) -> None:
         entries: tuple[Entry, ...] = ()
         if shard.window is not None:
             entries = shard.window.fail_all(is_certain=isinstance(error, ShardNotFoundError))

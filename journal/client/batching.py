@@ -7,7 +7,7 @@ collects while an earlier batch of the shard is in flight.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, cast
 
 from journal.client.pending import NOT_JOINED, PendingAppend
@@ -164,6 +164,14 @@ class AppendQueue:
         self._size_bytes -= size_bytes
         self._record_count -= count
         return group
+
+    def withdraw(self, appends: Collection[object]) -> list[PendingAppend]:
+        """Take appends out of the queue; returns those that were in it."""
+        waiting = self.clear()
+        for pending in waiting:
+            if pending not in appends:
+                self.add(pending)
+        return [pending for pending in waiting if pending in appends]
 
     def clear(self) -> list[PendingAppend]:
         """Empty the queue; returns what was in it."""

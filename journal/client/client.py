@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import trio
@@ -20,11 +20,13 @@ from journal.client.address import Address
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
 from journal.client.connection import HEARTBEAT_S, Connection
+from journal.client.failed_shards import FailedShards
 from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.pending import PendingAppend
 from journal.client.receiver import Receiver
-from journal.client.restored import ServerRestored
+from journal.client.reconnection import Reconnection
+from journal.client.restored import ServerRestored, lost_history
 from journal.client.session_keeper import Backoff, keep_session
 from journal.client.subscription import Subscription
 from journal.client.transport import Transport, open_transport
@@ -37,6 +39,7 @@ from journal.protocol.errors import (
     is_retriable,
 )
 from journal.protocol.messages import (
+    EndClientRequest,
     HelloReply,
     OpenShardReply,
     OpenShardRequest,
@@ -45,10 +48,13 @@ from journal.protocol.messages import (
 )
 from shards.compression import Codec
 from shards.errors import InvalidRequestError, StorageError, afresh
-from shards.history import HistoryGap, common_lsn
+from shards.history import HistoryGap
 from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
 from shards.record import Record
+
+FIRST_WITHIN_S: Final = 10.0
+"""So long a client tries to reach a server for the first time, unless told otherwise."""
 
 _LATEST: Final = Start.latest()
 
@@ -69,7 +75,7 @@ async def open_client(
     max_batches_in_flight: int = 1024,
     codec: Codec = Codec.NONE,
     backoff_min_s: float = 0.05,
-    backoff_max_s: float = 5.0,
+    backoff_max_s: float = 2.0,
     connect_timeout_s: float = 10.0,
     give_up_after_s: float | None = None,
     first_within_s: float | None = None,
@@ -100,25 +106,27 @@ async def open_client(
         backoff_max_s: Longest delay.
         connect_timeout_s: Bound on one attempt to connect.
         give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
-        first_within_s: The same for the time before the first connection; None takes ``give_up_after_s``.
+        first_within_s: The same for the time before the first connection, `math.inf` tries for ever; None takes
+            ``give_up_after_s``, or 10 s where that is None.
         ping_interval_s: Silence after which the server must answer.
         heartbeat_s: How often something is sent at least. The server ends a connection over which nothing came for
             three times as long, and hands the shares in groups of such a client to others.
         flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
         ends_at_restore: End with `ServerRestoredError` when the server's data was restored from a backup since the last
-            connection, before anything is sent to it. For programs that hold more of the server's state than
-            subscriptions. Otherwise subscriptions go back to the first records that may be others now.
+            connection, or another server answers at the address, before anything is sent to it. For programs that hold
+            more of the server's state than subscriptions. Otherwise subscriptions go back to the first records that may
+            be others now.
         on_restored: Called when that has happened, before anything is sent or received over the new connection. What
             was received before may still be waiting to be read. Must not block or raise.
         connect: Makes the transport, instead of connecting to ``address``.
 
     Raises:
-        ConnectionLostError: ``give_up_after_s`` passed without a connection.
+        ConnectionLostError: ``first_within_s`` or ``give_up_after_s`` passed without a connection.
         InvalidRequestError: What answers at the address is not what the address asks for, TLS for example.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
     place = Address.parse(address)
-    identity = name or f"client-{uuid.uuid4().hex[:12]}"
+    identity = name or unique_name("client")
     backoff = Backoff(backoff_min_s, backoff_max_s)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -156,7 +164,7 @@ async def open_client(
                 backoff=backoff,
                 connect_timeout_s=connect_timeout_s,
                 give_up_after_s=give_up_after_s,
-                first_within_s=first_within_s,
+                first_within_s=FIRST_WITHIN_S if first_within_s is None and give_up_after_s is None else first_within_s,
                 ping_interval_s=ping_interval_s,
                 heartbeat_s=heartbeat_s,
             )
@@ -176,11 +184,17 @@ async def open_client(
         raise failure
 
 
+def unique_name(prefix: str) -> str:
+    """A name for a client that no other one has: END_CLIENT ends all that have one name."""
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
 class Client(Operations):
     """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order.
 
     Attributes:
         name: What it calls itself.
+        failed_shards: Shards that the server stopped delivering to subscriptions by filter.
     """
 
     def __init__(
@@ -209,6 +223,8 @@ class Client(Operations):
         self._handles: dict[str, int] = {}
         self._subscriptions: dict[int, Receiver] = {}
         self._subscription_number = 0
+        self.failed_shards = FailedShards()
+        self._checks: list[Callable[[Reconnection], Awaitable[None]]] = []
 
     @property
     def server(self) -> HelloReply | None:
@@ -299,6 +315,20 @@ class Client(Operations):
         """Wait until every append is acknowledged or has failed; what failed is told to its own waiter."""
         await self._appends.wait_until_idle()
 
+    @contextmanager
+    def before_resending(self, check: Callable[[Reconnection], Awaitable[None]]) -> Iterator[None]:
+        """Have a check run over each new connection before that is used, for the length of the block.
+
+        Whatever was asked of the client waits until the check returns; the check looks at the store and withdraws
+        appends by way of what it is given. The server has ended this client's earlier connections by then, so its name
+        must not be another client's. An error of the store ends the connection, and the next one is checked.
+        """
+        self._checks.append(check)
+        try:
+            yield
+        finally:
+            self._checks.remove(check)
+
     @asynccontextmanager
     async def subscribe(
         self,
@@ -367,6 +397,7 @@ class Client(Operations):
             yield
         finally:
             del self._subscriptions[receiver.number]
+            self.failed_shards.ended(receiver.number)
             if self._connection is not None:
                 request = encode(UnsubscribeRequest(receiver.number))
                 self._connection.call_nowait(Op.UNSUBSCRIBE, request, _ignore)
@@ -391,13 +422,22 @@ class Client(Operations):
 
     # What the session keeper and the connection call.
 
-    def session_began(self, connection: Connection, hello: HelloReply) -> None:
-        if self._hello is not None and (lsn := common_lsn(self._hello.restores, hello.restores)) is not None:
-            self._restored(ServerRestored(hello.node_id, lsn))
+    async def prepare_session(self, connection: Connection, hello: HelloReply) -> None:
+        before, self._hello = self._hello, hello
+        if before is not None and (event := lost_history(before, hello)) is not None:
+            self._restored(event)
+        if self._checks:
+            # What came over an earlier connection and was not looked at yet must not be carried out after the check.
+            await connection.call(Op.END_CLIENT, EndClientRequest(self.name))
+            for check in list(self._checks):
+                await check(Reconnection(connection, self._appends))
+
+    def session_began(self, connection: Connection) -> None:
+        assert self._hello is not None
         self._connection = connection
-        self._hello = hello
         self._handles.clear()
-        self._appends.connected(connection, hello.max_batch_bytes)
+        self.failed_shards.connected()
+        self._appends.connected(connection, self._hello.max_batch_bytes)
         for subscription in list(self._subscriptions.values()):
             if not subscription.is_over:
                 self._begin(connection, subscription, 0)
@@ -408,7 +448,10 @@ class Client(Operations):
             raise ServerRestoredError(f"{event}: open the store again")
         _log.warning("%s: subscriptions go back to the first records that may be others now", event)
         for subscription in self._subscriptions.values():
-            subscription.restored(event.common_lsn)
+            if event.former_node_id is None:
+                subscription.restored(event.common_lsn)
+            else:
+                subscription.begin_anew()
         if self._on_restored is not None:
             self._on_restored(event)
 
@@ -443,8 +486,13 @@ class Client(Operations):
 
     def shard_event(self, event: ShardEvent) -> None:
         subscription = self._subscriptions.get(event.subscription)
-        if subscription is not None:
-            subscription.shard_event(event)
+        if subscription is None:
+            return
+        subscription.shard_event(event)
+        if error := subscription.failed_shards.get(event.name):
+            self.failed_shards.failed(event.name, error, event.subscription)
+        elif self.failed_shards.count:
+            self.failed_shards.delivered(event.name, event.subscription)
 
     def _notify(self) -> None:
         self._changed.set()

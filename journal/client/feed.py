@@ -52,6 +52,12 @@ class Feed(Receiver):
             self.start_lsn = reply.lsn
         super().established(reply)
 
+    def begin_anew(self) -> None:
+        """Another server answers, whose lsns begin at 1."""
+        super().begin_anew()
+        self.start_lsn = 0
+        self._told_lsn = None
+
     def _reached(self, lsn: int) -> None:
         lsn = max(lsn, self.start_lsn)
         told_lsn = self.start_lsn if self._told_lsn is None else self._told_lsn

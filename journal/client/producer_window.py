@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
@@ -268,6 +269,21 @@ class ProducerWindow:
             self.next_sequence = failed[0].sequence
         self._is_alone = True
         return failed
+
+    def withdraw(self, is_withdrawn: Callable[[Entry], bool]) -> tuple[Entry, ...]:
+        """Give up entries that are not to be sent again, whatever became of them; returns those.
+
+        What follows keeps its sequences: if the server does not have what was given up, it refuses the next entry for a
+        gap and names the sequence that it expects, and that entry and all behind it move up.
+
+        REQUIRES: Nothing is in flight, and no attempt of before can reach the server any more.
+        """
+        assert not self.in_flight
+        withdrawn = tuple(entry for entry in self.queued if not entry.is_done and is_withdrawn(entry))
+        for entry in withdrawn:
+            entry.is_done = True
+        self.queued = deque(entry for entry in self.queued if not entry.is_done)
+        return withdrawn
 
     def _out_of_sequence(self, entry: Entry, error: SequenceGapError | SequenceLostError) -> Decision:
         if self.in_flight:

@@ -147,6 +147,16 @@ class Receiver:
         self._common_lsn = common_lsn if self._common_lsn is None else min(self._common_lsn, common_lsn)
         self._unconfirmed.update(self._positions)
 
+    def begin_anew(self) -> None:
+        """Another server answers, of which nothing was received; to be called before `request` on the new connection.
+
+        All that it has comes, from its beginning: what was asked for was a place in another history.
+        """
+        self._positions.clear()
+        self._unconfirmed.clear()
+        self._common_lsn = None
+        self._resume = Start.earliest()
+
     def request(self, send: Callable[[bytes], None]) -> SubscribeRequest:
         """Begin on a new connection: what to ask of the server there."""
         self._send = send

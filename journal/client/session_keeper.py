@@ -28,23 +28,31 @@ class Backoff:
     """Delays between attempts: doubling from ``min_s`` to ``max_s``, each shortened at random by up to a half."""
 
     min_s: float = 0.05
-    max_s: float = 5.0
+    max_s: float = 2.0
 
     def delay_s(self, attempt: int) -> float:
         """Seconds to wait before attempt ``attempt`` (from 0)."""
-        return min(self.max_s, self.min_s * 2.0 ** min(attempt, 30)) * random.uniform(0.5, 1.0)
+        return self.longest_s(attempt) * random.uniform(0.5, 1.0)
+
+    def longest_s(self, attempt: int) -> float:
+        """Most seconds that `delay_s` gives."""
+        return min(self.max_s, self.min_s * 2.0 ** min(attempt, 30))
 
 
 class Owner(Listener, Protocol):
-    """Who uses the sessions. No method may block, and none but `session_began` may raise."""
+    """Who uses the sessions. No method but `prepare_session` may block or raise."""
 
-    def session_began(self, connection: Connection, hello: HelloReply) -> None:
-        """A session stands.
+    async def prepare_session(self, connection: Connection, hello: HelloReply) -> None:
+        """HELLO was answered: do what has to be done before the session may be used.
 
         Raises:
             ServerRestoredError: The owner does not go on after a restore of the server: this session ends, and there
                 will never be another one.
+            StorageError: This session cannot be used; another one is made.
         """
+
+    def session_began(self, connection: Connection) -> None:
+        """A session stands."""
 
     def session_ended(self, reason: StorageError) -> None:
         """It ended; another one is being made."""
@@ -68,6 +76,11 @@ async def keep_session(
 ) -> None:
     """Hold a session, one after another, until cancelled or until there is no hope.
 
+    The delay before an attempt doubles with each attempt that failed since the last session. Sessions that end about as
+    soon as they begin count as failures too; one that lasted longer than the delay before it would have been does not,
+    however long the server had been away before. So a client whose connection is ended soon after an outage, by
+    END_CLIENT for example, is back at once.
+
     Args:
         owner: Told of every session, and its listener.
         connect: Makes a transport; its background tasks run in the nursery it gets.
@@ -80,12 +93,12 @@ async def keep_session(
         ping_interval_s: Silence after which the server must answer a PING.
         heartbeat_s: How often something is sent at least.
     """
-    attempt = 0
+    attempt = short_count = 0
     patience_s = give_up_after_s if first_within_s is None else first_within_s
     last_seen = trio.current_time()
     while True:
         began = False
-        reason: StorageError = ConnectionLostError(f"no session within {connect_timeout_s:g} s")
+        reason: StorageError = ConnectionLostError(f"no reply to HELLO within {connect_timeout_s:g} s")
         connection: Connection | None = None
         async with trio.open_nursery() as nursery:
             try:
@@ -98,12 +111,13 @@ async def keep_session(
                 if began and connection is not None:
                     patience_s = give_up_after_s
                     began_at = trio.current_time()
-                    owner.session_began(connection, hello)
+                    await owner.prepare_session(connection, hello)
+                    owner.session_began(connection)
                     await ended.wait()
                     reason = connection.reason or reason
                     last_seen = trio.current_time()
-                    if last_seen - began_at > backoff.max_s:
-                        attempt = 0
+                    is_short = last_seen - began_at <= backoff.longest_s(short_count)
+                    attempt = short_count = short_count + 1 if is_short else 0
             except StorageError as error:
                 # A call only knows that the connection ended; the connection knows why.
                 reason = (connection.reason if connection is not None else None) or error

@@ -11,7 +11,7 @@ named, the others are one sum.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
@@ -202,7 +202,8 @@ class CensusTaker:
         groups: dict[str, GroupLag] = {}
         others = GroupLag(OTHERS)
         count = 0
-        known, start, following = 0, 0, 0
+        known = 0
+        records_from: Callable[[int], int] = _no_records
         for cursor in self._engine.views.cursors.all():
             await pace.step()
             if cursor is None:
@@ -213,7 +214,7 @@ class CensusTaker:
                 continue
             if shard_id != known:
                 known = shard_id
-                start, following = self._range_of(shard_id)
+                records_from = self._records_from(shard_id)
             name = name.removeprefix(GROUP_PREFIX)
             group = groups.get(name)
             if group is None and (len(groups) >= _GROUPS_KEPT_APART or name == OTHERS):
@@ -221,14 +222,16 @@ class CensusTaker:
                 group = others
             elif group is None:
                 group = groups[name] = GroupLag(name)
-            group.add(max(0, following - max(offset, start)))
+            group.add(records_from(offset))
         return count, _furthest_behind(groups.values(), others)
 
-    def _range_of(self, shard_id: int) -> tuple[int, int]:
+    def _records_from(self, shard_id: int) -> Callable[[int], int]:
+        """What tells how many records a shard has from an offset on."""
         shard = self._engine.table.opened(shard_id)
         if shard is not None:
-            return shard.start_offset, shard.published_offset
-        return shard_records.range_of(self._engine.views.store, shard_id)
+            return shard.record_count_from
+        held = shard_records.held_ranges(self._engine.views.store, shard_id)
+        return lambda offset: sum(max(0, following - max(first, offset)) for first, following in held)
 
     # Cache queues
 
@@ -244,9 +247,7 @@ class CensusTaker:
                 continue
             cursor = self._engine.views.cursors.get(shard.shard_id, QUEUE_CURSOR)
             drained = max(shard.start_offset, 0 if cursor is None else cursor.offset)
-            # Of a shard in memory mode not every offset had a record: those that were reserved before a crash had none.
-            segments = shard.info(with_segments=True).segments
-            records = sum(max(0, each.next_offset - max(each.base_offset, drained)) for each in segments)
+            records = shard.record_count_from(drained)
             oldest_us = 0
             if records:
                 key = (shard.shard_id, drained)
@@ -268,6 +269,10 @@ class CensusTaker:
             # Whoever drains the queue meets the same and says so; the other figures are counted all the same.
             log.debug("age of a queue cannot be told", shard=shard.name, reason=str(error))
         return 0
+
+
+def _no_records(_offset: int) -> int:
+    return 0
 
 
 def _state(kind: SegmentKind, *, is_closed: bool) -> SegmentState:

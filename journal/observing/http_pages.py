@@ -1,4 +1,4 @@
-"""A few pages over HTTP/1.1, for programs that are installed without a web framework: health and metrics.
+"""A few pages over HTTP/1.1, for programs that are installed without a web framework: health, metrics, a little more.
 
 Peers may be anybody: how many there are, how long each takes and how much it says is bounded. What the pages say, and
 who may see them, is known to whoever serves them.
@@ -6,6 +6,8 @@ who may see them, is known to whoever serves them.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,11 +42,29 @@ class Request:
         path: Without what follows a question mark.
         authorization: The header of this name, empty without one.
         host: Where the peer is, without its port.
+        query: What follows the question mark, empty without one.
+        headers: All headers, by their names in lower case; of those that came twice the last.
+        body: What came with it; empty where a page takes none.
     """
 
     path: str
     authorization: str
     host: str
+    query: str = ""
+    headers: Mapping[str, str] = attrs.Factory(dict)
+    body: bytes = b""
+
+    @property
+    def basic_credentials(self) -> tuple[str | None, bytes | None]:
+        """User and password of HTTP Basic; nobody's if there are none that can be understood."""
+        scheme, _, encoded = self.authorization.partition(" ")
+        if scheme.lower() != "basic":
+            return None, None
+        try:
+            user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+            return (user.decode(), password) if colon else (None, None)
+        except (binascii.Error, UnicodeDecodeError):
+            return None, None
 
 
 @attrs.frozen(slots=True)
@@ -56,15 +76,35 @@ class Reply:
         status: Of HTTP.
         content_type: Of the body.
         challenge: What `WWW-Authenticate` says, where credentials are missing.
+        headers: Others, by name.
     """
 
     body: bytes
     status: int = 200
     content_type: str = TEXT
     challenge: str = ""
+    headers: Mapping[str, str] = attrs.Factory(dict)
 
 
 Page = Callable[[Request], Awaitable[Reply]]
+
+
+@attrs.frozen(slots=True)
+class Resource:
+    """What a path has that takes more than GET.
+
+    Attributes:
+        methods: What answers each method, in capitals; HEAD is answered where GET is.
+        max_body_bytes: The largest body that is taken.
+    """
+
+    methods: Mapping[str, Page]
+    max_body_bytes: int
+
+    @property
+    def allowed(self) -> list[str]:
+        """The methods that are answered."""
+        return [method for name in self.methods for method in ((name, "HEAD") if name == "GET" else (name,))]
 
 
 def health_reply(reasons: list[str]) -> Reply:
@@ -78,12 +118,16 @@ class HttpPages:
     """Serves pages.
 
     Args:
-        pages: By path.
+        pages: By path; a page alone answers GET and HEAD.
         tls: Gives what connections that come now are encrypted with; None for plain ones.
     """
 
-    def __init__(self, pages: Mapping[str, Page], tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
-        self._pages = pages
+    def __init__(
+        self, pages: Mapping[str, Page | Resource], tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    ) -> None:
+        self._pages = {
+            path: page if isinstance(page, Resource) else Resource({"GET": page}, 0) for path, page in pages.items()
+        }
         self._tls = tls
         self._connection_count = 0
 
@@ -121,11 +165,11 @@ class HttpPages:
         while True:
             try:
                 with trio.move_on_after(patience_s) as waiting:
-                    asked = await _next_request(http, stream)
+                    asked = await self._next_request(http, stream)
                 if waiting.cancelled_caught or asked is None:
                     return
-                reply = await self._answer(asked, host)
-                is_head = asked.method == b"HEAD"
+                reply = await self._answer(*asked, host)
+                is_head = asked[0].method == b"HEAD"
             except h11.RemoteProtocolError as error:
                 # What it found stands behind the colon, and need not be sent back.
                 reply = Reply(f"{str(error).partition(':')[0]}\n".encode(), error.error_status_hint)
@@ -147,35 +191,53 @@ class HttpPages:
             await encrypted.do_handshake()
         return encrypted
 
-    async def _answer(self, asked: h11.Request, host: str) -> Reply:
-        path = asked.target.partition(b"?")[0].decode("ascii", "replace")
-        page = self._pages.get(path)
-        if page is None:
+    async def _answer(self, asked: h11.Request, body: bytes, host: str) -> Reply:
+        path, query = _target_of(asked)
+        resource = self._pages.get(path)
+        if resource is None:
             return Reply(f"there is nothing here; there is {', '.join(self._pages)}\n".encode(), 404)
-        if asked.method not in (b"GET", b"HEAD"):
-            return Reply(b"only GET and HEAD are answered\n", 405)
-        authorization = dict(asked.headers).get(b"authorization", b"").decode("ascii", "replace")
-        return await page(Request(path, authorization, host))
+        method = asked.method.decode("ascii")
+        page = resource.methods.get("GET" if method == "HEAD" else method)
+        if page is None:
+            allowed = resource.allowed
+            text = f"only {' and '.join(allowed)} are answered\n".encode()
+            return Reply(text, HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(allowed)})
+        headers = {name.decode("ascii"): value.decode("ascii", "replace") for name, value in asked.headers}
+        return await page(Request(path, headers.get("authorization", ""), host, query, headers, body))
+
+    async def _next_request(self, http: h11.Connection, stream: trio.abc.Stream) -> tuple[h11.Request, bytes] | None:
+        """The next request, read to its end, and its body; None if the peer has ended."""
+        request: h11.Request | None = None
+        body = bytearray()
+        max_body_bytes = 0
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                if http.they_are_waiting_for_100_continue:
+                    await stream.send_all(http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+                http.receive_data(bytes(await stream.receive_some(_RECEIVED_AT_ONCE)))
+            elif isinstance(event, h11.Request):
+                request = event
+                resource = self._pages.get(_target_of(event)[0])
+                max_body_bytes = 0 if resource is None else resource.max_body_bytes
+            elif isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > max(max_body_bytes, _MAX_HEAD_BYTES):
+                    most = (
+                        f"the body has more than {max_body_bytes} bytes" if max_body_bytes else "nothing is sent here"
+                    )
+                    raise h11.RemoteProtocolError(most, error_status_hint=413)
+            elif isinstance(event, h11.EndOfMessage):
+                assert request is not None
+                return request, bytes(body)
+            else:
+                return None
 
 
-async def _next_request(http: h11.Connection, stream: trio.abc.Stream) -> h11.Request | None:
-    """The next request, read to its end; None if the peer has ended."""
-    request: h11.Request | None = None
-    body_bytes = 0
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(bytes(await stream.receive_some(_RECEIVED_AT_ONCE)))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.Data):
-            body_bytes += len(event.data)
-            if body_bytes > _MAX_HEAD_BYTES:
-                raise h11.RemoteProtocolError("nothing is sent here", error_status_hint=413)
-        elif isinstance(event, h11.EndOfMessage):
-            return request
-        else:
-            return None
+def _target_of(asked: h11.Request) -> tuple[str, str]:
+    """Path and query."""
+    path, _, query = asked.target.partition(b"?")
+    return path.decode("ascii", "replace"), query.decode("ascii", "replace")
 
 
 def _encoded(http: h11.Connection, reply: Reply, *, is_head: bool) -> bytes:
@@ -183,9 +245,8 @@ def _encoded(http: h11.Connection, reply: Reply, *, is_head: bool) -> bytes:
         ("Content-Type", reply.content_type),
         ("Content-Length", str(len(reply.body))),
         ("Cache-Control", "no-store"),
+        *reply.headers.items(),
     ]
-    if reply.status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers.append(("Allow", "GET, HEAD"))
     if reply.challenge:
         headers.append(("WWW-Authenticate", reply.challenge))
     if http.our_state is h11.ERROR:

@@ -89,9 +89,9 @@ class ConnectionLostError(StorageError):
 
 
 class ServerRestoredError(errors.StorageFailedError):
-    """The server's data was restored from a backup: what this client remembers of it may be of a lost history.
+    """The server's data was restored from a backup, or another server took its place: its history is not the known one.
 
-    Raised by clients that are to end then; it does not travel.
+    What this client remembers may be of a lost history. Raised by clients that are to end then; it does not travel.
     """
 
 

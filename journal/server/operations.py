@@ -153,8 +153,11 @@ class ServerOperations:
     def _ping(self, connection: Connection, correlation: int, body: bytes) -> None:
         connection.reply(build(Op.PING, correlation))
 
-    def _end_client(self, connection: Connection, correlation: int, body: bytes) -> None:
-        """End the connections of another client of the same principal; an administrator may end all clients'."""
+    async def _end_client(self, connection: Connection, correlation: int, body: bytes) -> None:
+        """End the connections of another client of the same principal; an administrator may end all clients'.
+
+        Nothing that came over them is carried out any more when it is answered.
+        """
         request: messages.EndClientRequest = decode_request(Op.END_CLIENT, body)
         principal = connection.principal
         found = [
@@ -162,13 +165,15 @@ class ServerOperations:
             for one in self._connections
             if one is not connection
             and one.greeted
-            and one.refusal is None
             and one.client == request.client
             and (one.principal.name == principal.name or principal.may(Action.ADMINISTER, "#"))
         ]
+        ended_count = sum(one.refusal is None for one in found)
         for one in found:
             one.revoke(ShuttingDownError(f"client {connection.client!r} has ended this connection; connect again"))
-        connection.reply(build(Op.END_CLIENT, correlation, encode(messages.EndClientReply(len(found)))))
+        for one in found:
+            await one.settle()
+        connection.reply(build(Op.END_CLIENT, correlation, encode(messages.EndClientReply(ended_count))))
 
     def _status(self, connection: Connection, correlation: int, body: bytes) -> None:
         require(connection.principal, "#", Action.ADMINISTER)

@@ -40,6 +40,7 @@ from journal.server.observers import Observers
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
+from journal.server.queues import QueueOperations
 from journal.server.readiness import why_not_ready
 from journal.server.receive_buffers import BufferPool
 from journal.server.shard_operations import ShardOperations
@@ -135,7 +136,9 @@ class Server:
 
     def _administration(self) -> Administration:
         return Administration(
-            on=Administered(self._shards, self._connections, self._describe_node),
+            on=Administered(
+                self._shards, QueueOperations(self.engine, self._shards), self._connections, self._describe_node
+            ),
             admission=self.admission,
             origins=self._origins,
             statistics=self.statistics,
@@ -438,12 +441,13 @@ class Server:
             except OSError:
                 output.abandon()
             finally:
-                self._connections.discard(opened)
-                statistics.pushed_bytes += connection.pushing.pushed_bytes
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
                     await output.wait_drained()
                 connection.close()
                 self.admission.leave(connection)
+                # Until here its requests may be carried out: who ends a client's connections has to find it.
+                self._connections.discard(opened)
+                statistics.pushed_bytes += connection.pushing.pushed_bytes
             nursery.cancel_scope.cancel()
 
     async def _write(self, output: Output, connection_scope: trio.CancelScope) -> None:

@@ -18,6 +18,7 @@ from journal.name_scan import NameScan
 from journal.time_slice import TimeSlice
 from shards.model import Cursor, Mode, Retention, ShardConfig, ShardInfo
 from shards.names import MAX_NAME_BYTES
+from shards.shard import Shard
 
 LARGEST_PAGE = 1_000
 """Most entries of a page. Pages of shards are made in steps of some milliseconds, others have their turn in between."""
@@ -66,8 +67,9 @@ class CursorLag:
         name: The cursor's.
         offset: Next offset its owner wants to read.
         version: lsn of the commit that set it.
-        lag_records: Records from there to the end of the shard.
-        lost_records: Records that the owner had not read when they were dropped.
+        lag_records: Records from there to the end of the shard; what was lost with the memory is not counted.
+        lost_records: Records that the owner had not read when they were dropped; offsets among them that were lost with
+            the memory count, for nothing tells them apart any more.
     """
 
     shard: str
@@ -211,7 +213,7 @@ class ShardOperations:
             if shard is None or shard.damage:
                 return
             cursors = self._engine.views.cursors.list(shard_id, behind, LARGEST_PAGE)
-            found += [_lag(name, cursor, shard.start_offset, shard.published_offset) for cursor in cursors]
+            found += [_lag(shard, cursor) for cursor in cursors]
             if step.is_over:
                 await step.rest()
             if len(cursors) < LARGEST_PAGE:
@@ -300,12 +302,12 @@ class ShardOperations:
         await self._engine.control.delete_cursor(shard, name, version)
 
 
-def _lag(shard: str, cursor: Cursor, start_offset: int, next_offset: int) -> CursorLag:
+def _lag(shard: Shard, cursor: Cursor) -> CursorLag:
     return CursorLag(
-        shard,
+        shard.name,
         cursor.name,
         cursor.offset,
         cursor.version,
-        max(0, next_offset - max(cursor.offset, start_offset)),
-        max(0, start_offset - cursor.offset),
+        shard.record_count_from(cursor.offset),
+        max(0, shard.start_offset - cursor.offset),
     )

@@ -88,7 +88,12 @@ class _Receiver:
                         # An idle connection holds no buffer.
                         buffer.release()
                         self._buffer = None
-                        await self._wait_for_more()
+                        # As `_wait_for_more`, without a frame of its own: every request of a client that waits for
+                        # each reply comes by here.
+                        silence = connection.silence
+                        silence.since_s = trio.current_time()
+                        await trio.lowlevel.wait_readable(self._socket)
+                        silence.since_s = None
                     else:
                         await self._wait_for_rest(buffer)
                     continue

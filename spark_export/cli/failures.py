@@ -28,13 +28,10 @@ _WAYS_OUT: Final = (
 )
 # Errors of ours that say all of it; of others the class is part of the message.
 _SPEAKING: Final = ("OptionError", "DataLossError", "UnreadableError", "CorruptionError", "InvalidNameError")
-_MISSING_PACKAGES: Final = ("pyspark", "py4j", "pyarrow", "cattrs", "rocksdict")
 
 
 def explain(error: BaseException) -> str | None:
     """One line about an error of Spark's or of what it runs on; None for one that speaks for itself."""
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _MISSING_PACKAGES:
-        return f"the package {error.name} is not installed; `pip install 'journal-engine[spark]'` brings all it takes"
     if isinstance(error, SourceError | JavaNotFoundError | SparkStartError):
         return _flat(str(error))
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from command_line.app import build_app, run_app
-from spark_export.cli.failures import explain
+from command_line.boundary import run_guarded
 
 PROGRAM: Final = "journal-spark"
 
@@ -40,7 +39,15 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit status; see `command_line.boundary`.
     """
-    return run_app(build_app(PROGRAM, _PURPOSE, COMMANDS), arguments, explain=explain)
+
+    def command() -> int:
+        # The command-line library may be missing. Imported here, its absence is reported like any other error.
+        from command_line.app import build_app, run_app
+        from spark_export.cli.failures import explain
+
+        return run_app(build_app(PROGRAM, _PURPOSE, COMMANDS), arguments, explain=explain)
+
+    return run_guarded(command, program=PROGRAM, debug="--debug" in arguments)
 
 
 def main() -> None:

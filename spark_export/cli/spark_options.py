@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Final
 
 import attrs
@@ -55,11 +55,19 @@ def named_values(option: str, given: Sequence[str], *, example: str) -> dict[str
 
 
 @contextmanager
-def running_spark(options: SparkOptions) -> Iterator[SparkSession]:
-    """A session for the length of the block: the one that runs in this process already, or one that ends with it."""
+def running_spark(options: SparkOptions, *, makes_archive: bool = False) -> Iterator[SparkSession]:
+    """A session for the length of the block: the one that runs in this process already, or one that ends with it.
+
+    Args:
+        options: How to run it.
+        makes_archive: At the end of the block, if it is time to, write what makes later starts quicker. That takes some
+            seconds, so the block should have said by then what it has to say.
+    """
     settings = named_values("--conf", options.conf, example="spark.sql.shuffle.partitions=64")
     from pyspark.sql import SparkSession
 
+    from spark_export.class_archive import find_archive
+    from spark_export.java import find_java
     from spark_export.session import end_session, make_session
 
     if (active := SparkSession.getActiveSession()) is not None:
@@ -67,16 +75,22 @@ def running_spark(options: SparkOptions) -> Iterator[SparkSession]:
         return
     # A result on one machine needs no hundreds of partitions, Spark's default.
     cores = options.cores or os.cpu_count() or 1
+    java = find_java()
+    archive = find_archive(java, settings.get("spark.driver.extraJavaOptions", ""), may_be_made=makes_archive)
     with waiting("starting Spark"):
         session = make_session(
             "journal-spark",
             cores=options.cores or "*",
             memory=options.memory,
             extra={"spark.sql.shuffle.partitions": str(4 * cores), **settings},
+            java=java,
+            archive=archive,
             debug=options.spark_log,
         )
+    is_done = False
     try:
         yield session
+        is_done = True
     except Exception as error:
         # Spark's errors ask Java for their text, and Java is about to end.
         told = explain(error)
@@ -84,4 +98,13 @@ def running_spark(options: SparkOptions) -> Iterator[SparkSession]:
             raise
         raise CommandError(told) from RuntimeError(str(error)).with_traceback(error.__traceback__)
     finally:
-        end_session(session)
+        # What Java did not write to its end is not kept.
+        status = 1
+        makes_it = archive is not None and archive.aside is not None
+        try:
+            with waiting("keeping what Java has loaded, for quicker starts") if makes_it else nullcontext():
+                # An error does not wait for that.
+                status = end_session(session, kills_java=makes_it and not is_done)
+        finally:
+            if archive is not None:
+                archive.settle(status)

@@ -62,11 +62,13 @@ def sql(
         raise UsageError(f"the view `{SEALED}` reads files: name the data directory before the query")
     place.require_server()
     most = limit if limit is not None else None if json or csv else _SHOWN_ROWS
-    with running_spark(spark) as session, task_progress(session, "asking"), _made(session, views, place, topics):
-        table, is_cut = _ask(session, text, most)
-    (_print_json if json else _print_csv if csv else _print_table)(table)
-    if is_cut:
-        note("journal-spark", f"only the first {most:,} rows are shown; --limit N shows more")
+    with running_spark(spark, makes_archive=True) as session:
+        with task_progress(session, "asking"), _made(session, views, place, topics):
+            table, is_cut = _ask(session, text, most)
+        # The answer does not wait for Spark's end.
+        (_print_json if json else _print_csv if csv else _print_table)(table)
+        if is_cut:
+            note("journal-spark", f"only the first {most:,} rows are shown; --limit N shows more")
 
 
 def _views_in(query: str) -> list[str]:
@@ -97,12 +99,14 @@ def _made(spark: SparkSession, views: Sequence[str], place: Place, topics: str) 
 
 def _frame(spark: SparkSession, place: Place, topics: str, *, sealed_only: bool) -> DataFrame:
     source = parse_options(place.options(topics))
-    if not source.path:
-        return spark.read.format("journal").options(**place.options(topics)).load()
+    if sealed_only:
+        return read_sealed(spark, source.path, topics=source.topics)
+    # Imported late: `--help` needs none of what it is made of.
+    from spark_export.history import Origin, take_history
+
     # Spark's own reader takes sealed segments several times as fast as any data source in Python.
-    return read_sealed(
-        spark, source.path, topics=source.topics, with_unsealed=not sealed_only, server=source.server or None
-    )
+    history = take_history(spark, Origin(source.path, source.server, source.topics, source.topics))
+    return history.read(spark, reads_few_at_once=True)
 
 
 def _rows(table: pa.Table) -> Iterator[Sequence[object]]:

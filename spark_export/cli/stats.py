@@ -14,8 +14,8 @@ from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 if TYPE_CHECKING:
     from spark_export.statistics import SegmentTotal, ShardStatistics
 
-_COLUMNS = ("shard", "records", "size", "per second", "first appended", "last appended", "lost", "sealed", "unsealed")
-_NUMERIC = ("records", "size", "per second", "lost")
+_COLUMNS = ("shard", "records", "size", "per second", "first appended", "last appended", "gaps", "sealed", "unsealed")
+_NUMERIC = ("records", "size", "per second", "gaps")
 
 
 def stats(
@@ -68,7 +68,6 @@ def _members(each: ShardStatistics) -> dict[str, object]:
         "first_append_time_us": each.first_us,
         "last_append_time_us": each.last_us,
         "gaps": each.gaps,
-        "lost_offsets": each.lost,
         "sealed": segments(each.sealed),
         "unsealed": segments(each.unsealed),
     }
@@ -89,7 +88,7 @@ def _row(each: ShardStatistics) -> list[str]:
         _rate(each.per_second),
         _time(each.first_us),
         _time(each.last_us),
-        f"{each.lost:,}" if each.lost else "",
+        f"{each.gaps:,}" if each.gaps else "",
         _segments(each.sealed),
         _segments(each.unsealed),
     ]

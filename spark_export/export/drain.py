@@ -8,13 +8,14 @@ that the target has more than the cursor says, and moves the cursor alone. So no
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 import attrs
+import msgspec
 
 from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.cache_queue.names import check_name, shard_of
-from broker_adapter.cache_queue.stored import Counts
 from shards.errors import StorageError
 from spark_export.errors import DataLossError, OptionError, UnreadableError
 from spark_export.export.options import ExportOptions
@@ -36,6 +37,8 @@ from spark_export.options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 def run_drain(
@@ -90,9 +93,15 @@ def published_end(reached: Reached | None, backlog: Backlog) -> int:
     """
     if reached is None or reached.shard_id != backlog.shard_id:
         return 0
-    if backlog.restored_offset is None or backlog.restored_offset == reached.restored_offset:
+    if backlog.changed_offset is None or backlog.changed_offset >= reached.next_offset:
         return reached.next_offset
-    return min(reached.next_offset, backlog.restored_offset)
+    _LOGGER.warning(
+        "the store was restored from a backup since the last run, which had the queue up to offset %d: from offset %d "
+        "on it holds other records, which are drained as well",
+        reached.next_offset,
+        backlog.changed_offset,
+    )
+    return backlog.changed_offset
 
 
 class _Drain:
@@ -119,15 +128,19 @@ class _Drain:
         self._report(ExportProgress("planning"))
         last = self._target.last_state()
         last.check_settings(self._options.settings(), self._options.name)
-        backlog = self._held.backlog()
+        backlog = self._held.backlog(last.places.read_history)
         recovered = self._recover(last, backlog)
-        first, end = max(backlog.cursor_offset + recovered, backlog.start_offset), backlog.next_offset
-        dropped = first - backlog.cursor_offset - recovered
-        result = DrainResult(self._queue, None, 0, dropped, first, end, recovered, self._target.shown)
+        if recovered:
+            backlog = self._held.backlog(last.places.read_history)
+        first, end = max(backlog.cursor_offset, backlog.start_offset), backlog.next_offset
+        waiting = self._held.counts_up_to(end)
+        result = DrainResult(self._queue, None, 0, 0, first, end, recovered, self._target.shown)
         if first < end:
-            places = Places({self._shard: Reached(backlog.shard_id, end, backlog.restored_offset)})
+            places = Places({self._shard: Reached(backlog.shard_id, end)}, restores=backlog.restores)
             result = self._publish(ExportState(last.run + 1, self._options.settings(), places), result, backlog)
-        outcome = Counts(confirmed=result.records, dropped_oldest=dropped, expired=result.skipped - dropped)
+        expired = max(0, waiting.confirmed - result.records)
+        result = attrs.evolve(result, skipped=waiting.dropped_oldest + waiting.lost + expired)
+        outcome = msgspec.structs.replace(waiting, confirmed=result.records, expired=expired)
         try:
             self._held.confirm(end, outcome)
         except (StorageError, UnreadableError) as error:
@@ -141,7 +154,7 @@ class _Drain:
         return result
 
     def _recover(self, last: ExportState, backlog: Backlog) -> int:
-        """Move the cursor behind what the last run published; return over how many offsets."""
+        """Move the cursor behind what the last run published; return how many records that were."""
         end = published_end(last.places.reached.get(self._shard), backlog)
         if end <= backlog.cursor_offset:
             return 0
@@ -151,15 +164,15 @@ class _Drain:
                 f"{self._options.name!r} has it up to {end}: the store was set back to an earlier state; to drain what "
                 "waits there now, give the export another name"
             )
-        count = end - backlog.cursor_offset
-        self._held.confirm(end, Counts(confirmed=count))
-        return count
+        counts = self._held.counts_up_to(end)
+        self._held.confirm(end, counts)
+        return counts.confirmed
 
     def _publish(self, state: ExportState, planned: DrainResult, backlog: Backlog) -> DrainResult:
         """Publish what is to be written between the offsets; nothing if nothing is."""
         first, end = planned.first_offset, planned.next_offset
         with abandoned_on_failure(self._target):
-            rows = self._waiting(backlog.shard_id, first, end)
+            rows = self._waiting(backlog, first, end)
             records = write_aside(
                 self._session, self._target, rows, self._options, state.run, self._report, permission=self._held
             )
@@ -173,10 +186,9 @@ class _Drain:
             clean_up(self._target, state.run)
         else:
             self._target.abandon()
-        skipped = planned.skipped + end - first - records
-        return attrs.evolve(planned, run=state.run if records else None, records=records, skipped=skipped)
+        return attrs.evolve(planned, run=state.run if records else None, records=records)
 
-    def _waiting(self, shard_id: int, first: int, end: int) -> DataFrame:
+    def _waiting(self, backlog: Backlog, first: int, end: int) -> DataFrame:
         """What the queue's driver would be given between two offsets."""
         origin = attrs.evolve(self._options.origin, fail_on_data_loss=False)
         options = {
@@ -184,7 +196,9 @@ class _Drain:
             "asQueue": "true",
             "startingOffsets": json.dumps({self._shard: first}),
             "endingOffsets": json.dumps({self._shard: end}),
-            "shardIds": json.dumps({self._shard: shard_id}),
+            "shardIds": json.dumps({self._shard: backlog.shard_id}),
             "minPartitions": str(self._session.sparkContext.defaultParallelism),
         }
-        return self._session.read.format("journal").options(**options).load()
+        rows = self._session.read.format("journal").options(**options).load()
+        dead = [offset for begin, behind in backlog.dead_offsets for offset in range(begin, behind)]
+        return rows.where(~rows["offset"].isin(dead)) if dead else rows

@@ -10,6 +10,12 @@ from typing import Any, Final, TypeVar
 from spark_export.export.outcome import ExportError
 
 _LOGGER: Final = logging.getLogger(__name__)
+
+_NO_DRIVER: Final = ("No suitable driver", "ClassNotFoundException")
+_NO_DRIVER_HINT: Final = (
+    "; give Spark the driver's archive (--conf spark.jars=FILE or spark.jars.packages=NAME), and its class if the URL "
+    "does not tell it (--property driver=CLASS)"
+)
 _Value = TypeVar("_Value")
 
 
@@ -119,7 +125,7 @@ class JdbcConnection:
         try:
             guarded(self._shown, self._connection.rollback)
         except ExportError as error:
-            _LOGGER.warning("a transaction was not rolled back, its connection is lost: %s", error)
+            _LOGGER.warning("a connection was lost in a transaction, the database ends it: %s", error)
 
 
 def _bind(statement: Any, values: tuple[str | int, ...]) -> None:
@@ -145,4 +151,6 @@ def guarded(shown: str, call: Callable[[], _Value]) -> _Value:
     try:
         return call()
     except Py4JJavaError as error:
-        raise ExportError(f"{shown}: {error.java_exception.toString()}") from error
+        reason = error.java_exception.toString()
+        hint = _NO_DRIVER_HINT if any(sign in reason for sign in _NO_DRIVER) else ""
+        raise ExportError(f"{shown}: {reason}{hint}") from error

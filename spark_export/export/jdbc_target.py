@@ -35,6 +35,15 @@ STATE_TABLE: Final = "journal_exports"
 _ATTEMPT: Final = "journal_attempt"
 """In the table of a run: which attempt of a task wrote the row. Spark gives no number of an attempt twice."""
 _ATTEMPTS_AT_ONCE: Final = 500
+_DRIVERS: Final = {
+    "db2": "com.ibm.db2.jcc.DB2Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "mysql": "com.mysql.cj.jdbc.Driver",
+    "oracle": "oracle.jdbc.OracleDriver",
+    "postgresql": "org.postgresql.Driver",
+    "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+}
+"""Classes by the name behind ``jdbc:``, of databases whose drivers have one name only."""
 """Some databases take no more than a thousand values in a list."""
 
 _WITHOUT_PARAMETERS = re.compile(r"[?;].*", re.DOTALL)
@@ -186,13 +195,18 @@ class JdbcTarget:
                 self._key,
             )
 
+    @property
+    def _properties(self) -> dict[str, str]:
+        """Those of the options, with the driver's class: without it Java knows only drivers of its own class path."""
+        return {**driver_of(self._options.target), **self._options.properties}
+
     def _save(self, rows: DataFrame, table: str, mode: str) -> None:
-        options = {**self._options.properties, "url": self._options.target, "dbtable": table}
+        options = {**self._properties, "url": self._options.target, "dbtable": table}
         rows.write.format("jdbc").options(**options).mode(mode).save()
 
     @contextmanager
     def _connection(self) -> Iterator[JdbcConnection]:
-        settings = self._jvm.PythonUtils.toScalaMap(dict(self._options.properties))
+        settings = self._jvm.PythonUtils.toScalaMap(self._properties)
         jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
 
         def connect() -> Any:
@@ -205,6 +219,12 @@ class JdbcTarget:
             yield found
         finally:
             found.close()
+
+
+def driver_of(url: str) -> dict[str, str]:
+    """The property that names the driver's class; nothing for a database that is not known here."""
+    name = url.removeprefix("jdbc:").partition(":")[0].lower()
+    return {"driver": _DRIVERS[name]} if name in _DRIVERS else {}
 
 
 def _attempt_of(_partition: int) -> int:

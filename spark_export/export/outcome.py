@@ -67,7 +67,7 @@ class DrainResult:
             server that went down.
         first_offset: Where it began.
         next_offset: Where the queue goes on.
-        recovered: How many offsets an earlier run had published already; only the queue's cursor was moved over them.
+        recovered: How many records an earlier run had published already; only the queue's cursor was moved over them.
         target: Where the records are.
     """
 

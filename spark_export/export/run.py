@@ -55,6 +55,7 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
     with abandoned_on_failure(target):
         records = write_aside(session, target, history.read(session), options, state.run, report)
         report(ExportProgress("publishing"))
+        history.require_unchanged()
         target.publish(state)
     report(ExportProgress("published"))
     clean_up(target, state.run)

@@ -10,9 +10,10 @@ import attrs
 
 from spark_export.errors import OptionError, UnreadableError
 from spark_export.history import Places, Reached
+from spark_export.read_history import decode_restores, encode_restores
 
 _VERSION = 2
-"""Version 1 had no ``missing``, and no offset of a restore behind a shard's id and next offset."""
+"""Version 1 had neither ``missing`` nor ``restores`` nor ``common_lsns``."""
 
 
 @attrs.frozen(slots=True)
@@ -34,6 +35,8 @@ class ExportState:
         members: dict[str, object] = {"version": _VERSION, "run": self.run, "settings": self.settings}
         members["shards"] = _encoded(self.places.reached)
         members["missing"] = _encoded(self.places.missing)
+        members["restores"] = encode_restores(self.places.restores)
+        members["common_lsns"] = dict(self.places.read_history.common_lsns)
         return json.dumps(members)
 
     @classmethod
@@ -54,9 +57,14 @@ class ExportState:
                     f"{where} is of version {found['version']}, this program knows versions up to {_VERSION}: use a "
                     "newer one"
                 )
-            places = Places(_decoded(found["shards"]), _decoded(found.get("missing", {})))
+            lsns = {str(shard): int(lsn) for shard, lsn in found.get("common_lsns", {}).items()}
+            places = Places(
+                _decoded(found["shards"], lsns),
+                _decoded(found.get("missing", {}), lsns),
+                decode_restores(found.get("restores", ())),
+            )
             return cls(int(found["run"]), dict(found["settings"]), places)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise UnreadableError(
                 f"{where} does not hold the state of an export: {error!r} in {text[:80]!r}"
             ) from error
@@ -77,17 +85,11 @@ class ExportState:
 
 
 def _encoded(places: Mapping[str, Reached]) -> dict[str, list[object]]:
-    return {
-        shard: [f"{one.shard_id:016x}", one.next_offset, one.restored_offset] for shard, one in sorted(places.items())
-    }
+    return {shard: [f"{one.shard_id:016x}", one.next_offset] for shard, one in sorted(places.items())}
 
 
-def _decoded(found: Mapping[str, Any]) -> dict[str, Reached]:
-    return {shard: _reached(*one) for shard, one in found.items()}
-
-
-def _reached(shard_id: str, next_offset: int, restored_offset: int | None = None) -> Reached:
-    return Reached(int(shard_id, 16), int(next_offset), None if restored_offset is None else int(restored_offset))
+def _decoded(found: Mapping[str, Any], lsns: Mapping[str, int]) -> dict[str, Reached]:
+    return {shard: Reached(int(one[0], 16), int(one[1]), lsns.get(shard)) for shard, one in found.items()}
 
 
 BEFORE_FIRST = ExportState(0, {}, Places())

@@ -1,8 +1,8 @@
 """A well-behaved client in a process of its own: appends and tails one shard, and says how long both take.
 
 Run as ``python -m tests.abuse.bystander PORT NAME WINDOW_S``. It writes a line of JSON for every window: the
-latencies of its appends up to the acknowledgement, and up to the push, in milliseconds. It ends when standard input
-does.
+latencies of its appends up to the acknowledgement, and up to the push, in milliseconds, and when it began on the
+monotonic clock, in seconds. It ends when standard input does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run(port: int, name: str, window_s: float) -> None:
         client = Client(sock)
         handle = client.open(name, ShardConfig())
         client.call(Op.SUBSCRIBE, messages.SubscribeRequest(1, shard=name, credit_bytes=1 << 31))
-        window_ends = time.monotonic() + window_s
+        began_s = time.monotonic()
         acks_ms: list[float] = []
         pushes_ms: list[float] = []
         # A pause on standard input costs no sleep: it ends at once when the test does.
@@ -36,11 +36,12 @@ def run(port: int, name: str, window_s: float) -> None:
             acked_ms, pushed_ms = _round(client, handle)
             acks_ms.append(acked_ms)
             pushes_ms.append(pushed_ms)
-            if time.monotonic() >= window_ends:
-                sys.stdout.write(json.dumps({"acks_ms": acks_ms, "pushes_ms": pushes_ms}) + "\n")
+            if time.monotonic() >= began_s + window_s:
+                window = {"began_s": began_s, "acks_ms": acks_ms, "pushes_ms": pushes_ms}
+                sys.stdout.write(json.dumps(window) + "\n")
                 sys.stdout.flush()
                 acks_ms, pushes_ms = [], []
-                window_ends = time.monotonic() + window_s
+                began_s = time.monotonic()
 
 
 def _round(client: Client, handle: int) -> tuple[float, float]:

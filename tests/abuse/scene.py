@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import resource
-import select
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import IO
 
@@ -44,6 +44,15 @@ _WINDOW_LONG_S = 0.25
 _TRIES = 3
 _SLACK_MS = 5.0
 _SLACK_LONG_MS = 2.0
+
+
+@attrs.frozen
+class _Window:
+    """What the bystander met in a part of a second; its beginning is on the machine's monotonic clock."""
+
+    began_s: float
+    acks_ms: list[float]
+    pushes_ms: list[float]
 
 
 @attrs.frozen
@@ -85,23 +94,25 @@ class Scene:
 
     def watch(self) -> Latencies:
         """Measure the bystander from now on."""
-        while select.select([self._lines], [], [], 0)[0]:
-            self._window()
-        self._window()  # it began before
-        windows = [self._window() for _ in range(_WINDOWS_LONG if self.strict else _WINDOWS)]
+        watched_from_s = time.monotonic()
+        windows: list[_Window] = []
+        while len(windows) < (_WINDOWS_LONG if self.strict else _WINDOWS):
+            window = self._next_window()
+            # Many that ended while nobody watched may still be in the pipe, and in the buffer of its reader.
+            if window.began_s >= watched_from_s:
+                windows.append(window)
         return Latencies(
             *(
-                statistics.median(_quantile(window[name], share) for window in windows)
-                for name in ("acks_ms", "pushes_ms")
+                statistics.median(_quantile(latencies(window), share) for window in windows)
+                for latencies in (attrgetter("acks_ms"), attrgetter("pushes_ms"))
                 for share in (0.5, 0.99)
             )
         )
 
-    def _window(self) -> dict[str, list[float]]:
+    def _next_window(self) -> _Window:
         line = self._lines.readline()
         assert line, "the bystander ended: it was cut off or refused"
-        window: dict[str, list[float]] = json.loads(line)
-        return window
+        return _Window(**json.loads(line))
 
     def take_usual(self) -> None:
         """Before the abuse: how it is usually."""
@@ -142,7 +153,7 @@ class Scene:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"not so after {timeout_s} s; the log ends {self.log_text()[-2000:]}"
-            self._window()
+            self._next_window()
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from journal.settings import KIB
 from tests.abuse.peers import HELLO, connections, fragment, greeted, is_closed, open_websocket, reason_of_end
 from tests.abuse.scene import FRAME_BYTES, POOL_BYTES, Scene, allow_descriptors, scene
 
+pytestmark = pytest.mark.slow("measures latencies in many parts of a second")
+
 BYTES_A_CONNECTION = 24 * KIB  # tasks, socket, scopes and what they refer to
 HALF_HELLO = HELLO[: len(HELLO) // 2]
 SLOW_HEADERS = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"

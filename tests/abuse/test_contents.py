@@ -26,6 +26,8 @@ from tests.abuse.peers import flood, fragment, is_closed, open_websocket, upgrad
 from tests.abuse.scene import FRAME_BYTES, OUTPUT_BYTES, POOL_BYTES, Scene, scene
 from tests.faults.processes import Client
 
+pytestmark = pytest.mark.slow("measures latencies in many parts of a second")
+
 SUBSCRIPTION_BYTES = 8 * KIB
 BYTES_A_CONNECTION = 64 * KIB  # with what one receive brought
 FILE = ShardConfig()
@@ -137,6 +139,7 @@ def test_a_websocket_message_in_fragments_without_end_is_cut_off(tmp_path: Path,
         found.check(may_grow_bytes=0)
 
 
+@pytest.mark.smoke
 def test_a_websocket_message_over_the_limit_is_cut_off(tmp_path: Path) -> None:
     """In fragments each of which is allowed, with more of it in what was received at once."""
     part = fragment(bytes(10_000), opcode=0) * 100

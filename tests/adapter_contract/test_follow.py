@@ -351,7 +351,12 @@ async def test_a_feed_goes_on_at_its_lsn_when_the_store_is_opened_again(opening:
 
 @attrs.define
 class Follower:
-    """A feed of a random workload and what it gave."""
+    """A feed of a random workload and what it gave.
+
+    Attributes:
+        ended: The feed came to its end.
+        has_left: The feed has none, and heard enough.
+    """
 
     topic_filter: str
     after_lsn: int | None
@@ -359,6 +364,12 @@ class Follower:
     start_lsn: int = -1
     seen: Seen = attrs.Factory(Seen)
     ended: bool = False
+    has_left: bool = False
+
+    @property
+    def wanted_lsn(self) -> int:
+        """It waits at least until it hears of this lsn."""
+        return self.start_lsn + 1 if self.until_lsn is None else self.until_lsn
 
 
 NAMES = ("a/1", "a/2", "a/3", "b/1", "b/2/x", "b", "c")
@@ -376,7 +387,8 @@ class Workload:
         self.are_writers_done = False
 
     async def run(self) -> None:
-        with trio.fail_after(6 * PATIENCE_S):
+        # Well within the time of a test, whose end would not tell who waits for what.
+        with trio.move_on_after(2 * PATIENCE_S) as scope:
             async with trio.open_nursery() as followers:
                 async with trio.open_nursery() as writers:
                     for _ in range(3):
@@ -388,10 +400,25 @@ class Workload:
                 # Every end that was asked for is reached, and whoever has none hears of this.
                 self.are_writers_done = True
                 await self.append_some()
-                while self.newest_lsn < max(one.until_lsn or 0 for one in self.followers):
+                while self.newest_lsn < max(one.wanted_lsn for one in self.followers):
                     await self.append_some()
                     await self.look_at_lsns()
+        assert not scope.cancelled_caught, await self.standing()
         await self.check()
+
+    async def standing(self) -> str:
+        """How far all are, for the message about a run that did not end."""
+        shards = [
+            f"{info.name}: {info.next_offset}, lsn {info.last_lsn}" for info in await self.adapter.list_shards("#")
+        ]
+        followers = [
+            f"{one.topic_filter} from {one.start_lsn} until {one.until_lsn}: "
+            f"{'ended' if one.ended else 'left' if one.has_left else 'waits'} "
+            f"at {one.seen.lsn} with {len(one.seen.records)} records"
+            for one in self.followers
+        ]
+        done = "done" if self.are_writers_done else "not done"
+        return "\n".join([f"writers {done}, newest lsn {self.newest_lsn}", *shards, *followers])
 
     async def write(self) -> None:
         for _ in range(25):
@@ -445,6 +472,7 @@ class Workload:
                 if self.random.random() < 0.1:
                     await trio.sleep(0.003)
                 if follower.until_lsn is None and self.are_writers_done and follower.seen.lsn >= self.newest_lsn:
+                    follower.has_left = True
                     break
             else:
                 follower.ended = True

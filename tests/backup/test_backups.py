@@ -202,6 +202,7 @@ async def test_a_restore_whose_sync_failed_brings_every_file_anew(
     assert await read(target) == VALUES
 
 
+@pytest.mark.slow("kills backups")
 @pytest.mark.parametrize("calls", [0, 1, 2, 5, 9, 14, 25])
 @pytest.mark.parametrize("name", ["rename", "open"])
 async def test_a_backup_that_is_killed_leaves_the_one_before_and_goes_on(
@@ -287,7 +288,7 @@ async def test_a_restore_that_was_killed_at_its_first_file_is_told_with_the_way_
 
 
 @pytest.mark.parametrize("calls", [0, 3, 8, 12, 16, 20, 24])
-@pytest.mark.parametrize("name", ["open", "rename", "remove"])
+@pytest.mark.parametrize("name", ["open", "rename", "remove", "lock"])
 async def test_a_restore_that_is_killed_opens_for_nobody_and_goes_on(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, name: str
 ) -> None:
@@ -297,8 +298,8 @@ async def test_a_restore_that_is_killed_opens_for_nobody_and_goes_on(
         interrupt_after(patch, calls, name, OsFileSystem)
         with contextlib.suppress(Killed):
             restore(FILES, str(backup), str(target))
-    begun = (target / "RESTORING").exists() or (target / "RESTORING.new").exists()
-    if begun and not (target / "FORMAT").exists():
+    # A directory that is there is marked: an empty one would be a new node to a server.
+    if target.exists() and not (target / "FORMAT").exists():
         with pytest.raises(DataDirectoryError, match="only partly restored"):
             async with open_engine(str(target), config()):
                 raise AssertionError
@@ -308,6 +309,16 @@ async def test_a_restore_that_is_killed_opens_for_nobody_and_goes_on(
     assert not (target / "RESTORING").exists()
     assert check_directory(str(target)).damages == []
     assert await read(target) == VALUES
+
+
+async def test_a_restore_leaves_alone_what_is_in_its_way(data: Path, tmp_path: Path) -> None:
+    backup, target = tmp_path / "backup", tmp_path / "restored"
+    make(data, backup)
+    (tmp_path / "restored.restoring").mkdir()
+    (tmp_path / "restored.restoring/notes.txt").write_text("of the operator")
+    with pytest.raises(DataDirectoryError, match=r"restored\.restoring is in the way.*notes\.txt; remove or rename it"):
+        restore(FILES, str(backup), str(target))
+    assert not target.exists()
 
 
 async def test_a_restored_directory_that_was_used_already_is_left_alone(
@@ -346,9 +357,9 @@ async def test_what_an_interrupted_restore_synced_is_compared_not_copied(
 
 
 def _marker_of(backup: Path, tmp_path: Path) -> bytes:
-    """The marker that a restore writes, taken from one that was killed at its first object."""
+    """The marker that a restore writes, taken from one that was killed before it had FORMAT."""
     with pytest.MonkeyPatch.context() as patch:
-        interrupt_after(patch, 1, "rename", OsFileSystem)
+        interrupt_after(patch, 2, "rename", OsFileSystem)
         with pytest.raises(Killed):
             restore(FILES, str(backup), str(tmp_path / "other"))
     return (tmp_path / "other/RESTORING").read_bytes()

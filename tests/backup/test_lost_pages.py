@@ -126,6 +126,7 @@ async def test_contents_of_a_killed_backup_that_were_not_written_back_are_stored
     await check_restored(files, VALUES[: 2 + before])
 
 
+@pytest.mark.slow("an engine after each place of a kill")
 async def test_every_place_to_kill_a_backup_and_lose_what_it_wrote() -> None:
     """The same at every step of a backup that syncs now and then; what it noted as synced is not stored again."""
     operation, spared = 0, 0
@@ -216,6 +217,7 @@ async def test_a_missing_content_that_a_manifest_names_is_durable_before_it_has_
     await check_restored(files, VALUES)
 
 
+@pytest.mark.slow("an engine after each place of a kill")
 async def test_every_place_to_kill_a_restore_and_lose_what_it_wrote() -> None:
     """A restore that was interrupted compared what it found, which reads well, and did not bring it again."""
     operation = spared = 0

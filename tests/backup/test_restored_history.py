@@ -384,6 +384,7 @@ async def _rest(_: Engine) -> None:
     await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.slow("an engine after each place of a crash")
 def test_a_crash_at_any_point_of_restore_and_first_start_gives_no_number_out_twice() -> None:
     """The marker goes only when what it asks for is durable."""
     origin, after = trio.run(partial(originals, SimulatedFileSystem(), crash=True))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.queues import draining, putting
+from benchmarks.load import LoadError
+from benchmarks.queues import bridging, draining, putting
 from benchmarks.queues.destinations import DESTINATIONS
 from benchmarks.queues.rows import CHUNK_RECORDS, SINKS, VALUE_BYTES
 from benchmarks.queues.web_service import WebService
@@ -70,3 +71,9 @@ def test_the_web_service_sees_rows_that_come_twice_or_not(offsets: list[int], in
     for offset in offsets:
         service.take([{"offset": offset}])
     assert service.told == {"rows": len(offsets), "in_order": in_order}
+
+
+def test_messages_that_are_no_whole_chunks_are_refused(tmp_path: Path) -> None:
+    """The last ones would never be published, and be waited for."""
+    with pytest.raises(LoadError, match=r"20,010 messages are no whole chunks of 250 over 10 connections"):
+        bridging.bridged_rate({}, 20_010, tmp_path)

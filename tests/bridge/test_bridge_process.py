@@ -1,4 +1,4 @@
-"""`journal-broker bridge` as a process. It once closed its connection before its leases were given back."""
+"""`journal-broker bridge` as a process."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
 from broker_adapter import open_adapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.stored import Lease
 from broker_adapter.state_forms import decode
-from tests.mqtt.cluster.processes import REPOSITORY
+from tests.mqtt.cluster.processes import REPOSITORY, free_port, journal_server
+from tests.mqtt.edges.broker_process import PROGRAM, BrokerProcess, broker_process
+from tests.patience import PATIENCE_S
 from tests.server.serving import serving
 
 CONFIG = """\
@@ -35,6 +38,7 @@ format = "ndjson"
 
 
 async def test_told_to_stop_it_gives_its_lease_back(tmp_path: Path) -> None:
+    """It once closed its connection before its leases were given back."""
     async with serving(tmp_path) as served:
         store = f"journal://127.0.0.1:{served.ports['tcp']}"
         config = tmp_path / "broker.toml"
@@ -60,3 +64,42 @@ async def test_told_to_stop_it_gives_its_lease_back(tmp_path: Path) -> None:
             given_back = await lease()
             assert given_back is not None
             assert given_back.holder == ""
+
+
+@pytest.mark.slow("starts and stops servers and brokers")
+async def test_brokers_and_bridges_say_that_their_store_is_lost_and_that_it_is_back(tmp_path: Path) -> None:
+    """A broker without `listen.http` said nothing, a bridge only spoke of leases. Four processes are started."""
+    server = journal_server(tmp_path, port := free_port())
+    config = tmp_path / "broker.toml"
+    config.write_text(CONFIG.format(port=port, directory=tmp_path))
+    log = tmp_path / "bridge.log"
+
+    async def both_said(broker: BrokerProcess, words: str) -> None:
+        await broker.said(words)
+        with trio.fail_after(PATIENCE_S):
+            while words not in log.read_text():
+                await trio.sleep(0.02)
+
+    await trio.to_thread.run_sync(server.start)
+    try:
+        async with (
+            broker_process(tmp_path, "--config", str(config), "--listen", "127.0.0.1:0") as broker,
+            trio.open_nursery() as nursery,
+        ):
+            with log.open("wb") as log_file:
+                argv = [sys.executable, "-m", PROGRAM, "bridge", "--config", str(config)]
+                await nursery.start(
+                    lambda task_status: trio.run_process(
+                        argv, task_status=task_status, cwd=REPOSITORY, stderr=log_file, stdout=log_file
+                    )
+                )
+            with trio.fail_after(PATIENCE_S):
+                while "ready" not in log.read_text():
+                    await trio.sleep(0.02)
+            server.end(signal.SIGKILL)
+            await both_said(broker, "the store does not answer")
+            await trio.to_thread.run_sync(server.start)
+            await both_said(broker, "the store answers again")
+            nursery.cancel_scope.cancel()
+    finally:
+        server.end(signal.SIGKILL)

@@ -217,6 +217,7 @@ def check(mode: QueueMode, peaks: Sequence[Peaks], *, reads_parquet: bool) -> No
         assert each.driver < DRIVER_MIB + SPARE_MIB
 
 
+@pytest.mark.slow("hundreds of MiB go through a bridge")
 @pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.HYBRID])
 async def test_a_backlog_does_not_lie_in_memory(mode: QueueMode, tmp_path: Path) -> None:
     """Without sealing, so that what is allowed is much less than the backlog."""

@@ -42,9 +42,16 @@ RECORD = StoredRecord(
         ("text", RECORD.value.decode()),
         ("json", {"a": {"b": [1, 2]}, "odd name": "x"}),
         ("$.a.b[1]", 2),
-        ("$.a.b[2]", None),
+        ("$.a.b[1] ?? 0", 2),
+        ("$.a.b[2] ?? null", None),
         ('$["odd name"]', "x"),
-        ("$.a.c", None),
+        ("$.a.c ?? 0.5", 0.5),
+        ('$.unit ?? "C ?? F"', "C ?? F"),
+        ('$["odd ?? name"] ?? []', []),
+        ("topic[3] ?? -1", -1),
+        ("user:none ?? {}", {}),
+        ("header:content-type ?? 1", "application/json"),
+        ("=a ?? 1", "a ?? 1"),
         ("header:content-type", "application/json"),
         ("header:none", None),
         ("user:shift", "night"),
@@ -56,6 +63,45 @@ RECORD = StoredRecord(
 )
 def test_each_source_gives_its_part(source: str, value: Value) -> None:
     assert Projection({"x": source}).row(RECORD) == {"x": value}
+
+
+NOTHING_THERE = [b"22.5", b"[]", b"{}", b'"text"', b"null", b'{"values": {"value": 1}}']
+
+
+@pytest.mark.parametrize("payload", NOTHING_THERE)
+@pytest.mark.parametrize("source", ["$.value", "$.value[0]", '$["value"].x'])
+def test_a_payload_that_does_not_yield_a_column_makes_no_row_unless_there_is_a_default(
+    source: str, payload: bytes
+) -> None:
+    """A bridge once wrote NULL for it, and nobody was told."""
+    record = StoredRecord(0, 0, 0, payload)
+    with pytest.raises(ProjectionError, match="has nothing at"):
+        Projection({"x": source}).row(record)
+    assert Projection({"x": f"{source} ?? null"}).row(record) == {"x": None}
+
+
+@pytest.mark.parametrize("payload", [b"no json", b"\xff", b""])
+def test_a_default_stands_for_a_payload_that_is_no_json_too(payload: bytes) -> None:
+    assert Projection({"x": "$.value ?? 0", "y": "json ?? 1"}).row(StoredRecord(0, 0, 0, payload)) == {"x": 0, "y": 1}
+
+
+@pytest.mark.parametrize("source", ["$.value", "$.value ?? 7"])
+def test_a_null_that_was_sent_is_brought(source: str) -> None:
+    assert Projection({"x": source}).row(StoredRecord(0, 0, 0, b'{"value": null}')) == {"x": None}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("$.value ?? none", "with a default in JSON as"),
+        ("topic[1] ?? none", "whose default is no JSON"),
+        ("header:a ?? b", "whose default is no JSON"),
+        ("nothing ?? 1", "is none of"),
+    ],
+)
+def test_a_default_that_is_no_json_is_refused(source: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Projection({"x": source})
 
 
 @pytest.mark.parametrize("qos", [b"", b"one", b"\xc2\xb2", b"-1", b"\xff", b"9" * 5000])

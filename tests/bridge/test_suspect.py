@@ -58,6 +58,7 @@ async def test_it_becomes_a_dead_letter_and_all_else_arrives_in_order(
     assert (state.progress.counts.confirmed, state.progress.counts.dead_lettered) == (100 - len(poison), len(poison))
 
 
+@pytest.mark.slow("tries a batch again and again")
 async def test_without_the_setting_nothing_is_set_aside_for_an_outage(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:

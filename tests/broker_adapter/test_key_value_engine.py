@@ -85,6 +85,9 @@ class Acknowledged:
                 next_offset = record.next_offset if isinstance(record, Gap) else record.offset + 1
             assert next_offset == info.next_offset
             values = {record.offset: record.value for record in found if isinstance(record, StoredRecord)}
+            assert info.record_count == len(values), "offsets without records are counted"
+            assert sum(each.next_offset - each.base_offset for each in info.segments) == len(values)
+            assert sum(each.size_bytes for each in info.segments) == info.size_bytes
             for (shard, offset), value in self.durable.items():
                 if shard == name and offset >= info.start_offset:
                     assert values.get(offset) == value, "a durable record is lost"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from broker_adapter import open_adapter
 from broker_adapter.opening import directory_of
+from journal.protocol.errors import ConnectionLostError
 from shards.errors import DataDirectoryError, InvalidRequestError
 from tests.patience import PATIENCE_S
+from tests.server.serving import serving
 
 EXTRAS = ("rocksdict", "cattrs", "starlette", "cyclopts", "rich", "pyspark", "pyarrow", "numpy", "trio_websocket")
 
@@ -29,6 +34,34 @@ def test_a_directory_is_taken_from_the_url() -> None:
     for url in ("rocksdb:", "rocksdb://host/data"):
         with pytest.raises(InvalidRequestError, match="must name a directory"):
             directory_of(url)
+
+
+async def test_a_program_that_says_who_it_is_is_shown_by_that_name(tmp_path: Path) -> None:
+    """Brokers were shown as `client-3ba6bf29e38d`. Two that have one name must not be ended together."""
+    async with serving(tmp_path) as served:
+        url = f"journal://127.0.0.1:{served.ports['tcp']}"
+        async with open_adapter(url, name="broker-1") as one, open_adapter(url, name="broker-1") as other:
+            assert one.client_name.startswith("broker-1-")
+            assert one.client_name != other.client_name
+
+
+async def test_a_server_that_does_not_answer_is_an_error_unless_somebody_wants_to_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Programs hung for ever, without a word, when their server was not there."""
+    url = "journal://127.0.0.1:1"
+    began_s = trio.current_time()
+    with pytest.raises(ConnectionLostError, match=r"gave up after 10 s.*no server at tcp://127\.0\.0\.1:1"):
+        async with open_adapter(url):
+            pass
+    assert 10 <= trio.current_time() - began_s < 60
+    with pytest.raises(ConnectionLostError, match=r"gave up after 0\.5 s"):
+        async with open_adapter(url, first_within_s=0.5):
+            pass
+    with trio.move_on_after(1000) as patience:
+        async with open_adapter(url, first_within_s=math.inf):
+            pass
+    assert patience.cancelled_caught
 
 
 @pytest.mark.parametrize("scheme", ["rocksdb", "embedded"])
@@ -72,7 +105,7 @@ async def main():
         async with broker_adapter.open_adapter("embedded:{tmp_path}/data"):
             pass
     except broker_adapter.opening.InvalidRequestError as error:
-        assert "rocksdict" in str(error) and "journal-engine[embedded]" in str(error), error
+        assert "rocksdict" in str(error) and "pip install 'cattrs" in str(error), error
     else:
         raise AssertionError
 trio.run(main)

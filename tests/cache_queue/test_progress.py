@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_adapter import StorageAdapter
-from broker_adapter.cache_queue import QueueSettings, ensure_queue, look, names
+from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.cache_queue import QueueMode, QueueSettings, ensure_queue, look, names
 from broker_adapter.cache_queue.end_tracker import EndTracker
 from broker_adapter.cache_queue.gauge import Depth, Gauge, depth_of, gaps_of, offset_with_records_behind
-from broker_adapter.cache_queue.progress import left_behind, total, unused_in
+from broker_adapter.cache_queue.progress import known_ends, left_behind, total, unused_in
+from broker_adapter.cache_queue.queue import keep_within_bounds
 from broker_adapter.cache_queue.ranges import contains, covered_count, from_offset, with_offsets
 from broker_adapter.cache_queue.stored import Counts, Definition, KnownEnd, Progress, Status
 from broker_adapter.state_forms import encode
@@ -90,6 +91,68 @@ def test_appends_that_were_acknowledged_between_crash_and_look_are_told_apart() 
     tracker.look(info, 0)
     assert tracker.known is not None
     assert left_behind(info, Progress(1), [tracker.known]) == Counts(lost=7, purged=2)
+
+
+@pytest.mark.parametrize("looked_first", [True, False])
+def test_a_store_that_dies_twice_between_two_looks_loses_what_was_put_in_and_no_reserved_offsets(
+    looked_first: bool,
+) -> None:
+    """The offsets that its first life had reserved counted as a million lost records."""
+    tracker = EndTracker()
+    if looked_first:
+        tracker.look(shard(0, 3, (0, 3)), 0)
+        tracker.appended(3, 7)
+    else:
+        tracker.appended(0, 7)
+    tracker.appended(RESERVED, RESERVED + 20)
+    tracker.appended(2 * RESERVED, 2 * RESERVED + 2)
+    info = shard(0, 2 * RESERVED + 2, (2 * RESERVED, 2 * RESERVED + 2))
+    tracker.look(info, 0)
+    assert tracker.known is not None
+    assert left_behind(info, Progress(1), [tracker.known]) == Counts(lost=27, purged=2)
+
+
+def test_what_was_known_at_a_look_before_two_deaths_is_believed_for_both() -> None:
+    tracker = EndTracker()
+    tracker.look(shard(0, 3, (0, 3)), 0)
+    tracker.appended(RESERVED, RESERVED + 20)
+    info = shard(0, 2 * RESERVED)
+    tracker.look(info, 0)
+    assert tracker.known is not None
+    assert left_behind(info, Progress(1), [tracker.known]) == Counts(lost=23)
+
+
+def test_a_death_that_no_writer_has_looked_at_adds_no_reserved_offsets_to_those_before() -> None:
+    """A driver that read the gap at once counted all that the second life had reserved as lost."""
+    ends = [KnownEnd(1, RESERVED + 3, ((10, RESERVED + 3),)), KnownEnd(1, 7)]
+    info = shard(0, 2 * RESERVED + 3)
+    assert unused_in((0, 2 * RESERVED + 3), ends) == [(10, RESERVED + 3), (RESERVED + 3, 2 * RESERVED + 3)]
+    assert left_behind(info, Progress(1), ends) == Counts(lost=10)
+
+
+def test_a_store_that_ends_in_order_loses_all_that_was_put_in_since_the_last_look() -> None:
+    """It gives up no offsets. What came behind the last look counted as never put in."""
+    tracker = EndTracker()
+    tracker.look(shard(0, 3, (0, 3)), 0)
+    tracker.appended(3, 10)
+    info = shard(0, 10)
+    tracker.look(info, 0)
+    assert tracker.known == KnownEnd(1, 10)
+    assert left_behind(info, Progress(1), [tracker.known]) == Counts(lost=10)
+
+
+@pytest.mark.parametrize("mode", [QueueMode.MEMORY, QueueMode.HYBRID])
+async def test_a_queue_tells_where_its_records_in_memory_begin_before_any_writer_has_looked(mode: QueueMode) -> None:
+    """The store died behind a change of the mode, and a million reserved offsets counted as lost."""
+    async with open_adapter("memory:") as adapter:
+        await filled(adapter, b"1", b"2")
+        settings = QueueSettings(mode=mode)
+        await ensure_queue(adapter, NAME, settings)
+        info = await adapter.describe_shard(names.shard_of(NAME))
+        await keep_within_bounds(adapter, NAME, settings, info, 0)
+        [end] = await known_ends(adapter, NAME, info.shard_id)
+    assert end == KnownEnd(info.shard_id, 2)
+    assert unused_in((2, RESERVED), [end]) == [(2, RESERVED)]
 
 
 def test_of_several_writers_each_knows_its_own_part() -> None:

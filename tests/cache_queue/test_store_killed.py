@@ -67,6 +67,7 @@ async def put(writer: QueueWriter, count: int) -> None:
         await pending.wait()
 
 
+@pytest.mark.slow("kills servers")
 @pytest.mark.parametrize("mode", [QueueMode.MEMORY, QueueMode.HYBRID])
 async def test_what_is_acknowledged_after_a_change_to_files_is_there_after_a_kill(
     tmp_path: Path, mode: QueueMode
@@ -82,6 +83,7 @@ async def test_what_is_acknowledged_after_a_change_to_files_is_there_after_a_kil
         assert values == [b"%d" % number for number in range(100)]
 
 
+@pytest.mark.slow("kills servers")
 @pytest.mark.parametrize(
     ("mode", "overflow"), [(QueueMode.MEMORY, Overflow.REJECT), (QueueMode.HYBRID, Overflow.DROP_NEWEST)]
 )
@@ -115,6 +117,7 @@ async def test_a_queue_in_memory_is_empty_after_a_kill_and_every_record_is_in_on
         assert drain.counts == Counts(confirmed=10, lost=110)
 
 
+@pytest.mark.slow("kills servers")
 async def test_a_writer_that_dies_with_the_store_has_told_what_it_put_in(tmp_path: Path) -> None:
     """What it told at its last look counts: here that was after the last record."""
     settings = QueueSettings(mode=QueueMode.MEMORY)

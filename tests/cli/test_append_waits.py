@@ -51,6 +51,7 @@ def full(tmp_path: Path) -> Iterator[Server]:
         server.kill()
 
 
+@pytest.mark.slow("waits for a server that refuses")
 def test_an_append_that_is_refused_for_the_moment_ends_after_its_timeout(full: Server) -> None:
     """It waited for ever, and did not say for what."""
     began_s = time.monotonic()
@@ -69,6 +70,7 @@ def test_an_append_that_is_refused_for_the_moment_ends_after_its_timeout(full: S
         assert timeout in done.stderr.decode()
 
 
+@pytest.mark.slow("waits for a server that refuses")
 def test_an_append_says_what_it_waits_for_and_goes_on(full: Server) -> None:
     """Also while standard input is open: what was typed a while ago is not stored, and the user should know."""
     append = subprocess.Popen(
@@ -98,6 +100,7 @@ def test_an_append_says_what_it_waits_for_and_goes_on(full: Server) -> None:
         append.wait()
 
 
+@pytest.mark.slow("waits for a server that refuses")
 def test_a_server_that_does_not_answer_is_told(tmp_path: Path) -> None:
     server = Server.start(tmp_path)
     try:

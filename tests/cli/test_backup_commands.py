@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def journal(capsys: pytest.CaptureFixture[str], *arguments: object, status: int 
     return told.out, told.err
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_a_running_server_is_backed_up_restored_and_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, backup, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
     with running(data) as server:
@@ -60,6 +62,7 @@ def test_a_running_server_is_backed_up_restored_and_served(tmp_path: Path, capsy
         assert restore["lsn_after"] > made["lsn"] + (1 << 40)
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_a_directory_at_rest_is_backed_up_and_compacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, backup = tmp_path / "data", tmp_path / "backup"
     with running(data) as server:
@@ -123,3 +126,18 @@ def test_the_server_of_another_directory_is_not_backed_up_in_its_place(
         journal(
             capsys, "backup", tmp_path / "data", tmp_path / "backup", "--server", f"127.0.0.1:{server.ports['tcp']}"
         )
+
+
+@pytest.mark.slow("starts servers and commands")
+def test_a_server_that_stands_still_is_named_with_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes 10 s, the bound on connecting. The error said neither which server nor what to do."""
+    with running(tmp_path / "data") as server:
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            _, told = journal(capsys, "backup", tmp_path / "data", tmp_path / "backup", status=1)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+    assert f"the server at 127.0.0.1:{server.ports['tcp']} does not answer: no reply to HELLO within 10 s" in told
+    assert "look at the server and its log, or name another with --server HOST:PORT" in told

@@ -183,6 +183,11 @@ def test_a_read_begins_where_it_is_told_and_stops_at_its_count(server: Server, s
     server.journal("append", shard, given=b"0\n1\n2\n3\n4\n")
     assert server.journal("read", shard, "--from", "3") == "3\n4\n"
     assert server.journal("read", shard, "--from", "1", "--count", "2") == "1\n2\n"
+    beyond = run("read", shard, "--from", "5000", "--server", server.address)
+    assert (beyond.stdout, beyond.stderr.decode()) == (
+        b"",
+        f"journal: {shard}: nothing at offset 5000: it ends before offset 5\n",
+    )
     assert server.journal("read", shard, "--from", "latest") == ""
     assert server.journal("read", shard, "--from", "-1h", "--count", "1") == "0\n"
     assert server.journal("read", shard, "--from", "2100-01-01") == ""
@@ -225,6 +230,55 @@ def test_tail_prints_topic_and_payload_of_every_shard_that_matches(server: Serve
         assert reader.wait(PATIENCE_S) == 130
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_in_the_background_ends_when_it_is_told_to(server: Server, shard: str, number: signal.Signals) -> None:
+    """Shells start background jobs with SIGINT ignored: `kill -INT` did nothing to `journal tail ... &`."""
+    server.journal("append", shard, given=b"0\n")
+    command = [*JOURNAL, "tail", shard, "--from", "earliest", "--server", server.address]
+    with subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$0" "$@"', *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as reader:
+        assert read_line(reader) == f"{shard} 0\n"
+        reader.send_signal(number)
+        assert reader.wait(PATIENCE_S) == 128 + number
+        assert reader.stderr is not None
+        assert reader.stderr.read() == ""
+
+
+@pytest.mark.parametrize("command", [("tail",), ("read", "--follow")])
+def test_a_follower_ends_when_nobody_reads_what_it_writes(server: Server, shard: str, command: tuple[str, ...]) -> None:
+    """It noticed at the next record, which may never come."""
+    server.journal("append", shard, given=b"0\n")
+    word, *more = command
+    with subprocess.Popen(
+        [*JOURNAL, word, shard, *more, "--from", "0", "--server", server.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as reader:
+        assert read_line(reader)
+        assert reader.stdout is not None
+        reader.stdout.close()
+        assert reader.wait(PATIENCE_S) == 141
+        assert reader.stderr is not None
+        assert reader.stderr.read() == ""
+
+
+def test_a_tail_waits_for_a_shard_that_is_not_there_yet(server: Server) -> None:
+    with subprocess.Popen(
+        [*JOURNAL, "tail", "made/later", "--count", "1", "--server", server.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as reader:
+        assert "there is no shard 'made/later' yet" in read_line(reader)
+        server.journal("shard", "create", "made/later")
+        server.journal("append", "made/later", given=b"1\n")
+        assert read_line(reader) == "made/later 1\n"
+        assert reader.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.slow("starts servers and commands")
 def test_a_reader_that_stops_early_is_no_error(server: Server, shard: str) -> None:
     server.journal("append", shard, given=b"x" * 1000 + b"\n" + b"y\n" * 200_000)
     pipeline = f"{sys.executable} -m journal.cli.main read {shard} --server {server.address} | head -c 3"
@@ -249,16 +303,55 @@ def test_the_life_of_a_shard(server: Server) -> None:
     assert server.journal("shard", "seal", "--filter", "life/#") == f"{name}: sealed up to offset 4, 1 Parquet file\n"
 
     (listed,) = (json.loads(line) for line in server.journal("shard", "list", "life/#", "--json").splitlines())
+    assert "segments" not in listed, "a list does not look at them"
     assert (listed["name"], listed["start_offset"], listed["next_offset"]) == (name, 0, 4)
     assert name in server.journal("shard", "list")
     shown = json.loads(server.journal("shard", "show", name, "--json"))
     assert [segment["kind"] for segment in shown["segments"]][:2] == ["memory", "parquet"]
     assert "7d" in server.journal("shard", "show", name)
 
-    assert "starts at offset 2" in server.journal("shard", "trim", name, "2")
+    trimmed = server.journal("shard", "trim", name, "2", "--yes")
+    assert trimmed == f"{name}: dropped offsets 0 up to, not including, 2; starts at offset 2, ends at 4\n"
+    assert "nothing to drop" in server.journal("shard", "trim", name, "2")
     assert server.journal("read", name) == "2\n3\n"
-    server.journal("shard", "delete", name)
+    server.journal("cursor", "set", name, "reader", "3")
+    deleted = server.journal("shard", "delete", name, "--yes")
+    assert deleted.startswith(f"{name}: deleted, with offsets 2 up to, not including, 4 (")
+    assert deleted.endswith(") and 1 cursor\n")
     assert server.journal("shard", "list", "life/#", "--json") == ""
+
+
+def test_what_a_shard_keeps_is_changed_by_a_command(server: Server, shard: str) -> None:
+    """The run-book for a full disk needed a program for it. What is not named stays as it is."""
+    server.journal("shard", "set", shard, "--max-age", "7d", "--max-bytes", "1GiB", "--yes")
+    told = server.journal("shard", "set", shard, "--max-age", "8d", "--segment-bytes", "4MiB")
+    assert told == f"{shard}: keeps at most 8d, 1.00 GiB, in segments of 4.00 MiB\n"
+    config = json.loads(server.journal("shard", "show", shard, "--json"))["config"]
+    assert config["retention"] == {"max_age_s": 8 * 86_400, "max_bytes": 1 << 30, "max_records": 0}
+    assert config["segment_bytes"] == 4 << 20
+    told = server.journal("shard", "set", shard, "--max-age", "0s", "--max-bytes", "0", "--segment-bytes", "0")
+    assert told == f"{shard}: keeps everything, in segments of the server's default size\n"
+    assert b"--max-age" in run("shard", "set", shard, "--server", server.address, status=2).stderr
+
+
+@pytest.mark.parametrize("command", [("delete",), ("trim", "1"), ("set", "--max-records", "1")])
+def test_what_loses_records_is_not_done_unasked(server: Server, shard: str, command: tuple[str, ...]) -> None:
+    server.journal("append", shard, given=b"0\n1\n")
+    word, *more = command
+    error = run("shard", word, shard, *more, "--server", server.address, status=2).stderr.decode()
+    assert error.count("\n") == 1
+    assert shard in error
+    assert "add --yes" in error
+    assert server.journal("read", shard) == "0\n1\n"
+
+
+@pytest.mark.parametrize("command", [("delete",), ("trim", "1"), ("set", "--max-records", "1"), ("mode", "file")])
+def test_whoever_changes_a_shard_that_does_not_exist_is_not_told_to_make_it(
+    server: Server, command: tuple[str, ...]
+) -> None:
+    word, *more = command
+    error = run("shard", word, "nowhere", *more, "--server", server.address, status=1).stderr.decode()
+    assert error == "journal: there is no shard 'nowhere'; `journal shard list` shows what there is\n"
 
 
 def test_durable_is_refused_in_memory_mode(server: Server) -> None:
@@ -301,6 +394,7 @@ def test_bench_measures_and_leaves_nothing_behind(server: Server) -> None:
     assert "bench" not in server.journal("shard", "list", "--json")
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(start: Callable[[], Server], tmp_path: Path) -> None:
     server = start()
     server.journal("shard", "create", "kept")
@@ -331,6 +425,7 @@ def test_a_stopped_server_leaves_a_directory_that_checks_and_dumps(start: Callab
     assert again.stop() == 0
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_what_was_acknowledged_survives_sigkill(start: Callable[[], Server]) -> None:
     server = start()
     server.journal("shard", "create", "kept")
@@ -341,6 +436,7 @@ def test_what_was_acknowledged_survives_sigkill(start: Callable[[], Server]) -> 
     assert again.stop() == 0
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_a_lost_memory_range_is_told_as_a_gap(start: Callable[[], Server]) -> None:
     server = start()
     server.journal("shard", "create", "mixed")
@@ -386,6 +482,7 @@ def test_an_unknown_configuration_key_is_one_line_that_names_it(tmp_path: Path) 
     assert "nonsense_key" in error
 
 
+@pytest.mark.slow("starts servers and commands")
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_that_cannot_be_written_is_one_line_that_names_it(tmp_path: Path) -> None:
     locked = tmp_path / "locked"

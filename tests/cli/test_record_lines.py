@@ -68,4 +68,7 @@ def test_no_json_line_has_a_line_break_in_it() -> None:
 def test_a_lost_range_is_told_in_json_and_in_words() -> None:
     gap = Gap(5, 8)
     assert [json.loads(line) for line in json_lines("s", [gap])] == [{"shard": "s", "gap": [5, 8]}]
-    assert gap_note("s", gap) == "s: offsets 5 to 7 (3 records) were in memory only and are lost"
+    assert gap_note("s", gap) == (
+        "s: offsets 5 to 7 have no records: those that were in memory only are lost, at most 3 (offsets are reserved "
+        "ahead of their use)"
+    )

@@ -323,6 +323,7 @@ class FakeServer:
 REQUESTS: dict[Op, Callable[[Session, Any], object]] = {
     Op.HELLO: Session.hello,
     Op.PING: lambda session, request: messages.Empty(),
+    Op.END_CLIENT: lambda session, request: messages.EndClientReply(0),
     Op.OPEN_SHARD: Session.open_shard,
     Op.LIST_SHARDS: lambda session, request: messages.ListShardsReply(
         [shard.info() for name, shard in sorted(session.server.shards.items()) if name > request.after][

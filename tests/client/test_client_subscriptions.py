@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -165,7 +166,8 @@ async def test_deleted_shard_ends_its_subscription() -> None:
                 await subscription.__anext__()
 
 
-async def test_damaged_shard_does_not_end_a_filter() -> None:
+async def test_damaged_shard_does_not_end_a_filter(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told in the log, once for all subscriptions: brokers followed filters and never said what they lacked."""
     async with FakeServer().running() as server, open_client(server.address) as client:
         server.create("x/a")
         server.create("x/b")
@@ -177,6 +179,12 @@ async def test_damaged_shard_does_not_end_a_filter() -> None:
             await client.append("x/b", [b"1"])
             assert await take(subscription, 1) == [("x/b", b"1")]
             assert isinstance(subscription.failed_shards["x/a"], ShardDamagedError)
+            await server.sessions[0].stream.send_all(build(Op.SHARD_EVENT, 0, encode(event)))
+            await client.ping()
+            errors = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+            assert errors == ["shard 'x/a' is delivered no more, other shards are: log/1 at 4096"]
+            assert client.failed_shards.count == 1
+        assert client.failed_shards.count == 0
 
 
 async def test_a_shard_that_failed_came_back_behind_records_that_were_never_delivered() -> None:

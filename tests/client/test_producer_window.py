@@ -137,6 +137,12 @@ class Simulation:
         self.refusals.clear()
         self.window.connection_lost()
 
+    def withdraw(self, served: int, remainder: int) -> None:
+        """Lose the connection, and then give up every third append, whatever became of it."""
+        self.lose_connection(served)
+        withdrawn = self.window.withdraw(lambda entry: entry.token % 3 == remainder)
+        self.uncertain |= {entry.token for entry in withdrawn}
+
     def heal(self) -> None:
         """No more faults: everything must come to its end."""
         for _ in range(50 + 50 * self.added):
@@ -158,6 +164,7 @@ steps = st.one_of(
     st.just(("refusal",)),
     st.just(("resume",)),
     st.tuples(st.just("lose"), st.integers(0, 3)),
+    st.tuples(st.just("withdraw"), st.integers(0, 3), st.integers(0, 2)),
 )
 first_sequences = st.sampled_from([0, MAX_SEQUENCE - 2])
 
@@ -178,6 +185,8 @@ def perform(simulation: Simulation, step: tuple[object, ...]) -> None:
             simulation.window.resume()
         case ("lose", int(served)):
             simulation.lose_connection(served)
+        case ("withdraw", int(served), int(remainder)):
+            simulation.withdraw(served, remainder)
         case ("crash", int(served), int(kept)):
             simulation.lose_connection(served)
             simulation.server.forget_from(kept)
@@ -282,6 +291,21 @@ def test_late_acknowledgement_of_an_old_attempt_counts() -> None:
     assert window.acknowledged(entries[0])
     assert not window.acknowledged(entries[0])
     assert sent(window, 5) == [1]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_withdrawn_append_is_never_sent_again_and_the_next_one_is_not_lost(is_stored: bool) -> None:
+    window, entries = established(3)
+    window.connection_lost()
+    assert window.withdraw(lambda entry: entry is entries[0]) == (entries[0],)
+    assert sent(window, 5, 6) == [1]
+    if not is_stored:
+        assert BatchHeader.unpack(entries[1].batch).sequence == 2
+        assert window.refused(entries[1], 5, SequenceGapError("gap", 1)).action is Action.NONE
+        assert sent(window, 7) == [1]
+        assert BatchHeader.unpack(entries[1].batch).sequence == 1
+    assert window.acknowledged(entries[1])
+    assert sent(window, 8) == [2]
 
 
 def test_lost_memory_level_appends_are_renumbered_from_what_the_server_expects() -> None:

@@ -36,6 +36,16 @@ def test_wrong_usage_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[
     assert told.count("\n") == 1
 
 
+def test_an_unknown_command_is_told_all_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """The list was cut after eight, with nothing behind the last comma."""
+    commands = {f"group c{number}": COMMANDS["one"] for number in range(12)}
+    app = build_app("sample", "Do things.", commands, {"group": "A group."})
+    assert run_app(app, ["group", "c99"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("sample: `sample group` has no command 'c99'. Did you mean 'c9'? It has c0, c1, ")
+    assert told.endswith(", c10, c11; see `sample group --help`\n")
+
+
 def test_debug_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("many", "--debug", "fail") == 1
     told = capsys.readouterr().err

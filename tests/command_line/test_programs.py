@@ -80,7 +80,7 @@ def test_the_table_of_commands_says_what_the_commands_say(program: Program, comm
         (BROKER, ["passwd"]),
         (BROKER, ["passwd", "file"]),
         (BROKER, ["passwd", "file", "a:b"]),
-        (BROKER, ["rules"]),
+        (BROKER, ["apply"]),
         (BROKER, ["rules", "plant/+"]),
         (BROKER, ["rules", "$SYS/x"]),
         (BROKER, ["rules", "$delayed/soon/x"]),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
@@ -47,6 +49,7 @@ class Browser:
         self._replies: dict[int, dict[str, Any]] = {}
         self._arrived = trio.lowlevel.ParkingLot()
         self._pages: dict[str, Page] = {}
+        self._contexts: list[str] = []
 
     async def receive(self) -> None:
         """Take what comes until the browser is gone."""
@@ -79,6 +82,7 @@ class Browser:
     async def page(self, url: str, *, width: int = 1280, height: int = 800, dark: bool = False) -> Page:
         """Open a page in a context of its own, with nothing stored."""
         context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        self._contexts.append(context)
         target = (await self.call("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
         session = (await self.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
         page = Page(self, session)
@@ -89,6 +93,12 @@ class Browser:
         await page.prefer(dark=dark)
         await page.open(url)
         return page
+
+    async def close_pages(self) -> None:
+        """Close all that this connection has opened."""
+        for context in self._contexts:
+            await self.call("Target.disposeBrowserContext", browserContextId=context)
+        self._contexts.clear()
 
 
 class Page:
@@ -197,41 +207,60 @@ class Page:
         await trio.Path(path).write_bytes(base64.b64decode(image["data"]))
 
 
-@asynccontextmanager
-async def chromium(program: str, profile: Path) -> AsyncIterator[Browser]:
-    """A browser for the length of the block."""
+@attrs.frozen
+class Chromium:
+    """A running browser process.
+
+    Attributes:
+        port: Where it is told what to do, on this machine.
+        path: Of the WebSocket there.
+    """
+
+    port: int
+    path: str
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Browser]:
+        """A connection for one test; at its end its pages are closed, with all that they have stored."""
+        # trio-websocket leaves the stream open when the browser closes.
+        async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream, trio.open_nursery() as nursery:
+            websocket = await wrap_client_stream(nursery, stream, "127.0.0.1", self.path, max_message_size=64 << 20)
+            browser = Browser(websocket)
+            nursery.start_soon(browser.receive)
+            yield browser
+            await browser.close_pages()
+            nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def chromium(program: str, profile: Path) -> Iterator[Chromium]:
+    """A browser process for the length of the block."""
     arguments = [
         program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
         "--lang=en-US", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
     ]  # fmt: skip
-    process = await trio.lowlevel.open_process(
+    process = subprocess.Popen(
         arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        port, path = await _address(process, profile / "DevToolsActivePort")
-        # trio-websocket leaves the stream open when the browser closes.
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
-            websocket = await wrap_client_stream(nursery, stream, "127.0.0.1", path, max_message_size=64 << 20)
-            browser = Browser(websocket)
-            nursery.start_soon(browser.receive)
-            yield browser
-            await browser.call("Browser.close")
-            nursery.cancel_scope.cancel()
+        yield _address(process, profile / "DevToolsActivePort")
     finally:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE_S):
-            with trio.move_on_after(5):
-                await process.wait()
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
             process.kill()
-            await process.wait()
+            process.wait()
 
 
-async def _address(process: trio.Process, file: Path) -> tuple[int, str]:
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            assert process.poll() is None, f"chromium ended with {process.returncode}"
-            # It writes the port first and the path then.
-            lines = file.read_text().splitlines() if file.exists() else []
-            if len(lines) == 2:
-                return int(lines[0]), lines[1]
-            await trio.sleep(0.02)
+def _address(process: subprocess.Popen[bytes], file: Path) -> Chromium:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_at:
+        assert process.poll() is None, f"chromium ended with {process.returncode}"
+        # It writes the port first and the path then.
+        lines = file.read_text().splitlines() if file.exists() else []
+        if len(lines) == 2:
+            return Chromium(int(lines[0]), lines[1])
+        time.sleep(0.02)
+    raise AssertionError("chromium does not say where it listens")

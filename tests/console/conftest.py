@@ -1,14 +1,14 @@
-"""A node with a browser that looks at it."""
+"""A node, and a browser that looks at it."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.console.browser import Browser, chromium
+from tests.console.browser import Browser, Chromium, chromium
 from tests.server.serving import Served, serving
 
 
@@ -18,16 +18,17 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         yield served
 
 
-@pytest.fixture
-def program() -> str:
-    """Where the browser is. Not a part of `browser`: what skips a test must come before all that runs beside it."""
-    found = shutil.which("chromium")
-    if found is None:
+@pytest.fixture(scope="session")
+def browser_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """One for all tests. Not a part of `browser`: what skips a test must come before all that runs beside it."""
+    program = shutil.which("chromium")
+    if program is None:
         pytest.skip("chromium is not installed (make peers)")
-    return found
+    with chromium(program, tmp_path_factory.mktemp("chromium") / "profile") as started:
+        yield started
 
 
 @pytest.fixture
-async def browser(program: str, tmp_path: Path) -> AsyncIterator[Browser]:
-    async with chromium(program, tmp_path / "profile") as browser:
+async def browser(browser_process: Chromium) -> AsyncIterator[Browser]:
+    async with browser_process.connected() as browser:
         yield browser

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.console.browser import Browser
 from tests.console.places import fill, url
 from tests.server.serving import Served, serving
 
 
+@pytest.mark.slow("waits until the page gives up")
 async def test_a_node_that_answers_no_more_is_told(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served))
     await page.until("document.getElementById('health').textContent === 'ready'")
@@ -18,6 +21,7 @@ async def test_a_node_that_answers_no_more_is_told(served: Served, browser: Brow
     await page.until("document.getElementById('health').textContent === 'no answer'")
 
 
+@pytest.mark.slow("waits until the page tries again")
 async def test_a_node_that_comes_back_is_seen_and_looked_at_on(tmp_path: Path, browser: Browser) -> None:
     async with serving(tmp_path) as served:
         await fill(served, "plant/a", b"1", b"2")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+
+from broker_adapter import open_adapter
 from shards.model import Mode
+from tests.cache_queue.queues import filled, told
 from tests.console.browser import Browser
 from tests.console.places import fill, url
-from tests.server.serving import MEMORY, Served
+from tests.journal.engines import stop_without_checkpoint
+from tests.server.serving import MEMORY, Served, serving
 
 
 async def test_shards_are_listed_with_rates_and_filtered(served: Served, browser: Browser) -> None:
@@ -121,12 +128,84 @@ async def test_a_queue_drains(served: Served, browser: Browser) -> None:
     await fill(served, "$queue/warehouse", *[b"row"] * 400)
     page = await browser.page(url(served, "#/queues"))
     await page.until("document.querySelector('[data-queue=warehouse]')?.innerText.includes('400')")
-    await page.says("0 % of 400 drained")
+    await page.says("400 records wait")
     await served.engine.control.commit_cursor("$queue/warehouse", "drained", 300, None)
     await page.says("75 % of 400 drained")
     await page.until("document.querySelector('[data-queue=warehouse] progress').value === 0.75")
     await served.engine.control.commit_cursor("$queue/warehouse", "drained", 400, None)
     await page.says("empty")
+    assert page.errors == []
+
+
+async def test_records_that_memory_lost_are_shown_nowhere_as_records(tmp_path: Path, browser: Browser) -> None:
+    """After a crash a shard in memory mode had over a million records, and so had a queue: offsets were subtracted."""
+    async with serving(tmp_path / "data") as served:
+        await fill(served, "plant/a", *[b"lost"] * 10, config=MEMORY)
+        await fill(served, "$queue/warehouse", *[b"lost"] * 10, config=MEMORY)
+        await served.engine.control.commit_cursor("$queue/warehouse", "drained", 4, None)
+        stop_without_checkpoint(served.engine)
+    async with serving(tmp_path / "data") as served:
+        await fill(served, "plant/a", *[b"kept"] * 7)
+        await fill(served, "$queue/warehouse", *[b"kept"] * 3)
+        shard = served.engine.table.by_name("plant/a")
+        assert shard.next_offset > 1 << 20
+        page = await browser.page(url(served, "#/shards?filter=plant/%23"))
+        await page.says("plant/a")
+        row = await page.ask("document.querySelector('tbody tr').innerText.replace(/\\s+/g, ' ')")
+        assert row.startswith("plant/a memory 7 ")
+        await page.open(url(served, "#/queues"))
+        await page.says("3 records wait")
+        await page.open(url(served, "#/shard?name=plant%2Fa"))
+        facts = "document.querySelector('section[aria-label=Numbers]').innerText.replace(/\\s+/g, ' ')"
+        await page.until(f"{facts}.includes('Records 7 ')")
+        assert page.errors == []
+
+
+async def test_the_rules_of_brokers_are_shown_and_follow_each_change(served: Served, browser: Browser) -> None:
+    page = await browser.page(url(served, "#/rules"))
+    await page.says("No rules lie in this node")
+    table = {"name": "warehouse", "topics": ["plant/#"], "sink": {"type": "http", "url": "(not shown)"}}
+    told = {
+        "version": 1,
+        "applied_us": 1_700_000_000_000_000,
+        "applied_by": "anna@plant-1",
+        "changes": ["a bridge more"],
+    }
+    await fill(served, "$mqtt/rules", msgspec.json.encode({**told, "rules": {"bridge": [table]}}))
+    await page.says("by anna@plant-1")
+    bridges = "document.querySelector('[data-rules=bridge]')?.innerText.replace(/\\s+/g, ' ')"
+    assert (
+        await page.ask(bridges) == 'Bridges name warehouse topics ["plant/#"] sink {"type":"http","url":"(not shown)"}'
+    )
+    changed = {**told, "version": 2, "changes": ["<b>a bridge less</b>"], "rules": {"broker": {"offline": False}}}
+    await fill(served, "$mqtt/rules", msgspec.json.encode(changed))
+    await page.says("version 2")
+    assert await page.ask(bridges) is None
+    await page.says("<b>a bridge less</b>")
+    await page.says("a bridge more")
+    assert [error for error in page.errors if "status of 404" not in error] == []
+
+
+async def test_a_queue_says_first_how_its_sink_is_and_why(served: Served, browser: Browser) -> None:
+    """One whose sink was out was told as `0 % of 400 drained`, one that kept up flipped between that and `empty`."""
+    progress = "document.querySelector('[data-queue=plant] progress').hidden"
+    async with open_adapter(f"journal://127.0.0.1:{served.ports['tcp']}") as adapter:
+        await filled(adapter, *[b"row"] * 400)
+        await told(adapter, "open", reason="http://sink: Connection refused")
+        page = await browser.page(url(served, "#/queues"))
+        await page.says("sink is out")
+        await page.says("by broker-1 · http://sink: Connection refused · next attempt at")
+        await page.says("400 records wait")
+        assert await page.ask(progress) is True
+        await told(adapter, "closed", done_offset=20)
+        await page.says("delivering")
+        await page.says("5 % of 400 drained")
+        await told(adapter, "closed", done_offset=400)
+        await page.says("keeps up")
+        assert await page.ask(progress) is True
+        assert "drained" not in await page.ask("document.querySelector('[data-queue=plant] .head').innerText")
+        await told(adapter, "closed", done_offset=400, age_s=60)
+        await page.says("nobody drives it")
     assert page.errors == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from shards.model import ShardConfig
@@ -15,6 +16,7 @@ PAGE = 50
 LARGEST_ANSWER_BYTES = 32 * 1024
 
 
+@pytest.mark.slow("makes 100,000 shards")
 async def test_100_000_shards_are_filtered_and_paged_by_the_node(served: Served, browser: Browser) -> None:
     async with trio.open_nursery() as nursery:
         for first in range(AT_ONCE):

@@ -6,8 +6,11 @@ import math
 import os
 from pathlib import Path
 
+import pytest
 import trio
 
+from broker_adapter import open_adapter
+from tests.cache_queue.queues import filled, told
 from tests.console.browser import Browser, Page
 from tests.server.serving import FILE, MEMORY, Served, batch_of
 
@@ -23,10 +26,12 @@ _TOPICS = {
 }
 _IN_MEMORY = ("plant/line1/vibration", "plant/line2/vibration")
 _TICK_S = 0.25
+_OUTAGE = "https://archive.example.org/rows cannot be reached: Connection refused"
 # More than is drained while the pictures are taken.
 WAITING = 12_000
 
 
+@pytest.mark.slow("draws curves of many samples")
 async def test_screenshots(served: Served, browser: Browser, tmp_path: Path) -> None:
     wanted = os.environ.get("SCREENSHOTS", "")
     folder, samples = (Path(wanted), 13) if wanted else (tmp_path, 2)
@@ -75,10 +80,9 @@ async def prepare(served: Served) -> None:
         await served.engine.control.set_mode("plant/line1/temperature", FILE.mode)
         for name in _IN_MEMORY:
             await served.engine.control.set_mode(name, MEMORY.mode)
-        for name, waiting in (("$queue/warehouse", WAITING), ("$queue/cloud-archive", 900)):
-            handle = await client.open(name)
-            await client.append_values(handle, *[b'{"value": 21.5}'] * waiting)
-            await served.engine.control.commit_cursor(name, "drained", 0, None)
+    async with open_adapter(f"journal://127.0.0.1:{served.ports['tcp']}") as adapter:
+        for queue, waiting in (("warehouse", WAITING), ("cloud-archive", 900)):
+            await filled(adapter, *[b'{"value": 21.5}'] * waiting, queue=queue)
     await served.engine.control.commit_cursor("plant/line1/temperature", "report", 700, None)
     await served.engine.control.commit_cursor("plant/line1/temperature", "dashboard", 1_040, None)
 
@@ -86,7 +90,10 @@ async def prepare(served: Served) -> None:
 async def work(served: Served) -> None:
     """Append at rates that swing, and drain one of the queues."""
     drained = 0
-    async with served.client() as client:
+    async with (
+        served.client() as client,
+        open_adapter(f"journal://127.0.0.1:{served.ports['tcp']}") as adapter,
+    ):
         handles = {name: await client.open(name) for name in _TOPICS}
         for tick in range(10_000):
             for place, (name, rate) in enumerate(_TOPICS.items()):
@@ -96,5 +103,6 @@ async def work(served: Served) -> None:
                 if values:
                     await client.append(handles[name], batch_of(*values, timestamp_us=served.engine.now_us()))
             drained = min(WAITING, drained + 60)
-            await served.engine.control.commit_cursor("$queue/warehouse", "drained", drained, None)
+            await told(adapter, "closed", done_offset=drained, queue="warehouse")
+            await told(adapter, "open", reason=_OUTAGE, queue="cloud-archive")
             await trio.sleep(_TICK_S)

@@ -20,10 +20,16 @@ async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
     """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over."""
     while True:
         await engine.maintenance.checkpoint()
-        if engine.segment_files.settled and not files.listdir(f"{data}/sealing"):
-            break
+        # Held, so that no thread puts a file into its place while they are compared.
+        async with engine.segment_files.hold():
+            if engine.segment_files.settled and not files.listdir(f"{data}/sealing"):
+                _compare(engine, files, data)
+                return
         # A segment is being sealed.
         await trio.sleep(0.01)
+
+
+def _compare(engine: Engine, files: FileSystem, data: str) -> None:
     wanted: set[str] = set()
     possible: set[str] = set()
     starts: dict[str, int] = {}

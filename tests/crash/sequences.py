@@ -97,6 +97,7 @@ class SequenceReport:
     Attributes:
         seed: Its seed.
         fates: All that happened.
+        short_steps: Whether long work of the engine was done in short steps.
         lives: Runs of the engine, those that were refused included.
         operations: File system operations of all of them.
         appends: Appends that the clients asked for.
@@ -105,6 +106,7 @@ class SequenceReport:
 
     seed: int
     fates: list[Fate]
+    short_steps: bool = False
     lives: int = 0
     operations: int = 0
     appends: int = 0
@@ -127,7 +129,7 @@ class Machine:
         self.ledger = SequenceLedger()
         self.clock = ManualClock()
         self.files = SimulatedFileSystem()
-        self.report = SequenceReport(seed, [])
+        self.report = SequenceReport(seed, [], short_steps)
 
     def live(self, life: Life) -> None:
         """Start the engine, check, work, and end as the life says."""

@@ -1,14 +1,16 @@
 """Makes a failing sequence shorter: fates, faults and details are left out while it goes on failing in the same way.
 
-Run it to look at a seed: ``python -m tests.crash.shrinking SEED``.
+Run it to look at a seed: ``python -m tests.crash.shrinking SEED``, with ``--short-steps`` if the failure names them and
+``--no-short-steps`` if it does not; without either the seed decides, as in `make torture`.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -75,14 +77,25 @@ def _simpler_fate(fate: Fate) -> Iterator[Fate]:
         yield attrs.evolve(fate, end="kill")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the seed that was given, and print the shortest sequence that fails like it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.shrinking")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--no-clocks", action="store_true", help="leave out jumps of the clock")
+    parser.add_argument(
+        "--short-steps",
+        action=argparse.BooleanOptionalAction,
+        help="do long work of the engine in short steps; the seed decides if not given",
+    )
+    given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     try:
-        print(run_sequence(int(sys.argv[1]), clocks="--no-clocks" not in sys.argv))
+        print(run_sequence(given.seed, clocks=not given.no_clocks, short_steps=given.short_steps))
     except SequenceFailedError as failed:
         print(shrink(failed))
         return 1
+    finally:
+        logging.disable(logging.NOTSET)
     return 0
 
 

@@ -93,6 +93,7 @@ def operations() -> int:
     return len(life.files.operations)
 
 
+@pytest.mark.slow("an engine after each place of a crash")
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=["all-lost", "all-there", "torn-2", "torn-3"])
 def test_a_commit_is_there_whole_or_not_at_all(kind: int) -> None:
     count = operations()

@@ -159,6 +159,7 @@ async def play(directory: Path, *, seed: int, kills: int) -> None:
         process.end(signal.SIGKILL)
 
 
+@pytest.mark.slow("kills servers")
 async def test_feeds_go_on_over_kills_of_the_server(tmp_path: Path) -> None:
     await play(tmp_path, seed=1, kills=KILLS)
 

@@ -103,6 +103,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
+@pytest.mark.slow("kills backups and servers")
 @pytest.mark.timeout(180)
 def test_a_backup_under_load_holds_what_was_acknowledged_before_it_began(site: Site) -> None:
     site.server.start()
@@ -189,11 +190,13 @@ def kill_servers(site: Site, seed: int, rounds: int) -> None:
         site.server.end(signal.SIGKILL)
 
 
+@pytest.mark.slow("kills backups and servers")
 @pytest.mark.timeout(180)
 def test_a_killed_backup_leaves_the_one_before_and_goes_on(site: Site) -> None:
     kill_backups(site, seed=3, rounds=1)
 
 
+@pytest.mark.slow("kills backups and servers")
 @pytest.mark.timeout(180)
 def test_a_server_killed_during_a_backup_spoils_nothing(site: Site) -> None:
     kill_servers(site, seed=5, rounds=1)

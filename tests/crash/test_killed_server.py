@@ -79,6 +79,8 @@ def kill_in_rounds(directory: Path, seed: int, rounds: int) -> None:
         server.end(signal.SIGKILL)
 
 
+@pytest.mark.slow("kills servers")
+@pytest.mark.smoke
 def test_nothing_durable_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
     kill_in_rounds(tmp_path, seed=1, rounds=ROUNDS)
 

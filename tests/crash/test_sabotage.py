@@ -24,6 +24,7 @@ def test_there_are_many_ways_with_names_of_their_own() -> None:
     assert {sabotage.name for sabotage in SABOTAGES} >= set(QUICK)
 
 
+@pytest.mark.slow("sequences of crashes for each defect")
 @pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.name in QUICK], ids=lambda each: each.name)
 def test_an_engine_that_is_broken_is_caught(sabotage: Sabotage) -> None:
     assert find(sabotage, range(20)) is not None, f"no sequence notices an engine that {sabotage.name}"

@@ -1,7 +1,8 @@
 """Every promise is kept in every order of failures: generated sequences, and enumerated ones over a short workload.
 
-A failing test prints the seed and the list of fates; ``python -m tests.crash.shrinking SEED`` makes it shorter. `make
-crash` runs more seeds (SEQUENCE_SEEDS, 2,000) and all triples of the enumerated fates.
+A failing test prints the seed and the list of fates; ``python -m tests.crash.shrinking SEED`` makes it shorter (with
+``--short-steps`` if the failure names them). `make crash` runs more seeds (SEQUENCE_SEEDS, 2,000) and all triples of
+the enumerated fates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.crash import fates
+from tests.crash import fates, shrinking
 from tests.crash.fates import (
     ALL_LOST,
     ALL_THERE,
@@ -68,11 +69,13 @@ ENUMERATED: dict[str, Fate] = {
 }
 
 
+@pytest.mark.slow("sequences of crashes")
 @pytest.mark.parametrize("short_steps", [False, True])
 def test_a_sequence_can_be_repeated_exactly(short_steps: bool) -> None:
     assert run_sequence(3, short_steps=short_steps) == run_sequence(3, short_steps=short_steps)
 
 
+@pytest.mark.slow("sequences of crashes")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_was_acknowledged_survives_a_sequence_of_failures(seed: int) -> None:
     run_sequence(seed)
@@ -83,9 +86,18 @@ def test_a_sequence_that_found_a_defect_passes(seed: int) -> None:
     run_sequence(seed, short_steps=False)
 
 
+@pytest.mark.slow("sequences of crashes")
 @pytest.mark.parametrize("seed", FOUND_IN_SHORT_STEPS)
 def test_a_sequence_that_found_a_defect_in_short_steps_passes(seed: int) -> None:
     run_sequence(seed, short_steps=True)
+
+
+@pytest.mark.parametrize(("option", "expected"), [("--short-steps", "True"), ("--no-short-steps", "False")])
+def test_a_seed_can_be_looked_at_with_the_steps_that_a_test_chose_for_it(
+    option: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shrinking.main(["3", option]) == 0
+    assert f"short_steps={expected}" in capsys.readouterr().out
 
 
 def enumerated(length: int) -> list[tuple[str, ...]]:
@@ -106,6 +118,7 @@ def test_two_fates_after_one_another(names: tuple[str, ...]) -> None:
     run_enumerated(names, seed=1)
 
 
+@pytest.mark.slow("sequences of crashes")
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_relies_on_pages_that_were_not_written_back_between_two_lives(seed: int) -> None:
     """A write error that the kernel reports while no server runs is seen by nobody; later syncs succeed without it."""
@@ -138,6 +151,7 @@ def check_any_sequence(listed: list[Fate], seed: int) -> None:
     run_fates(listed, seed, steps=4)
 
 
+@pytest.mark.slow("sequences of crashes")
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(listed=sequences, seed=st.integers(0, 100))
 def test_hypothesis_finds_no_sequence_that_breaks_a_promise(listed: list[Fate], seed: int) -> None:

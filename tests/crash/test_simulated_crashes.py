@@ -96,6 +96,7 @@ def test_an_undisturbed_life_can_be_repeated_exactly() -> None:
     assert operations(1) == operations(1)
 
 
+@pytest.mark.slow("an engine after each place of a crash")
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=["all-lost", "all-there", "torn-2", "torn-3"])
 def test_what_was_acknowledged_survives_two_crashes(kind: int) -> None:
     """Strides are primes, so that every kind of operation is met; a failure names its arguments."""
@@ -105,6 +106,7 @@ def test_what_was_acknowledged_survives_two_crashes(kind: int) -> None:
         crash_twice(seed, first, 1 + first * 37 % count, kind)
 
 
+@pytest.mark.slow("an engine after each place of a crash")
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_nothing_is_acknowledged_after_a_failed_call_and_nothing_acknowledged_is_lost(number: int) -> None:
     count = operations(11)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from journal.engine import Engine
 from shards.clock import ManualClock
 from shards.model import ShardConfig
@@ -12,6 +14,7 @@ from tests.simulation.file_system import SimulatedFileSystem, everything_survive
 SNAPSHOTS = f"{DATA}/snapshots"
 
 
+@pytest.mark.slow("an engine after each place of a crash")
 def test_a_start_removes_what_a_crash_left_at_any_operation_of_a_snapshot() -> None:
     """A marker that had not got its name yet was taken for a directory, and no start succeeded any more."""
     clock = ManualClock()

@@ -8,6 +8,7 @@ value begins with a number that rises within its shard.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from pathlib import Path
@@ -62,7 +63,9 @@ async def run(address: str, log_path: Path, seed: int) -> None:
     """Work until standard input ends."""
     rng = random.Random(seed)
     with log_path.open("a") as log:
-        async with open_client(address, name="workload", join_appends=False, backoff_max_s=0.2) as client:
+        async with open_client(
+            address, name="workload", join_appends=False, backoff_max_s=0.2, first_within_s=math.inf
+        ) as client:
             for shard in SHARDS:
                 mode = Mode.MEMORY if shard == "killed/memory" else Mode.FILE
                 await client.create_shard(shard, ShardConfig(mode=mode), exist_ok=True)

@@ -19,7 +19,9 @@ from journal.config import ServerConfig
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = re.sub(r"\\\n", "", (REPOSITORY / "Dockerfile").read_text())
 SETTINGS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-PACKAGES: list[str] = SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+WHEEL = SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]
+PACKAGES: list[str] = WHEEL["packages"]
+SHARED: list[str] = list(WHEEL["shared-data"])
 
 
 def instructions(name: str) -> list[str]:
@@ -75,17 +77,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
+def tracked(*paths: str) -> set[str]:
+    # Also where the checkout is another user's than who runs the tests.
+    command = ["git", "-c", f"safe.directory={REPOSITORY}", "ls-files", *paths]
+    return set(subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.splitlines())
+
+
+def test_everything_that_the_wheel_is_made_of_goes_into_the_build() -> None:
+    copied = {source.rstrip("/") for line in instructions("COPY") for source in line.split()[:-1]}
+    taken_in = set((REPOSITORY / ".dockerignore").read_text().splitlines())
+    for source in [*PACKAGES, "pyspark_journal.py", *SHARED]:
+        assert source in copied, source
+        assert f"!{source}" in taken_in, source
+
+
+def test_the_wheel_has_every_module_and_shipped_file_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    tracked = subprocess.run(
-        ["git", "ls-files", *PACKAGES, "pyspark_journal.py"],
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.splitlines()
-    assert names == set(tracked)
+    shared = re.compile(r"journal_engine-[^/]+\.data/data/share/journal-engine/")
+    modules = {name for name in names if not shared.match(name)}
+    assert modules == tracked(*PACKAGES, "pyspark_journal.py")
+    assert {shared.sub("", name) for name in names - modules} == tracked(*SHARED)
     packages = {str(Path(name).parent) for name in names if name.endswith("/__init__.py")}
     assert {"broker_adapter/mqtt/codec", "broker_adapter/sinks", "broker_adapter/bridge", "journal/backup"} <= packages
 

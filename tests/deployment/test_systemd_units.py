@@ -153,6 +153,7 @@ def called(trace: Path) -> set[str]:
     return set(re.findall(r"^\d+ +(?:<\.\.\. )?([a-z_0-9]+)(?:\(| resumed)", trace.read_text(), re.MULTILINE))
 
 
+@pytest.mark.slow("traces a server")
 @needs_analyze
 @needs_strace
 @pytest.mark.timeout(180)

@@ -48,6 +48,7 @@ async def on_a_disk_of_its_own(tmp_path: Path, part: str) -> AsyncIterator[tuple
         yield str(data), data / part / "ballast"
 
 
+@pytest.mark.slow("fills disks")
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_full_disk_of_any_part_refuses_appends_and_takes_them_again_when_there_is_space(
     tmp_path: Path, part: str

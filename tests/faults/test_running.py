@@ -26,6 +26,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow("breaks the storage of a running server")
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
 def test_a_server_whose_storage_failed_ends_with_a_status_of_its_own_and_a_restart_has_everything(
     data: Path, error: str
@@ -63,6 +64,7 @@ def test_a_server_whose_storage_failed_ends_with_a_status_of_its_own_and_a_resta
     assert len(found) <= len(acknowledged) + 1
 
 
+@pytest.mark.slow("breaks the storage of a running server")
 def test_a_storage_that_fails_in_the_last_checkpoint_is_told_by_the_exit_status(data: Path) -> None:
     with running(data) as server, server.client() as client:
         client.append(client.open("a", ShardConfig()), b"v")
@@ -87,6 +89,7 @@ def test_a_server_with_wrong_settings_ends_with_a_status_that_says_not_to_start_
     assert 'allowed: "exit" or "read_only"' in done.stderr
 
 
+@pytest.mark.slow("breaks the storage of a running server")
 def test_after_a_failed_fsync_nothing_is_acknowledged_and_reads_go_on_where_that_is_wanted(data: Path) -> None:
     acknowledged: list[bytes] = []
     under = failing("fdatasync:error=EIO:when=12+")
@@ -135,6 +138,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow("breaks the storage of a running server")
 def test_a_nearly_full_disk_refuses_appends_before_it_is_full_and_takes_them_again(small_disk: Path) -> None:
     data = small_disk / "data"
     with running(data, "storage.disk_reserve_bytes=6 MiB", "storage.flush_interval_ms=20") as server:
@@ -215,6 +219,7 @@ class Load(threading.Thread):
             self.ended = error
 
 
+@pytest.mark.slow("breaks the storage of a running server")
 def test_a_stop_under_load_keeps_every_acknowledged_record(data: Path) -> None:
     """Told twice, too: the second signal must not cut the last checkpoint."""
     with running(data) as server:

@@ -38,6 +38,7 @@ def test_a_data_directory_has_one_server(data: Path) -> None:
     OsFileSystem().lock(str(data)).release()
 
 
+@pytest.mark.slow("starts servers")
 def test_the_directory_tells_its_readers_where_the_server_listens(data: Path) -> None:
     announced = data / "SERVER"
     with running(data, "listen.tcp=0.0.0.0:0", "access.allow_insecure=true") as server:
@@ -129,7 +130,7 @@ def test_settings_that_make_no_sense_are_named_with_what_is_allowed(data: Path, 
 
 def write_some(data: Path, *, stop: bool = False, **shards: list[bytes]) -> None:
     """A directory with one batch for each value, as a stop leaves it, or else as a SIGKILL does."""
-    config = load_config(None, overrides_of(SETTINGS, listed_in="conf/journal.toml"))
+    config = load_config(None, overrides_of(SETTINGS, listed_by="journal config --default"))
     origin = data.with_name("origin")
 
     async def write() -> None:
@@ -166,6 +167,7 @@ def read_all(data: Path, *names: str) -> dict[str, list[bytes]]:
     return found
 
 
+@pytest.mark.slow("starts servers")
 def test_a_torn_last_group_is_cut_off_and_all_before_it_is_there(data: Path) -> None:
     write_some(data, a=[b"first" * 50, b"second" * 50, b"LAST!" * 50])
     path = journal_file(data)
@@ -190,6 +192,7 @@ def test_a_journal_file_that_was_cut_refuses_to_open(data: Path) -> None:
     assert f"{path} at byte" in refusal(data)
 
 
+@pytest.mark.slow("starts servers")
 def test_a_flipped_bit_in_a_payload_stops_its_shard_alone(data: Path) -> None:
     write_some(data, good=[b"good" * 20], bad=[b"BAD!" * 20], after=[b"after" * 20])
     path = journal_file(data)
@@ -239,6 +242,7 @@ def log_files(data: Path) -> list[Path]:
     return sorted((data / "log").rglob("*.log"))
 
 
+@pytest.mark.slow("starts servers")
 def test_a_flipped_bit_in_a_log_segment_is_told_to_its_reader(data: Path) -> None:
     write_some(data, stop=True, good=[b"good" * 20], bad=[b"BAD!" * 20, b"next" * 20])
     (path,) = [path for path in log_files(data) if b"BAD!" in path.read_bytes()]
@@ -260,6 +264,7 @@ def test_a_flipped_bit_in_a_log_segment_is_told_to_its_reader(data: Path) -> Non
         assert server.stop() == 0
 
 
+@pytest.mark.slow("starts servers")
 def test_a_log_segment_that_is_gone_or_cut_is_told_to_its_reader(data: Path) -> None:
     write_some(data, stop=True, good=[b"good"], bad=[b"bad" * 100])
     (path,) = [path for path in log_files(data) if b"bad" * 100 in path.read_bytes()]

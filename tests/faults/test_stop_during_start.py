@@ -35,6 +35,7 @@ def has_opened_views(data: Path, pid: int) -> bool:
     return has_locked(data, pid) and (data / "state" / "LOCK").exists()
 
 
+@pytest.mark.slow("starts servers")
 @pytest.mark.parametrize("moment", [takes_note, has_locked, has_opened_views])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_start_that_is_told_to_stop_ends_in_order(

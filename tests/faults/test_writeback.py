@@ -36,6 +36,7 @@ def forget_clean_inodes() -> None:
         pytest.skip(f"the kernel's caches cannot be dropped here: {error}")
 
 
+@pytest.mark.slow("damages pages below a running engine")
 @pytest.mark.parametrize("shards", [2, 40])
 async def test_a_page_of_a_log_file_that_was_lost_between_write_and_sync_stops_the_engine(
     tmp_path: Path, shards: int

@@ -18,6 +18,7 @@ def test_a_case_that_was_found_once_holds(path: Path) -> None:
     run_measured(load(path.parent.name), path.read_bytes())
 
 
+@pytest.mark.slow("decodes all inputs")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_good_inputs_hold_and_a_repair_leaves_them_good(name: str) -> None:
     target = load(name)

@@ -93,6 +93,7 @@ def test_every_target_states_its_invariant() -> None:
         assert len(load(name).run.__doc__ or "") > 80, name
 
 
+@pytest.mark.slow("fuzzes by coverage")
 def test_a_run_by_coverage_reaches_code_that_the_good_inputs_do_not(tmp_path: Path) -> None:
     """The whole of `make fuzz`, on one target for a moment."""
     pytest.importorskip("atheris", reason="atheris has wheels for Linux on x86_64 alone")

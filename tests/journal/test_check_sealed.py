@@ -94,6 +94,7 @@ async def test_sound_sealed_segments_are_counted_and_nothing_is_told() -> None:
     assert "in 3 segments (2 sealed) of 1 shards" in report.summary
 
 
+@pytest.mark.slow("damages a file at every byte")
 async def test_every_byte_of_a_sealed_file_is_checked() -> None:
     files = await directory()
     file = files.open(SECOND)

@@ -17,6 +17,8 @@ from shards.file_system import OsFileSystem
 from shards.model import ShardConfig
 from tests.journal.engines import append, config, values_of
 
+DELETED_BYTES = 150_000
+
 
 @pytest.fixture
 async def data(tmp_path: Path) -> Path:
@@ -28,7 +30,8 @@ async def data(tmp_path: Path) -> Path:
         await engine.seal("plant", wait=True)
         await append(engine, "plant", b"in the log" * 1000)
         for number in range(300):
-            await engine.control.put_state(b"%d" % number, random.Random(number).randbytes(500), None, 0)
+            value = random.Random(number).randbytes(DELETED_BYTES // 300)
+            await engine.control.put_state(b"%d" % number, value, None, 0)
     async with open_engine(str(directory), config()) as engine:
         for number in range(300):
             await engine.control.delete_state(b"%d" % number, None)
@@ -66,8 +69,12 @@ async def test_what_no_record_knows_goes_and_the_rest_stays_as_it_is(data: Path)
     (data / "sealed/notes.txt").write_text("of the operator")
     compacted = await compact(str(data), config())
     assert (compacted.removed_files, compacted.removed_bytes) == (4, sum(left.values()))
-    assert compacted.views_after_bytes < compacted.views_before_bytes
-    assert compacted.gained_bytes > compacted.removed_bytes
+    # RocksDB may have done it by itself before.
+    assert compacted.views_after_bytes <= compacted.views_before_bytes
+    assert compacted.views_after_bytes < DELETED_BYTES // 10
+    assert (
+        compacted.gained_bytes == compacted.removed_bytes + compacted.views_before_bytes - compacted.views_after_bytes
+    )
     (data / "sealed/notes.txt").unlink()
     assert digests(data) == before
     assert not (data / "sealed/shard=gone").exists()

@@ -11,8 +11,10 @@ from trio.testing import MockClock
 
 from journal.listening import bind
 from journal.observing import http_pages
-from journal.observing.http_pages import HttpPages, Reply, Request, health_reply
+from journal.observing.http_pages import HttpPages, Reply, Request, Resource, health_reply
 from tests.patience import PATIENCE_S
+
+CLOSE = "Connection: close\r\n"
 
 
 @asynccontextmanager
@@ -25,10 +27,15 @@ async def serving() -> AsyncIterator[int]:
     async def broken(_request: Request) -> Reply:
         raise RuntimeError("a fault of the page")
 
+    async def put(request: Request) -> Reply:
+        kind = request.headers["content-type"]
+        return Reply(f"{kind} {request.query} {request.body.decode()}".encode(), 202, headers={"ETag": '"1"'})
+
+    pages = {"/hello": hello, "/broken": broken, "/put": Resource({"GET": hello, "PUT": put}, 20_000)}
     (sock,) = bind({"http": "127.0.0.1:0"}, main="http").values()
     with sock:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(HttpPages({"/hello": hello, "/broken": broken}).serve, sock)
+            nursery.start_soon(HttpPages(pages).serve, sock)
             yield sock.getsockname()[1]
             nursery.cancel_scope.cancel()
 
@@ -56,8 +63,8 @@ def asking(target: str, *, method: str = "GET", headers: str = "Connection: clos
         ),
         (asking("/hello", method="HEAD"), b"200 OK", b"\r\n\r\n"),
         (b"GET /hello HTTP/1.0\r\n\r\n", b"200 OK", b"hello 127.0.0.1 "),
-        (asking("/none"), b"404 Not Found", b"there is /hello, /broken\n"),
-        (asking("/%ff"), b"404 Not Found", b"there is /hello, /broken\n"),
+        (asking("/none"), b"404 Not Found", b"there is /hello, /broken, /put\n"),
+        (asking("/%ff"), b"404 Not Found", b"there is /hello, /broken, /put\n"),
         (asking("/hello", method="POST"), b"405 Method Not Allowed", b"only GET and HEAD are answered\n"),
         (b"what is this\r\n\r\n", b"400 Bad Request", b"illegal request line\n"),
         (asking("/hello", headers="X: " + "x" * 60_000 + "\r\n"), b"431 Request Header Fields Too Large", b"\n"),
@@ -66,6 +73,23 @@ def asking(target: str, *, method: str = "GET", headers: str = "Connection: clos
             b"413 ",
             b"nothing is sent here\n",
         ),
+        (
+            asking(
+                "/put?a=b",
+                method="PUT",
+                headers=f"{CLOSE}Content-Type: x\r\nContent-Length: 20000\r\n",
+                body="x" * 20_000,
+            ),
+            b"202 Accepted",
+            b"\r\n\r\nx a=b " + b"x" * 20_000,
+        ),
+        (
+            asking("/put", method="PUT", headers="Content-Length: 20001\r\n", body="x" * 20_001),
+            b"413 ",
+            b"the body has more than 20000 bytes\n",
+        ),
+        (asking("/put", method="HEAD"), b"200 OK", b"\r\n\r\n"),
+        (asking("/put", method="DELETE"), b"405 Method Not Allowed", b"only GET and HEAD and PUT are answered\n"),
     ],
 )
 async def test_each_request_has_its_answer(request_bytes: bytes, status: bytes, words: bytes) -> None:
@@ -89,6 +113,20 @@ async def test_a_connection_serves_one_request_after_the_other_also_in_pieces() 
             with trio.fail_after(PATIENCE_S):
                 answer = b"".join([piece async for piece in stream])
             assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_client_that_asks_first_is_told_to_send_its_body() -> None:
+    """curl waits a second for that otherwise."""
+    async with serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        headers = f"{CLOSE}Content-Type: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n"
+        await stream.send_all(asking("/put", method="PUT", headers=headers))
+        with trio.fail_after(PATIENCE_S):
+            assert await stream.receive_some() == b"HTTP/1.1 100 \r\n\r\n"
+            await stream.send_all(b"body")
+            answer = b"".join([piece async for piece in stream])
+        assert answer.startswith(b"HTTP/1.1 202 Accepted")
+        assert b'\r\nETag: "1"\r\n' in answer
+        assert answer.endswith(b"x  body")
 
 
 async def test_a_page_that_fails_ends_its_connection_and_no_other() -> None:

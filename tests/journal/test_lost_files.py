@@ -193,6 +193,7 @@ def _put(files: SimulatedFileSystem, content: bytes) -> None:
     file.pwritev([content], 0)
 
 
+@pytest.mark.slow("opens an engine after each step")
 async def test_a_directory_whose_making_was_cut_short_anywhere_is_made_to_its_end() -> None:
     rehearsal = SimulatedFileSystem()
     async with open_simulated(rehearsal, SMALL):

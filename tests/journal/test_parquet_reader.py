@@ -394,3 +394,29 @@ def test_pyarrow_is_imported_only_when_a_sealed_segment_is_read() -> None:
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout == "[]\n"
+
+
+SHORT_OF_FILES = """
+import resource, sys
+from journal.arrow_import import sealed_reader_type
+from shards.errors import OverloadedError
+
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, limit[1]))
+try:
+    sealed_reader_type("/sealed/s.parquet")
+except OverloadedError as error:
+    print(error)
+print("numpy" in sys.modules)
+resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+print(sealed_reader_type("/sealed/s.parquet").__name__)
+"""
+
+
+def test_libraries_are_not_imported_by_a_process_that_is_short_of_files_and_are_when_it_has_some() -> None:
+    """numpy was left half imported, and the process could read no sealed segment any more."""
+    finished = subprocess.run([sys.executable, "-c", SHORT_OF_FILES], capture_output=True, text=True, check=True)
+    refused, numpy_begun, reader = finished.stdout.splitlines()
+    assert "/sealed/s.parquet" in refused
+    assert "Too many open files" in refused
+    assert (numpy_begun, reader) == ("False", "SealedReader")

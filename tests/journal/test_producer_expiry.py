@@ -171,6 +171,7 @@ async def test_a_deletion_is_repeated_by_a_recovery_and_an_opening_behind_it_sta
         assert engine.views.producers.get("back") == back
 
 
+@pytest.mark.slow("registers many producers")
 async def test_a_producer_that_was_still_connected_was_forgotten_and_its_resend_stored_twice(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,31 @@ async def test_a_worker_that_is_killed_is_told_of_and_replaced(tmp_path: Path) -
         await sealer.rest()
 
 
+SHORT_OF_FILES_ONCE = """
+import os, resource, sys
+from journal import sealing_worker
+
+def runs_short(event, arguments):
+    if event == "import" and arguments[0] == "numpy._core._add_newdocs" and not os.path.exists({was_short!r}):
+        open({was_short!r}, "x").close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+sys.addaudithook(runs_short)
+sealing_worker.main()
+"""
+
+
+async def test_libraries_that_were_imported_by_half_fail_one_seal_and_not_all_that_follow(tmp_path: Path) -> None:
+    """numpy whose import was stopped by EMFILE behind its C extension cannot be imported again by that process."""
+    program = SHORT_OF_FILES_ONCE.format(was_short=str(tmp_path / "was_short"))
+    sealer = WorkerSealer((sys.executable, "-c", program))
+    async with closed_segment(tmp_path, sealer) as (_, plan):
+        with pytest.raises(SealFailedError, match=r"cannot be loaded.*Too many open files"):
+            await sealer.seal(plan)
+        assert (await sealer.seal(plan)).record_count == 10
+        await sealer.rest()
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [(DIES, "killed by signal 9"), (BABBLES, "answered"), (("/nowhere/python",), "cannot be started")],
@@ -200,7 +225,7 @@ async def test_sealing_without_its_libraries_is_refused_at_the_start(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
-    with pytest.raises(ConfigurationError, match=r"pyarrow.*journal-engine\[parquet\].*sealing\.enabled = false"):
+    with pytest.raises(ConfigurationError, match=r"pyarrow.*pip install .*pyarrow.*sealing\.enabled = false"):
         async with open_engine(str(tmp_path), CONFIG):
             pass
     assert os.listdir(tmp_path) == []

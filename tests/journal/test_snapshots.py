@@ -62,6 +62,7 @@ async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tm
     assert check_directory(str(tmp_path / "copy")).damages == []
 
 
+@pytest.mark.slow("waits for a connection to be taken for dead")
 async def test_what_is_dropped_meanwhile_stays_in_the_snapshot(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         values = await fill(engine)
@@ -172,6 +173,7 @@ async def test_the_journal_may_be_a_file_system_of_its_own(tmp_path: Path, monke
         assert await values_of(copy, "plant") == values
 
 
+@pytest.mark.slow("waits for a connection to be taken for dead")
 async def test_segments_in_another_file_system_are_told_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +242,7 @@ async def test_appends_go_on_while_snapshots_are_made(tmp_path: Path) -> None:
             assert values == [b"%06d" % number * 20 for number in range(len(values))]
 
 
+@pytest.mark.slow("waits for a connection to be taken for dead")
 async def test_over_the_wire_it_is_held_as_long_as_the_connection(tmp_path: Path) -> None:
     from journal.client import open_client
 

@@ -16,7 +16,7 @@ from broker_adapter.mqtt.codec.reason_codes import ReasonCode
 from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.inbound import MAX_WAITING_BYTES, Inbound, Received
 from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.publishing import Publisher
+from broker_adapter.mqtt.publishing import Publisher, until_reached
 from broker_adapter.mqtt.storage_rules import BrokerTopicMapping, Placements, StorageRules
 from journal.protocol.errors import ConnectionLostError
 from shards.errors import (
@@ -107,11 +107,14 @@ class Bench:
         self.answered: list[tuple[int, ReasonCode]] = []
         self.with_session: list[tuple[Changes, Collection[int]]] = []
         self.inbound = Inbound(
-            self.publisher, commit=self._commit, on_outcomes=self._outcomes, start=nursery.start_soon
+            self.publisher,
+            commit=self._commit,
+            on_outcomes=self._outcomes,
+            start=nursery.start_soon,
         )
 
     async def _commit(self, changes: Changes, packet_ids: Collection[int]) -> None:
-        await self.store.commit(changes)
+        await until_reached(lambda: self.store.commit(changes))
         self.with_session.append((changes, packet_ids))
 
     def _outcomes(self, outcomes: list[Received]) -> None:

@@ -89,6 +89,54 @@ async def test_what_is_retained_anew_meanwhile_comes_once_as_a_live_message() ->
         await client.silent()
 
 
+async def make_again_behind(client: Client, publisher: Client) -> Publish:
+    """A subscription is made again while two values of its topic wait behind a message that is under way."""
+    await client.subscribe("a/#", qos=1)
+    for payload in (b"under way", b"0", b"1"):
+        await publisher.publish("a/b", payload, 1, retain=True)
+    under_way = await client.expect(Publish)
+    assert await client.subscribe("a/#", qos=1) == (1,)
+    return under_way
+
+
+async def test_a_subscription_that_is_made_again_goes_back_to_no_older_value() -> None:
+    """The retained message went out before the live ones that waited: the topic's values were 1, 0, 1."""
+    async with serving() as served:
+        publisher, client = await served.client("p"), await served.client("c", properties=terms(1))
+        under_way = await make_again_behind(client, publisher)
+        await client.send(Puback(under_way.packet_id))
+        found = [await client.message() for _ in range(3)]
+        assert [(one.payload, one.retain) for one in found] == [(b"0", False), (b"1", False), (b"1", True)]
+        await client.silent()
+
+
+async def test_nor_does_it_at_the_next_connection() -> None:
+    async with serving() as served:
+        publisher = await served.client("p")
+        client = await served.client("c", clean_start=False, properties=terms(1))
+        await make_again_behind(client, publisher)
+        await drop(client, served)
+        client = await served.client("c", clean_start=False, properties=terms(1))
+        found = [await client.message() for _ in range(4)]
+        assert [(one.payload, one.retain) for one in found] == [
+            (b"under way", False),
+            (b"0", False),
+            (b"1", False),
+            (b"1", True),
+        ]
+        await client.silent()
+
+
+async def test_what_is_retained_comes_again_to_a_subscription_that_is_made_again_and_has_nothing_waiting() -> None:
+    async with serving() as served:
+        topics = await retain(served, 3, qos=1)
+        client, other = await served.client("c"), await served.client("o")
+        for turn in range(3):
+            await client.subscribe("a/#", qos=1)
+            assert [(await client.message()).topic for _ in topics] == topics
+            await other.publish("elsewhere", b"%d" % turn, 1)
+
+
 async def test_unsubscribing_ends_what_is_owed() -> None:
     async with serving() as served:
         topics = await retain(served, 6)

@@ -32,6 +32,7 @@ INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4
 SEGMENT = SegmentInfo(SegmentKind.LOG, 5, 105, 4096, 1_700_000_000_000_000, False)
 FULL_INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096, (SEGMENT,))
 RESTORED_INFO = attrs.evolve(FULL_INFO, restored_offset=42)
+COUNTED_INFO = attrs.evolve(FULL_INFO, record_count=60)
 CURSOR = Cursor("drain", 42, 99)
 VALUE = StateValue(b"session/1", b"\x00\x01", 12, 1_800_000_000_000_000)
 
@@ -129,18 +130,28 @@ CURSORS_PAGE = messages.CursorListReply([CURSOR], more=True)
 _correlation = struct.unpack("<I", b"CORR")[0]
 
 
-def _without_restores(reply: object) -> object:
-    """A reply as servers have always sent it that know nothing of restores."""
+def _as_first_sent(reply: object) -> object:
+    """A reply as servers have always sent it that know nothing of restores and do not count records."""
     plain = msgspec.to_builtins(reply, builtin_types=(bytes,))
     if isinstance(reply, messages.HelloReply):
         del plain["restores"]
     elif isinstance(reply, ShardInfo):
-        del plain["restored_offset"]
+        _uncounted_and_unrestored(plain)
     elif isinstance(reply, messages.OpenShardReply):
-        del plain["info"]["restored_offset"]
+        _uncounted_and_unrestored(plain["info"])
     elif isinstance(reply, messages.ListShardsReply):
         for info in plain["shards"]:
-            del info["restored_offset"]
+            _uncounted_and_unrestored(info)
+    return plain
+
+
+def _uncounted_and_unrestored(info: dict[str, object]) -> None:
+    del info["restored_offset"], info["record_count"]
+
+
+def _uncounted(info: ShardInfo) -> object:
+    plain = msgspec.to_builtins(info, builtin_types=(bytes,))
+    del plain["record_count"]
     return plain
 
 
@@ -162,7 +173,7 @@ def golden_frames() -> dict[str, bytes]:
     for op, message in REQUESTS.items():
         made[f"{op.name.lower()}.request"] = frames.build(op, _correlation, messages.encode(message))
     for op, reply in REPLIES.items():
-        message = _without_restores(reply)
+        message = _as_first_sent(reply)
         correlation = 0 if op is Op.SHARD_EVENT else _correlation
         made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, messages.encode(message))
     # The request as clients that do not wait have always sent it; `wait` came later.
@@ -173,9 +184,9 @@ def golden_frames() -> dict[str, bytes]:
     # Without pages; those came later.
     for name, op, message in (
         ("describe_shard.request", Op.DESCRIBE_SHARD, messages.NameRequest("plant/line-1")),
-        ("describe_shard.reply", Op.DESCRIBE_SHARD, _without_restores(FULL_INFO)),
+        ("describe_shard.reply", Op.DESCRIBE_SHARD, _as_first_sent(FULL_INFO)),
         ("describe_shard.page_request", Op.DESCRIBE_SHARD, DESCRIBE_PAGE),
-        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, _without_restores(DESCRIBED_PAGE)),
+        ("describe_shard.page_reply", Op.DESCRIBE_SHARD, _as_first_sent(DESCRIBED_PAGE)),
         ("cursor_list.request", Op.CURSOR_LIST, {"shard": "plant/line-1"}),
         ("cursor_list.reply", Op.CURSOR_LIST, {"cursors": [CURSOR]}),
         ("cursor_list.page_request", Op.CURSOR_LIST, CURSOR_PAGE),
@@ -202,8 +213,9 @@ def golden_frames() -> dict[str, bytes]:
     made["hello.heartbeat_request"] = frames.build(Op.HELLO, _correlation, messages.encode(HEARTBEAT_HELLO))
     made["commit.checked_request"] = frames.build(Op.COMMIT, _correlation, messages.encode(CHECKED_COMMIT))
     made["describe_shard.restored_reply"] = frames.build(
-        Op.DESCRIBE_SHARD, _correlation, messages.encode(RESTORED_INFO)
+        Op.DESCRIBE_SHARD, _correlation, messages.encode(_uncounted(RESTORED_INFO))
     )
+    made["describe_shard.counted_reply"] = frames.build(Op.DESCRIBE_SHARD, _correlation, messages.encode(COUNTED_INFO))
     made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(PROGRESS))
     made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(END))
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)

@@ -12,7 +12,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
 
 def example_frames() -> list[bytes]:
-    dumps = re.findall(r"```\n((?:[0-9a-f]{4}  [0-9a-f ]+\n)+)```", TEXT)
+    dumps = re.findall(r"```text layout\n((?:[0-9a-f]{4}  [0-9a-f ]+\n)+)```", TEXT)
     return [bytes.fromhex("".join(line[6:] for line in dump.splitlines())) for dump in dumps]
 
 

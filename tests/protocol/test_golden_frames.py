@@ -17,6 +17,7 @@ from shards.errors import OffsetOutOfRangeError
 from tests.protocol.samples import (
     BATCH,
     CHECKED_COMMIT,
+    COUNTED_INFO,
     CURSOR_PAGE,
     CURSORS_PAGE,
     DESCRIBE_PAGE,
@@ -87,6 +88,12 @@ def test_a_subscription_with_an_end_is_read_from_the_golden_bytes() -> None:
 def test_a_restored_shard_is_read_from_the_golden_bytes() -> None:
     assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.restored_reply")).body) == DescribedShard(
         *attrs.astuple(RESTORED_INFO, recurse=False)
+    )
+
+
+def test_a_shard_with_its_count_of_records_is_read_from_the_golden_bytes() -> None:
+    assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.counted_reply")).body) == DescribedShard(
+        *attrs.astuple(COUNTED_INFO, recurse=False)
     )
 
 

@@ -26,6 +26,7 @@ class RestorableServer:
 
     Attributes:
         address: The same in all its lives.
+        process: The server's.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -33,20 +34,20 @@ class RestorableServer:
         self.address = f"127.0.0.1:{port}"
         self._data = directory / "data"
         self._backups = directory / "backups"
-        self._process: Process = journal_server(directory, port)
+        self.process: Process = journal_server(directory, port)
 
     @property
     def url(self) -> str:
         return f"journal://{self.address}"
 
     async def start(self) -> None:
-        await trio.to_thread.run_sync(self._process.start)
+        await trio.to_thread.run_sync(self.process.start)
 
     async def stop(self) -> None:
-        assert await trio.to_thread.run_sync(self._process.end, signal.SIGTERM) == 0
+        assert await trio.to_thread.run_sync(self.process.end, signal.SIGTERM) == 0
 
     def kill(self) -> None:
-        self._process.end(signal.SIGKILL)
+        self.process.end(signal.SIGKILL)
 
     async def back_up(self) -> None:
         """Back its data up; it is stopped meanwhile."""
@@ -65,6 +66,12 @@ class RestorableServer:
     async def restore(self, number: int | None = None) -> None:
         """Bring a backup in the place of its data, and start it again."""
         await self.set_back(number)
+        await self.start()
+
+    async def be_replaced(self) -> None:
+        """Stop it, and start a server with an empty directory, and so a node id of its own, at the same address."""
+        await self.stop()
+        shutil.rmtree(self._data)
         await self.start()
 
     @asynccontextmanager

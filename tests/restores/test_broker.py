@@ -72,25 +72,27 @@ async def ends_with_status(process: trio.Process) -> int:
         return await process.wait()
 
 
+async def programs(stack: AsyncExitStack, config: Path) -> tuple[BrokerProcess, trio.Process]:
+    broker = await stack.enter_async_context(broker_process(config.parent, "--config", str(config)))
+    nursery = await stack.enter_async_context(trio.open_nursery())
+    argv = [sys.executable, "-m", PROGRAM, "bridge", "--config", str(config)]
+    bridges = await nursery.start(
+        lambda task_status: trio.run_process(argv, task_status=task_status, cwd=REPOSITORY, check=False)
+    )
+    stack.callback(nursery.cancel_scope.cancel)
+    return broker, bridges
+
+
+@pytest.mark.slow("restores the store of running brokers")
 async def test_a_broker_and_its_bridges_went_on_with_what_they_knew_before_a_restore(tmp_path: Path) -> None:
     directory = tmp_path / "exported"
     directory.mkdir()
     config = tmp_path / "broker.toml"
 
-    async def programs(stack: AsyncExitStack) -> tuple[BrokerProcess, trio.Process]:
-        broker = await stack.enter_async_context(broker_process(tmp_path, "--config", str(config)))
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        argv = [sys.executable, "-m", PROGRAM, "bridge", "--config", str(config)]
-        bridges = await nursery.start(
-            lambda task_status: trio.run_process(argv, task_status=task_status, cwd=REPOSITORY, check=False)
-        )
-        stack.callback(nursery.cancel_scope.cancel)
-        return broker, bridges
-
     async with restorable_server(tmp_path / "server") as server:
         config.write_text(CONFIG.format(store=server.url, directory=directory))
         async with AsyncExitStack() as stack:
-            broker, bridges = await programs(stack)
+            broker, bridges = await programs(stack, config)
             client = await stack.enter_async_context(broker.client())
             await client.connect("reader", **KEPT)
             await client.subscribe("plant/#", qos=1)
@@ -106,7 +108,7 @@ async def test_a_broker_and_its_bridges_went_on_with_what_they_knew_before_a_res
             assert await ends_with_status(bridges) == STORAGE_FAILED
             assert "was restored from a backup" in broker.log
         async with AsyncExitStack() as stack:
-            broker, bridges = await programs(stack)
+            broker, bridges = await programs(stack, config)
             client = await stack.enter_async_context(broker.client())
             assert (await client.connect("reader", **KEPT)).session_present
             await publish(client, 100, 10)
@@ -116,3 +118,22 @@ async def test_a_broker_and_its_bridges_went_on_with_what_they_knew_before_a_res
                 taken += await take(client, 1)
             assert [number for number in taken if number >= 100] == [*range(100, 110)]
             await wait_for_exported(directory, 20)
+
+
+@pytest.mark.slow("restores the store of running brokers")
+async def test_a_broker_and_its_bridges_end_when_another_server_answers_in_place_of_theirs(tmp_path: Path) -> None:
+    """They wrote sessions and positions of the old server into the new one."""
+    directory = tmp_path / "exported"
+    directory.mkdir()
+    config = tmp_path / "broker.toml"
+    async with restorable_server(tmp_path / "server") as server, AsyncExitStack() as stack:
+        config.write_text(CONFIG.format(store=server.url, directory=directory))
+        broker, bridges = await programs(stack, config)
+        client = await stack.enter_async_context(broker.client())
+        await client.connect("writer")
+        await publish(client, 0, 5)
+        await wait_for_exported(directory, 5)
+        await server.be_replaced()
+        assert await ends_with_status(broker.process) == STORAGE_FAILED
+        assert await ends_with_status(bridges) == STORAGE_FAILED
+        assert "another server answers at the address" in broker.log

@@ -75,6 +75,7 @@ KINDS: dict[str, dict[str, Any]] = {
 KINDS["shard-offset"] = {"shard": "x/a", "start": Start.offset(0)}
 
 
+@pytest.mark.slow("restores the server of running clients")
 async def test_subscriptions_skipped_the_records_that_got_offsets_of_lost_ones(
     server: RestorableServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +124,7 @@ async def wait_for_cursor(client: Client, offset: int) -> None:
             await trio.sleep(0.01)
 
 
+@pytest.mark.slow("restores the server of running clients")
 async def test_a_subscription_that_is_behind_the_backup_goes_on_where_it_was(server: RestorableServer) -> None:
     """Nothing that lies between its position and the backup may be left out, and nothing comes twice."""
     async with open_client(server.address, **QUICK) as client:
@@ -141,6 +143,7 @@ async def test_a_subscription_that_is_behind_the_backup_goes_on_where_it_was(ser
             assert await take(by_filter, 6) == expected
 
 
+@pytest.mark.slow("restores the server of running clients")
 async def test_a_subscription_at_an_offset_beyond_the_backup_skipped_what_came_below_it(
     server: RestorableServer,
 ) -> None:
@@ -156,6 +159,7 @@ async def test_a_subscription_at_an_offset_beyond_the_backup_skipped_what_came_b
             assert await take(subscription, 10) == [*range(100, 110)]
 
 
+@pytest.mark.slow("restores the server of running clients")
 async def test_two_restores_while_a_client_was_away_hide_nothing_from_it(server: RestorableServer) -> None:
     """The shard tells only where the newest restore was; the records that differ begin at the one before."""
     may_connect = trio.Event()
@@ -186,6 +190,7 @@ async def test_two_restores_while_a_client_was_away_hide_nothing_from_it(server:
         assert await take(one_shard, 15) == await take(by_filter, 15) == expected
 
 
+@pytest.mark.slow("restores the server of running clients")
 async def test_a_client_that_is_to_end_sends_nothing_to_a_restored_server(server: RestorableServer) -> None:
     """A program that holds more state than subscriptions would write what it knows of a lost history."""
     await server.append("x/a", 0, 3)
@@ -220,6 +225,7 @@ async def test_a_client_that_is_to_end_sends_nothing_to_a_restored_server(server
         assert (await adapter.describe_shard("x/a")).restored_offset == 3
 
 
+@pytest.mark.slow("restores the server of running clients")
 async def test_a_server_that_only_starts_again_is_not_taken_for_a_restored_one(server: RestorableServer) -> None:
     told: list[ServerRestored] = []
     await server.append("x/a", 0, 1)
@@ -233,3 +239,43 @@ async def test_a_server_that_only_starts_again_is_not_taken_for_a_restored_one(s
             await server.append("x/a", 1, 1)
             assert await take(subscription, 1) == [1]
     assert not told
+
+
+@pytest.mark.slow("restores the server of running clients")
+async def test_another_server_at_the_address_is_read_from_its_beginning(
+    server: RestorableServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no restore to tell of, so its records below the old offset or lsn were skipped without a word."""
+    told: list[ServerRestored] = []
+    async with (
+        open_client(server.address, on_restored=told.append, **QUICK) as client,
+        AsyncExitStack() as stack,
+    ):
+        await server.append("x/a", 0, 0)
+        everything: dict[str, Any] = {
+            kind: await stack.enter_async_context(client.subscribe(**arguments)) for kind, arguments in KINDS.items()
+        }
+        everything["feed"] = await stack.enter_async_context(client.follow("x/#"))
+        await server.append("x/a", 0, 10)
+        for one in everything.values():
+            assert await take(one, 10) == [*range(10)]
+        first_node = client.server.node_id if client.server else ""
+        # A subscription to a shard that does not exist is over.
+        for kind in [kind for kind in everything if kind.startswith("shard")]:
+            del everything[kind]
+        await server.be_replaced()
+        await server.append("x/a", 100, 3)
+        for one in everything.values():
+            assert await take(one, 3) == [100, 101, 102]
+    assert [(one.former_node_id, one.common_lsn) for one in told] == [(first_node, 0)]
+    assert any("another server answers at the address" in one.getMessage() for one in caplog.records)
+
+
+async def test_a_client_that_is_to_end_sends_nothing_to_another_server(server: RestorableServer) -> None:
+    await server.append("x/a", 0, 3)
+    async with open_adapter(server.url, ends_at_restore=True) as adapter:
+        await server.be_replaced()
+        with trio.fail_after(PATIENCE_S), pytest.raises(ServerRestoredError, match="no history in common"):
+            await adapter.put_state(b"key", b"value")
+    async with server.short_client() as client:
+        assert await client.get_state(b"key") is None

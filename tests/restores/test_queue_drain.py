@@ -18,6 +18,7 @@ from tests.restores.restorable_server import restorable_server
 pytestmark = pytest.mark.trio
 
 
+@pytest.mark.slow("restores the store of a queue")
 async def test_a_driver_confirmed_offsets_that_hold_other_records_since_a_restore(tmp_path: Path) -> None:
     """The cursor had the version that the driver knew, so the new records left the queue without being delivered."""
     async with restorable_server(tmp_path) as server:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 
 from journal.client import open_client
 from journal.protocol import Op, frames
-from journal.protocol.messages import EndClientRequest, HelloRequest, SubscribeRequest
+from journal.protocol.messages import CommitRequest, EndClientRequest, HelloRequest, ShardBatch, SubscribeRequest
+from journal.server.connection import Connection
 from tests.patience import PATIENCE_S
-from tests.server.serving import RawClient, Served, serving
+from tests.server.serving import RawClient, Served, batch_of, serving
 
 HEARTBEAT_S = 0.2
 BOUND_S = 3 * HEARTBEAT_S
@@ -126,3 +128,30 @@ async def test_a_client_is_ended_by_name_and_others_get_what_it_held(tmp_path: P
         await assert_others_get(served, 0.0)
         told = await member.receive_until_closed()
         assert told[-1].status == 7, "it may connect again"
+
+
+async def test_nothing_that_came_over_an_ended_connection_is_carried_out_after_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that waited for room outlived the answer while the peer took nothing, as a frozen one does."""
+    room, drained = trio.Event(), trio.Event()
+    async with serving(tmp_path) as served, served.client() as writer, served.stream() as stream:
+        handle = await writer.open("a")
+        frozen = RawClient(stream)
+        await hello(frozen, "broker-7")
+        (connection,) = [cast("Connection", one) for one in served.server._connections if one.client == "broker-7"]
+        monkeypatch.setattr(connection.output, "wait_drained", drained.wait)
+        monkeypatch.setattr(served.engine.maintenance, "wait_for_room", room.wait)
+        _, request = frozen.start(Op.COMMIT, CommitRequest(appends=[ShardBatch("a", batch_of(b"late"))]))
+        await frozen.send(request)
+        with trio.fail_after(PATIENCE_S):
+            while not connection._requests:
+                await trio.sleep(0.005)
+        correlation, request = writer.start(Op.END_CLIENT, EndClientRequest("broker-7"))
+        await writer.send(request)
+        with trio.move_on_after(0.2):
+            raise AssertionError(f"{await writer.reply_to(Op.END_CLIENT, correlation)} came before the commit")
+        room.set()
+        assert (await writer.reply_to(Op.END_CLIENT, correlation)).connections == 1
+        assert await writer.read_values(handle) == [b"late"]
+        drained.set()

@@ -88,6 +88,7 @@ async def test_who_reads_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) 
         assert count + len(await received(stream)) > LARGE_BYTES
 
 
+@pytest.mark.slow("opens as many connections as there may be, or waits for their timeout")
 async def test_there_are_no_more_connections_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connections, "MOST_CONNECTIONS", 2)
     async with answering(trio.Event()) as port:
@@ -107,6 +108,7 @@ async def test_there_are_no_more_connections_than_there_may_be(monkeypatch: pyte
                         break
 
 
+@pytest.mark.slow("opens as many connections as there may be, or waits for their timeout")
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [

@@ -15,7 +15,9 @@ from shards.model import AckLevel, Mode, ShardConfig
 from shards.pushes import Progress
 from shards.record import StoredRecord
 from tests.journal.engines import stop_without_checkpoint
+from tests.server.admin.test_api import admin
 from tests.server.serving import MEMORY, RawClient, Served, serving
+from tests.server.test_metrics import counted, families, value
 from tests.server.test_producers import open_producer, produced
 
 
@@ -240,3 +242,25 @@ async def until(condition: object) -> None:
     with trio.fail_after(10):
         while not condition():  # type: ignore[operator]
             await trio.sleep(0.005)
+
+
+async def test_offsets_that_memory_lost_were_counted_as_records(tmp_path: Path) -> None:
+    """A shard of ten records had 1,048,586 after a crash, and a group was as far behind in it."""
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a", MEMORY)
+        await client.append_values(handle, *[b"lost"] * 10)
+        await served.engine.control.commit_cursor("a", "group/workers", 4, None)
+        stop_without_checkpoint(served.engine)
+    async with serving(tmp_path) as served, served.client() as client, admin(served) as api:
+        assert (await client.call(Op.LIST_SHARDS, messages.ListShardsRequest())).shards[0].record_count == 0
+        handle = await client.open("a")
+        await client.append_values(handle, b"0", b"1")
+        found = await client.call(Op.DESCRIBE_SHARD, messages.DescribeShardRequest("a"))
+        assert found.next_offset > 1 << 20
+        assert found.record_count == 2
+        [cursor] = (await api.get("/cursors")).json()["cursors"]
+        assert cursor["lag_records"] == 2
+        [shard] = (await api.get("/shards")).json()["shards"]
+        assert shard["record_count"] == 2
+        await counted(served)
+        assert value(await families(served), "journal_group_lag_records", group="workers") == 2

@@ -27,6 +27,7 @@ from broker_adapter.mqtt.observing.metrics import broker_metrics
 from broker_adapter.mqtt.observing.store_watch import EVERY_S as STORE_ASKED_EVERY_S
 from broker_adapter.mqtt.observing.store_watch import PATIENCE_S as STORE_PATIENCE_S
 from broker_adapter.mqtt.observing.store_watch import StoreWatch
+from broker_adapter.mqtt.rules.follower import Followed
 from broker_adapter.mqtt.statistics import DropReason, EndReason, RefusalReason
 from journal.log import LINES_PER_PERIOD, PERIOD_S
 from journal.observing.census import GROUP_PREFIX, NAMED_GROUPS, NAMED_QUEUES, QUEUE_CURSOR, QUEUE_PREFIX
@@ -77,7 +78,7 @@ async def broker_families() -> list[Family]:
         health = Health("memory:", lambda: False)
         health.store = StoreWatch(served.adapter)
         listeners = Listeners(nobody_comes, ListenerLimits())
-        health.serving = Serving(served.broker, Bridges(served.adapter, [], "b"), listeners)
+        health.serving = Serving(served.broker, Bridges(served.adapter, [], "b"), listeners, lambda: Followed(0))
         return await broker_metrics(health, 1)
 
 
@@ -204,6 +205,7 @@ def test_prometheus_takes_what_it_is_told_to_scrape() -> None:
     promtool("check", "config", "--syntax-only", str(RULES.parent / "scrape.yml"))
 
 
+@pytest.mark.slow("runs rules of Prometheus")
 @needs_promtool
 def test_rules_fire_when_they_should_and_not_when_a_node_is_well() -> None:
     promtool("test", "rules", str(RULES_TEST))
@@ -248,7 +250,10 @@ def test_the_dashboard_shows_all_that_servers_and_brokers_tell(
         "journal_checkpoints_total",
         "journal_queue_driven",
         "journal_broker_connections_opened_total",
+        "journal_broker_failed_shards",
         "journal_broker_loop_stalls_total",
+        "journal_broker_rules_refused",
+        "journal_broker_rules_version",
         "journal_broker_store_losses_total",
         "journal_broker_store_retries_total",
         "journal_broker_store_state_seconds",

@@ -101,6 +101,7 @@ def journal(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_commands_reach_a_server_with_tls_and_users_and_no_secret_shows(tmp_path: Path) -> None:
     settings = {**write_people(tmp_path), **write_server_certificate(tmp_path)}
     secret, ca = tmp_path / "secret", tmp_path / "trusted.pem"
@@ -142,6 +143,7 @@ def test_commands_reach_a_server_with_tls_and_users_and_no_secret_shows(tmp_path
         assert not any(digest.strip() in everything for digest in digests)
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_sighup_changes_who_may_and_what_is_wrong_changes_nothing(tmp_path: Path) -> None:
     settings = {**write_people(tmp_path), "access__audit_file": tmp_path / "audit"}
     with served(tmp_path, settings) as server:
@@ -171,6 +173,7 @@ def test_sighup_changes_who_may_and_what_is_wrong_changes_nothing(tmp_path: Path
         assert reloads == [False, True, True]
 
 
+@pytest.mark.slow("starts servers and commands")
 def test_sighup_does_not_open_to_strangers_what_is_listened_on_until_the_next_start(tmp_path: Path) -> None:
     """The new settings are fine for the next start, which would listen elsewhere."""
     with served(tmp_path, write_people(tmp_path), tcp="0.0.0.0:0") as server:
@@ -182,6 +185,7 @@ def test_sighup_does_not_open_to_strangers_what_is_listened_on_until_the_next_st
         assert journal("shard", "list", "--server", f"127.0.0.1:{port}").returncode != 0
 
 
+@pytest.mark.slow("starts servers and commands")
 @pytest.mark.parametrize("arguments", [["--listen", "0.0.0.0:0"], ["--set", "listen.http=[::]:0"]])
 def test_a_server_that_asks_nobody_does_not_start_where_strangers_are(tmp_path: Path, arguments: list[str]) -> None:
     done = journal("serve", "--data", str(tmp_path / "data"), *arguments)

@@ -102,6 +102,7 @@ async def test_a_batch_as_bridges_make_them(stage: Stage) -> None:
     assert await numbers(stage) == list(range(500))
 
 
+@pytest.mark.slow("16 MiB go through each sink")
 async def test_sixteen_mebibytes(stage: Stage) -> None:
     async with open_sink(stage) as sink:
         await bring(sink, batches_of(1, 256, body="x" * 64 * KIB))
@@ -175,6 +176,7 @@ async def test_one_bad_row_is_found_and_the_others_get_through(stage: Stage) -> 
 # Outages
 
 
+@pytest.mark.slow("servers of sinks are stopped and started")
 async def test_a_server_that_is_gone_is_an_outage_until_it_is_back(stage: Stage) -> None:
     async with open_sink(stage) as sink:
         await bring(sink, batches_of(1, 5))
@@ -235,6 +237,7 @@ async def test_a_slow_server_is_not_out(stage: Stage) -> None:
     assert await numbers(stage) == list(range(200))
 
 
+@pytest.mark.slow("kills servers of sinks")
 async def test_a_server_that_is_killed_in_the_middle_loses_nothing(stage: Stage) -> None:
     proxy = proxy_of(stage)
     proxy.slow_down(0.005)
@@ -264,6 +267,7 @@ async def test_connections_that_are_cut_in_the_middle_lose_nothing(stage: Stage)
     assert_in_order(await numbers(stage), 600, may_repeat=not sink.keeps_position)
 
 
+@pytest.mark.slow("starts, stops and kills servers of sinks")
 async def test_a_reply_that_is_lost_does_no_harm(stage: Stage) -> None:
     proxy = proxy_of(stage)
     batches = batches_of(3, 10)

@@ -10,8 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
+from broker_adapter.bridge.projection import DEFAULT_FIELDS
 from broker_adapter.sinks import find_kind
 from broker_adapter.sinks.files.column_types import ColumnType
+from broker_adapter.sinks.postgresql.table import USUAL_TYPES
 from journal.settings import is_choice
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text()
@@ -62,3 +64,8 @@ def test_bounds_units_and_choices_are_those_of_the_code(kind: str) -> None:
 def test_column_types_are_those_that_there_are() -> None:
     named = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", section("files").partition("**Types.**")[2], re.MULTILINE)
     assert named == [each.value for each in ColumnType]
+
+
+def test_the_table_for_the_usual_columns_is_the_one_that_the_sink_proposes() -> None:
+    columns = ", ".join(f'"{column}" {USUAL_TYPES.get(column, "text")}' for column in DEFAULT_FIELDS)
+    assert re.findall(r"^CREATE TABLE events (.*)$", TEXT, re.MULTILINE) == [f"({columns})"]

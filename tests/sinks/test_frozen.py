@@ -90,6 +90,7 @@ async def until_state(store: StorageAdapter, state: str) -> QueueState:
         await trio.sleep(0.05)
 
 
+@pytest.mark.slow("waits for the timeouts of sinks")
 async def test_a_frozen_sink_holds_up_its_own_queue_alone_and_its_operator_no_longer_than_documented(
     stage: Stage, store: StorageAdapter
 ) -> None:
@@ -131,6 +132,7 @@ async def test_a_frozen_sink_holds_up_its_own_queue_alone_and_its_operator_no_lo
         assert trio.current_time() - began_s < 3 + SLACK_S
 
 
+@pytest.mark.slow("waits for the timeouts of sinks")
 async def test_what_a_sink_had_under_way_when_it_froze_comes_in_order_when_it_is_back(
     stage: Stage, store: StorageAdapter
 ) -> None:

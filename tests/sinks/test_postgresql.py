@@ -466,6 +466,6 @@ async def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "broker_adapter.sinks.postgresql.sink", raising=False)
     settings = PostgresqlSettings(url="host=127.0.0.1", table="rows")
-    with pytest.raises(ConfigurationError, match=r"psycopg .*journal-engine\[sinks\]"):
+    with pytest.raises(ConfigurationError, match=r"psycopg .*pip install .*psycopg"):
         async with find_kind("postgresql").open(settings, SinkContext("b", "queue-1", ("n",), 1)):
             pass

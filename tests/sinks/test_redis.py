@@ -336,6 +336,6 @@ async def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "coredis.connection", None)
     monkeypatch.delitem(sys.modules, "broker_adapter.sinks.redis.sink", raising=False)
     settings = RedisSettings("redis://127.0.0.1", "rows")
-    with pytest.raises(ConfigurationError, match=r"needs coredis .*journal-engine\[sinks\]"):
+    with pytest.raises(ConfigurationError, match=r"needs coredis .*pip install .*coredis"):
         async with find_kind("redis").open(settings, SinkContext("b", "queue-1", ("n",), 1)):
             pass

@@ -18,8 +18,18 @@ TIMEOUT_S = 300
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test pays for the start, and the first data source of a kind for a Python process."""
     for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+        if not item.path.is_relative_to(HERE):
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow("runs Spark"))
+
+
+@pytest.fixture(autouse=True)
+def cache_of_the_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands keep for later goes where no user and no other test finds it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture(scope="session")

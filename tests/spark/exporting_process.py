@@ -81,7 +81,7 @@ def _main() -> None:
             # Until the end of the process, or until it is to go on.
             sys.stdin.readline()
 
-    settings = {"spark.driver.extraClassPath": jars} if jars else {}
+    settings = {"spark.jars": jars} if jars else {}
     _, _, cores = step.partition("cores=")
     session = make_session("export", cores=cores or 1, memory="512m", extra=settings)
     if cores:

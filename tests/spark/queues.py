@@ -12,9 +12,10 @@ import trio
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, QueueSettings
 from broker_adapter.cache_queue import ensure_queue as ensure
-from broker_adapter.cache_queue.names import lease_key, progress_key, shard_of
-from broker_adapter.cache_queue.stored import Counts, Lease, Progress
+from broker_adapter.cache_queue.names import known_end_key, lease_key, progress_key, shard_of
+from broker_adapter.cache_queue.stored import Counts, KnownEnd, Lease, Progress
 from broker_adapter.state_forms import decode, encode
+from shards.model import Mode
 from shards.record import Record
 from tests.patience import PATIENCE_S
 
@@ -33,11 +34,13 @@ def at(server: str, work: Callable[[StorageAdapter], Awaitable[_Result]]) -> _Re
     return trio.run(main)
 
 
-def fill(server: str, queue: str, records: Sequence[Record], *, seal: bool = False) -> None:
+def fill(server: str, queue: str, records: Sequence[Record], *, seal: bool = False, mode: Mode | None = None) -> None:
     """Put records into a queue, which is made if it is not there; perhaps seal all that it has then."""
 
     async def work(adapter: StorageAdapter) -> None:
         await ensure(adapter, queue, QueueSettings())
+        if mode is not None:
+            await adapter.set_mode(shard_of(queue), mode)
         for first in range(0, len(records), 1000):
             await adapter.append(shard_of(queue), records[first : first + 1000])
         if seal:
@@ -71,6 +74,29 @@ def drive_up_to(server: str, queue: str, offset: int) -> None:
             drain = QueueDrain(adapter, grant)
             await drain.begin()
             await drain.confirm(offset, Counts(confirmed=offset - drain.offset), 0)
+
+    at(server, work)
+
+
+def set_aside(server: str, queue: str, *refused_offsets: int) -> None:
+    """What a live bridge does whose sink refuses records, and that is killed before it confirms those before them."""
+
+    async def work(adapter: StorageAdapter) -> None:
+        async with QueueLease(adapter, queue, "bridge", QUICK).hold() as grant:
+            drain = QueueDrain(adapter, grant)
+            await drain.begin()
+            found = await drain.read(0, max_bytes=1 << 20, max_wait_s=0)
+            await drain.set_aside([(each, "no") for each in found.records if each.offset in refused_offsets])
+
+    at(server, work)
+
+
+def writer_knows(server: str, queue: str, end_offset: int) -> None:
+    """What a writer keeps of a queue in memory: each offset below was given to a record."""
+
+    async def work(adapter: StorageAdapter) -> None:
+        shard_id = (await adapter.describe_shard(shard_of(queue))).shard_id
+        await adapter.put_state(known_end_key(queue, "writer"), encode(KnownEnd(shard_id, end_offset)))
 
     at(server, work)
 

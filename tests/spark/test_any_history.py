@@ -135,6 +135,7 @@ def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], ques
         require_answer(player, question, lambda one: table(spark, tree, one, with_unsealed=False), "sealed tree")
 
 
+@pytest.mark.slow("runs Spark")
 @SHORT
 @given(histories, questions)
 def test_a_query_finds_what_any_history_left(
@@ -143,6 +144,7 @@ def test_a_query_finds_what_any_history_left(
     at_rest(spark, history, question)
 
 
+@pytest.mark.slow("runs Spark")
 @settings(SHORT, max_examples=40)
 @given(histories, questions)
 def test_the_data_source_gives_what_any_history_left(
@@ -154,6 +156,7 @@ def test_the_data_source_gives_what_any_history_left(
         answer_without_spark(player, question)
 
 
+@pytest.mark.slow("runs Spark")
 def test_a_directory_in_use_is_read_whole_by_its_server_and_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
     player = played(tmp_path, RICH)
     with running(player.directory) as server:

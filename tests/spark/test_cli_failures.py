@@ -102,10 +102,5 @@ def test_errors_of_our_own_say_all_of_it(error: Exception) -> None:
     assert explain(error) == " ".join(str(error).split())
 
 
-def test_a_missing_package_is_told_with_the_extra_that_brings_it() -> None:
-    assert "journal-engine[spark]" in str(explain(ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql")))
-    assert explain(ModuleNotFoundError("No module named 'x'", name="x")) is None
-
-
 def test_other_errors_are_left_to_speak_for_themselves() -> None:
     assert explain(ValueError("x")) is None

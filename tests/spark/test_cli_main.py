@@ -35,9 +35,12 @@ def test_without_spark_it_says_what_brings_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     assert run(["sql", "/x", "select 1"]) == 1
-    assert capsys.readouterr().err.endswith("`pip install 'journal-engine[spark]'` brings all it takes\n")
+    told = capsys.readouterr().err
+    assert "the Python package 'pyspark' is not installed; `pip install " in told
+    assert told.endswith("` installs what `journal-spark` needs\n")
 
 
+@pytest.mark.slow("runs Spark")
 def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_is_told_what_is_waited_for(tmp_path: Path) -> None:
     SealedTree(tmp_path).seal("plant/1", values(2))
     command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "select count(*) as n from sealed"]
@@ -55,6 +58,7 @@ def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_is_told_what
         assert noise not in shown
 
 
+@pytest.mark.slow("runs Spark")
 def test_in_a_process_of_its_own_a_bad_query_is_one_line_too(tmp_path: Path) -> None:
     """Guards against an error whose text is asked of a Java process that has ended."""
     command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "selec 1", "--memory", "512m"]

@@ -84,6 +84,7 @@ def live(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.smoke
 def test_records_are_those_that_are_sealed_and_those_that_are_not(ask, live: Path) -> None:
     out, _ = ask(str(live), "select topic, offset, value from records order by topic, offset", "--csv")
     assert out.splitlines() == ["topic,offset,value", "plant/1,0,20", "plant/1,1,21", "plant/2,0,30"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -40,9 +41,11 @@ def test_segments_are_counted_by_kind_and_trimmed_records_not_at_all() -> None:
     assert (found.records, found.size_bytes) == (50, 900)
 
 
-def test_what_is_between_segments_is_lost() -> None:
-    found = shard_statistics(SHARD)
-    assert (found.gaps, found.lost) == (1, 5)
+def test_offsets_without_records_are_gaps_and_no_records() -> None:
+    """They were told as lost records: a million after a crash of a server with a shard in memory mode."""
+    assert shard_statistics(SHARD).gaps == 1
+    crashed = attrs.evolve(SHARD, next_offset=60 + (1 << 20))
+    assert (shard_statistics(crashed).gaps, shard_statistics(crashed).records) == (2, 50)
 
 
 def test_a_shard_without_records_has_no_ends() -> None:
@@ -72,7 +75,7 @@ def test_the_rate_is_that_between_the_first_and_the_last_record() -> None:
 def test_a_total_adds_up_and_spans_all_times() -> None:
     statistics = with_times([shard_statistics(SHARD), shard_statistics(EMPTY)], [("a", 3), ("a", 9)])
     found = total([*statistics, *statistics], "all")
-    assert (found.records, found.size_bytes, found.lost, found.first_us, found.last_us) == (100, 1800, 10, 3, 9)
+    assert (found.records, found.size_bytes, found.gaps, found.first_us, found.last_us) == (100, 1800, 2, 3, 9)
     assert total([], "all").first_us is None
 
 

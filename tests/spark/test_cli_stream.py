@@ -28,6 +28,7 @@ def tree(tmp_path: Path) -> SealedTree:
     return tree
 
 
+@pytest.mark.slow("runs Spark")
 def test_each_run_takes_what_is_there(
     spark: SparkSession, tree: SealedTree, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def source(spark: SparkSession, data: Path) -> DataFrame:
     return spark.read.format("journal").options(path=str(data), filterPushdown="true").load()
 
 
+@pytest.mark.slow("runs Spark")
 @pytest.mark.parametrize("damage", ALL.values(), ids=ALL)
 def test_the_data_source_names_file_shard_and_offsets_and_reads_the_rest(
     spark: SparkSession, data: Path, damage: Damage
@@ -83,6 +84,7 @@ def test_the_data_source_names_file_shard_and_offsets_and_reads_the_rest(
     assert str(path) in {found.path for found in check_directory(str(data)).damages}
 
 
+@pytest.mark.slow("runs Spark")
 @pytest.mark.parametrize("damage", PAGES.values(), ids=PAGES)
 def test_sparks_own_reader_names_the_file_and_reads_other_shards(
     spark: SparkSession, data: Path, damage: Damage
@@ -97,6 +99,7 @@ def test_sparks_own_reader_names_the_file_and_reads_other_shards(
     assert read_sealed(spark, str(data)).where(f"shard = '{WHOLE}'").count() == 50
 
 
+@pytest.mark.slow("runs Spark")
 def test_an_empty_file_is_not_passed_over_in_silence(spark: SparkSession, data: Path) -> None:
     path = damaged(data, EMPTY["empty"])
     for with_unsealed in (False, True):

@@ -42,6 +42,7 @@ def look(data: Path) -> Snapshot:
     return take_snapshot(parse_options({"path": str(data)}, "batch"))
 
 
+@pytest.mark.slow("starts servers")
 def test_a_reader_made_the_restart_of_a_crashed_server_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It recovered the directory in the server's place, and the server said "in use by the process with pid ..."."""
     data = tmp_path / "data"

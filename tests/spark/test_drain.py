@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession, functions
 from broker_adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueLostError, QueueNotFoundError, look
 from broker_adapter.cache_queue.queue import delete_queue
+from broker_adapter.cache_queue.stored import Counts
 from shards.errors import InvalidNameError
+from shards.model import Mode
 from shards.record import Record
 from spark_export.errors import DataLossError, OptionError
 from spark_export.export import ExportOptions, ExportProgress, UnconfirmedError, run_drain
@@ -27,7 +29,7 @@ from spark_export.history import Reached
 from tests.faults.processes import ServerProcess, running
 from tests.spark.derby import add_attempts
 from tests.spark.exporting_process import kill_export_at
-from tests.spark.queues import QUICK, at, cursor_of, drive_up_to, driven, fill, trim, usurp
+from tests.spark.queues import QUICK, at, cursor_of, drive_up_to, driven, fill, set_aside, trim, usurp, writer_knows
 from tests.spark.sealed_trees import SealedTree, values
 
 COUNT = 20_000
@@ -144,6 +146,43 @@ def test_a_table_gets_each_record_once(spark: SparkSession, server: str, queue: 
         (offset, record.value.decode()) for offset, record in enumerate(numbered(COUNT + 5))
     ]
     assert cursor_of(server, queue) == COUNT + 5
+
+
+def test_a_record_that_is_a_dead_letter_already_was_drained_too(
+    spark: SparkSession, server: str, queue: str, tmp_path: Path
+) -> None:
+    """It was at the target and among the dead letters; putting these back doubled it."""
+    fill(server, queue, numbered(6))
+    set_aside(server, queue, 1, 4)
+    result = run_drain(spark, queue, to_files(server, tmp_path / "out"), lease=QUICK)
+    assert (result.records, result.skipped) == (4, 0)
+    assert offsets(spark, tmp_path / "out") == [0, 2, 3, 5]
+    assert at(server, lambda adapter: look(adapter, queue)).progress.counts == Counts(confirmed=4, dead_lettered=2)
+
+
+def test_a_drain_counted_offsets_that_no_record_ever_had(spark: SparkSession, queue: str, tmp_path: Path) -> None:
+    """After a crash of a store in memory mode a drain, and one that made good what another left, counted a million."""
+    data = tmp_path / "data"
+    options: dict[str, Any] = {"target": str(tmp_path / "out"), "partition_by": ()}
+    with running(data, *JOURNAL_SIZES) as process:
+        server = f"journal://127.0.0.1:{process.ports['tcp']}"
+        fill(server, queue, numbered(10), mode=Mode.MEMORY)
+        process.kill()
+    with running(data, *JOURNAL_SIZES) as process:
+        server = f"journal://127.0.0.1:{process.ports['tcp']}"
+        writer_knows(server, queue, 10)
+        fill(server, queue, numbered(5))
+
+        def lose(progress: ExportProgress) -> None:
+            if progress.step == "published":
+                usurp(server, queue, cursor=True)
+
+        with pytest.raises(UnconfirmedError, match="has run 1 with 5 records"):
+            run_drain(spark, queue, ExportOptions(server=server, **options), lease=QUICK, progress=lose)
+        fill(server, queue, numbered(3))
+        result = run_drain(spark, queue, ExportOptions(server=server, **options), lease=QUICK)
+        assert (result.records, result.skipped, result.recovered) == (3, 0, 5)
+        assert at(server, lambda adapter: look(adapter, queue)).progress.counts == Counts(confirmed=8, lost=10)
 
 
 def test_what_the_live_sink_got_meanwhile_is_not_written(
@@ -374,22 +413,21 @@ def test_a_drain_added_the_rows_of_a_task_twice_that_was_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("reached", "restored_offset", "end"),
+    ("reached", "changed_offset", "end"),
     [
         (None, None, 0),
         (Reached(8, 50), None, 0),
         (Reached(7, 50), None, 50),
         (Reached(7, 50), 30, 30),
         (Reached(7, 50), 60, 50),
-        (Reached(7, 50, 30), 30, 50),
-        (Reached(7, 50, 30), 40, 40),
     ],
 )
 def test_a_drain_passed_over_what_a_restored_queue_got_anew(
-    reached: Reached | None, restored_offset: int | None, end: int
+    reached: Reached | None, changed_offset: int | None, end: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run had published these offsets with the records that they had before the restore."""
-    assert published_end(reached, Backlog(7, 20, 0, 100, restored_offset)) == end
+    assert published_end(reached, Backlog(7, 20, 0, 100, changed_offset)) == end
+    assert ("other records" in caplog.text) == (end == 30)
 
 
 def test_a_queue_that_was_made_anew_begins_anew(spark: SparkSession, server: str, queue: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker_adapter import StorageAdapter
+from shards.history import HistoryGap
 from shards.record import Record
 from spark_export.errors import DataLossError, OptionError
 from spark_export.export import (
@@ -312,7 +313,8 @@ def test_options_that_cannot_be_are_refused_by_name(given: dict[str, object], me
 
 
 def test_the_state_of_an_export_comes_back_and_damage_is_named() -> None:
-    places = Places({"plant/ü": Reached(0xFFFFFFFFFFFFFFFF, 7), "b": Reached(2, 9, 5)}, {"gone": Reached(1, 3)})
+    reached = {"plant/ü": Reached(0xFFFFFFFFFFFFFFFF, 7), "b": Reached(2, 9)}
+    places = Places(reached, {"gone": Reached(1, 3, 88)}, (HistoryGap(88, 1 << 40),))
     state = ExportState(3, {"format": "csv"}, places)
     assert ExportState.decode(state.encode(), "here") == state
     first = '{"version": 1, "run": 2, "settings": {"format": "csv"}, "shards": {"a": ["000000000000000f", 7]}}'

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from shards.record import Record
 from spark_export.export import ExportConflictError, ExportError, ExportOptions, ExportProgress, run_export
+from spark_export.export.jdbc_target import driver_of
 from tests.spark.derby import add_attempts, run_table, statement, tables
 from tests.spark.exporting_process import export_apart, kill_export_at
 from tests.spark.postgresql import driver_path, empty_database, losing_commits, url_of
@@ -160,6 +161,24 @@ def test_a_run_with_more_or_fewer_rows_than_its_tasks_wrote_was_published(
     assert rows(spark, url) == []
     assert run_export(spark, options).records == 30
     assert rows(spark, url) == [("plant/a", offset) for offset in range(30)]
+
+
+def test_the_class_of_a_driver_is_known_by_the_url_unless_it_is_given() -> None:
+    """With the archive alone, as the documents said, every export failed: "No suitable driver"."""
+    assert driver_of("jdbc:postgresql://db/plant") == {"driver": "org.postgresql.Driver"}
+    assert driver_of("jdbc:sqlserver://db;encrypt=true") == {"driver": "com.microsoft.sqlserver.jdbc.SQLServerDriver"}
+    assert driver_of("jdbc:other://db") == driver_of("nonsense") == {}
+
+
+def test_a_missing_driver_is_named_with_the_way_out(spark: SparkSession, tree: SealedTree) -> None:
+    tree.seal("plant/a", values(1))
+    options = ExportOptions(
+        path=str(tree.root), target="jdbc:mysql://127.0.0.1:1/plant", format="jdbc", table="records"
+    )
+    with pytest.raises(
+        ExportError, match=r"com\.mysql\.cj\.jdbc\.Driver; give Spark the driver's archive \(--conf spark\.jars"
+    ):
+        run_export(spark, options)
 
 
 @pytest.mark.timeout(300)

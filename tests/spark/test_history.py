@@ -13,12 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import BROKER_CONFIG, open_embedded
 from journal.config import SealingConfig
+from shards.history import HistoryGap
 from shards.model import SegmentKind
 from shards.names import directory_name
 from spark_export import read_sealed
 from spark_export.errors import DataLossError
 from spark_export.export import ExportOptions, run_export
 from spark_export.history import Origin, Places, Reached, plan_history, take_history
+from spark_export.read_history import ReadHistory
 from spark_export.sealed_files import SealedName
 from spark_export.sealed_scan import SealedTree
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
@@ -131,20 +133,21 @@ def test_a_snapshot_says_what_is_scanned_and_what_the_source_reads(
 
 
 LIVE = Store(server="journal://127.0.0.1:7420")
+RESTORES = (HistoryGap(88, 1 << 40),)
 LOSSES = {
     # What is there, how far it was read, what is told, where it goes on.
     "trimmed": (shard(segment(LOG, 0, 5), start=4), Reached(7, 2), "from offset 2 up to 4 were trimmed", 4),
     "set back": (shard(segment(LOG, 0, 5)), Reached(7, 9), "ends at offset 5 but was read up to 9", 5),
     "created anew": (shard(segment(LOG, 0, 5)), Reached(6, 3), "with id 6 was read up to offset 3 and is gone", 0),
     "restored": (
-        attrs.evolve(shard(segment(LOG, 0, 9)), restored_offset=4),
+        attrs.evolve(shard(segment(LOG, 0, 9)), changed_offset=4),
         Reached(7, 6),
         "from offset 4 on it holds other records",
         4,
     ),
-    "restored again": (
-        attrs.evolve(shard(segment(LOG, 0, 9)), restored_offset=4),
-        Reached(7, 6, 2),
+    "restored, with nothing new": (
+        attrs.evolve(shard(segment(LOG, 0, 4)), changed_offset=4),
+        Reached(7, 6),
         "from offset 4 on it holds other records",
         4,
     ),
@@ -164,10 +167,39 @@ def test_an_export_passed_over_lost_records_although_that_was_to_be_an_error(
     passed = plan_history(snapshot, None, Origin("/data", fail_on_data_loss=False), since)
     assert "shard 'a'" in caplog.text
     assert [one.first_offset for one in passed.ranges] == ([goes_on] if goes_on < there.next_offset else [])
-    assert passed.places.reached == {"a": Reached(7, there.next_offset, there.restored_offset)}
+    assert passed.places.reached == {"a": Reached(7, there.next_offset)}
     assert passed.passes_over_loss
     # It was passed over, so it is no error a second time.
-    assert not plan_history(snapshot, None, Origin("/data"), passed.places).passes_over_loss
+    compared = Snapshot(LIVE, (attrs.evolve(there, changed_offset=None),))
+    assert not plan_history(compared, None, Origin("/data"), passed.places).passes_over_loss
+
+
+def test_a_shard_that_was_missing_at_a_restore_is_compared_when_it_is_back() -> None:
+    """The history that its place belongs to was forgotten, so it went on where others had been read."""
+    store = attrs.evolve(LIVE, restores=RESTORES)
+    lenient = Origin("/data", fail_on_data_loss=False)
+    passed = plan_history(Snapshot(store, ()), None, lenient, Places({"a": Reached(7, 5)}))
+    assert passed.places == Places({}, {"a": Reached(7, 5, 88)}, RESTORES)
+    again = plan_history(Snapshot(store, ()), None, lenient, passed.places)
+    assert again.places == passed.places
+    assert again.places.read_history.common_lsn("a", RESTORES) == 88
+    assert again.places.read_history.common_lsn("b", RESTORES) is None
+    # Sealed segments alone tell of no restores, and forget none.
+    tree_alone = Snapshot(Store(sealed="/sealed"), (shard(segment(PARQUET, 0, 5)),))
+    assert plan_history(tree_alone, None, lenient, again.places).places == Places(
+        {"a": Reached(7, 5, 88)}, {}, RESTORES
+    )
+    back = Snapshot(store, (shard(segment(LOG, 0, 5)),), again.places.read_history)
+    assert plan_history(back, None, lenient, again.places).places == Places({"a": Reached(7, 5)}, {}, RESTORES)
+
+
+def test_what_was_read_is_compared_with_every_restore_that_only_one_history_has() -> None:
+    first, second, other = HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42), HistoryGap(90, 1 << 43)
+    read = ReadHistory((first, second))
+    assert read.common_lsn("a", (first, second)) is None
+    assert read.common_lsn("a", (first,)) == 1 << 41
+    assert read.common_lsn("a", (first, other)) == 90
+    assert ReadHistory((first,), {"a": 40}).common_lsn("a", (first, other)) == 40
 
 
 def test_a_shard_that_is_new_to_a_tree_may_begin_with_records_that_are_not_sealed_there() -> None:

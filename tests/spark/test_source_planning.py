@@ -110,6 +110,7 @@ def test_conditions_leave_out_only_what_they_rule_out(
         }
 
 
+@pytest.mark.slow("a million shards")
 def test_a_million_quiet_shards_are_no_million_partitions() -> None:
     segment = (SegmentRange(SegmentKind.LOG, 0, 3, 500),)
     quiet = [ShardRange(ShardSnapshot(f"s{number}", number, 0, 3, segment), 0, 3) for number in range(100_000)]

@@ -6,14 +6,17 @@ import json
 import logging
 from collections.abc import Mapping
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shards.history import HistoryGap
 from shards.model import SegmentKind
 from spark_export.errors import DataLossError, OptionError, UnreadableError
 from spark_export.options import SourceOptions, parse_options
-from spark_export.positions import PACKED_FROM, Position, StreamPosition, records_between
+from spark_export.positions import PACKED_FROM, Position, StreamPosition
+from spark_export.read_history import ReadHistory
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 from spark_export.stream_planning import (
     changed_shards,
@@ -21,12 +24,14 @@ from spark_export.stream_planning import (
     fair_shares,
     first_position,
     next_position,
+    records_behind,
     stream_ranges,
 )
 
 NAMES = st.text('abc/é"', min_size=1, max_size=8)
 OFFSETS = st.integers(0, 1 << 63)
-POSITIONS = st.builds(Position, OFFSETS, OFFSETS, st.none() | OFFSETS)
+POSITIONS = st.builds(Position, OFFSETS, OFFSETS, st.none() | OFFSETS, st.none() | OFFSETS)
+RESTORES = (HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42))
 
 
 def options(**given: str) -> SourceOptions:
@@ -40,10 +45,10 @@ def shard(
     *,
     shard_id: int = 1,
     time_offset: int | None = None,
-    restored_offset: int | None = None,
+    changed_offset: int | None = None,
 ) -> ShardSnapshot:
     segments = (SegmentRange(SegmentKind.LOG, start, end, 100),) if end > start else ()
-    return ShardSnapshot(name, shard_id, start, end, segments, time_offset, restored_offset)
+    return ShardSnapshot(name, shard_id, start, end, segments, time_offset, changed_offset)
 
 
 def snapshot(*shards: ShardSnapshot) -> Snapshot:
@@ -61,7 +66,7 @@ def at(**offsets: int) -> StreamPosition:
 def test_a_position_is_read_back_from_its_json(
     shards: dict[str, Position], after: str, missing: dict[str, Position]
 ) -> None:
-    position = StreamPosition(shards, after, missing)
+    position = StreamPosition(shards, after, missing, RESTORES[: len(after)])
     assert StreamPosition.decode(json.loads(json.dumps(position.encode()))) == position
 
 
@@ -153,7 +158,7 @@ LOSSES = {
     "trimmed": (shard("a", 5, 10), 3, "from offset 3 on, but it holds offsets from 5 up to .* 10", 5),
     "set back": (shard("a", 0, 2), 3, "up to offset 3, but it holds offsets from 0 up to .* 2.*older state", 2),
     "made anew": (shard("a", 0, 4, shard_id=9), 3, "deleted and created again.*id 1.*id 9", 0),
-    "restored": (shard("a", 0, 8, restored_offset=2), 3, "up to offset 3, but its node was restored.*offset 2 on", 2),
+    "restored": (shard("a", 0, 8, changed_offset=2), 3, "up to offset 3, but its node was restored.*offset 2 on", 2),
 }
 
 
@@ -167,12 +172,54 @@ def test_lost_records_end_the_query_or_are_passed_over(
     with caplog.at_level(logging.WARNING):
         end = next_position(at(a=read), snapshot(there), lenient, None)
     assert "shard 'a'" in caplog.text
-    assert end.shards["a"] == Position(there.shard_id, there.next_offset, there.restored_offset)
-    ranges = stream_ranges(at(a=read), end, snapshot(there), lenient)
+    assert end.shards["a"] == Position(there.shard_id, there.next_offset, there.changed_offset)
+    compared = snapshot(attrs.evolve(there, changed_offset=None))
+    ranges = stream_ranges(at(a=read), end, compared, lenient)
     assert [(one.first_offset, one.next_offset) for one in ranges] == (
         [(goes_on, there.next_offset)] if goes_on < there.next_offset else []
     )
-    assert next_position(end, snapshot(there), options(), None) is end
+    assert next_position(end, compared, options(), None) is end
+
+
+def test_what_a_restore_replaced_is_read_once_more_and_no_further_time() -> None:
+    """A store that was restored twice, and filled to the same offset again, was taken for unchanged."""
+    lenient = options(failOnDataLoss="false")
+    positions = [at(a=50, b=3)]
+    for restores in (RESTORES[:1], RESTORES):
+        store = Store(restores=restores)
+        shards = (shard("a", 0, 70, changed_offset=30), shard("b", 0, 3))
+        end = next_position(positions[-1], Snapshot(store, shards), lenient, None)
+        assert end.restores == restores
+        ranges = stream_ranges(positions[-1], end, Snapshot(store, (shard("a", 0, 70), shards[1])), lenient)
+        assert [(one.shard.name, one.first_offset, one.next_offset) for one in ranges] == [("a", 30, 70)]
+        positions.append(StreamPosition.decode(end.encode()))
+    unchanged = Snapshot(Store(restores=RESTORES), (shard("a", 0, 70), shard("b", 0, 4)))
+    end = next_position(positions[-1], unchanged, lenient, None)
+    assert changed_shards(positions[-1], end) == ["b"]
+
+
+def test_a_shard_that_was_missing_at_a_restore_is_compared_when_it_is_back() -> None:
+    lenient = options(failOnDataLoss="false")
+    store = Store(restores=RESTORES[:1])
+    without = next_position(at(a=5), Snapshot(store, ()), lenient, None)
+    assert without == StreamPosition({}, "", {"a": Position(1, 5, None, 88)}, RESTORES[:1])
+    assert without.read_history.common_lsn("a", RESTORES[:1]) == 88
+    back = Snapshot(store, (shard("a", 0, 9, changed_offset=4),), without.read_history)
+    with pytest.raises(DataLossError, match="from offset 4 on it holds other records"):
+        next_position(without, back, options(), None)
+
+
+def test_a_snapshot_is_asked_for_again_only_where_the_store_has_to_tell_what_changed() -> None:
+    known, changed = ReadHistory(RESTORES[:1]), ReadHistory(())
+    found = Snapshot(Store(restores=RESTORES[:1]), (shard("a", 0, 9, changed_offset=4),), changed)
+    assert found.compared_with(changed) is found
+    compared = found.compared_with(known)
+    assert compared is not None
+    assert compared.shards == (shard("a", 0, 9),)
+    assert compared.compared_with(changed) is None
+    assert compared.compared_with(ReadHistory(RESTORES[:1], {"a": 3})) is None
+    tree_alone = snapshot(shard("a", 0, 9))
+    assert tree_alone.compared_with(changed) is tree_alone
 
 
 def test_a_stream_lost_the_place_of_a_shard_that_was_missing_at_one_look() -> None:
@@ -187,7 +234,7 @@ def test_a_stream_lost_the_place_of_a_shard_that_was_missing_at_one_look() -> No
     end = next_position(without, back, options(), None)
     assert end == at(a=5)
     assert [(one.first_offset, one.next_offset) for one in stream_ranges(without, end, back, options())] == [(3, 5)]
-    assert records_between(without, end) == 2
+    assert (records_behind(without, back), records_behind(end, back)) == (2, 0)
 
 
 def test_a_shard_that_takes_the_name_of_a_missing_one_is_read_from_its_first_record() -> None:
@@ -203,7 +250,7 @@ def test_a_shard_that_takes_the_name_of_a_missing_one_is_read_from_its_first_rec
     [
         (snapshot(shard("a", 4, 10)), "from 4 up to .* trimmed", [(4, 8)]),
         (snapshot(shard("a", 0, 6)), "older state", [(3, 6)]),
-        (snapshot(shard("a", 0, 10, restored_offset=5)), "restored from a backup.*from offset 5 on", [(3, 5)]),
+        (snapshot(shard("a", 0, 10, changed_offset=5)), "restored from a backup.*from offset 5 on", [(3, 5)]),
         (snapshot(shard("a", 0, 10, shard_id=2)), "now has id 2", []),
         (snapshot(), "no such shard", []),
     ],
@@ -258,8 +305,26 @@ def test_micro_batches_together_are_everything_once(counts: list[int], most: int
         ranges = stream_ranges(position, end, there, options())
         given = [(one.shard.name, offset) for one in ranges for offset in range(one.first_offset, one.next_offset)]
         assert 0 < len(given) <= most
-        assert records_between(position, end) == len(given)
+        assert records_behind(position, there) - records_behind(end, there) == len(given)
         seen += given
         position = StreamPosition.decode(end.encode())
     assert sorted(seen) == sorted((f"s{n}", offset) for n, count in enumerate(counts) for offset in range(count))
     assert position.shards == end_position(there).shards
+
+
+def test_offsets_that_memory_lost_were_counted_as_records_of_micro_batches() -> None:
+    """After a crash a bounded query made a thousand empty micro-batches, and was a million records behind."""
+    segments = (SegmentRange(SegmentKind.LOG, 0, 10, 100), SegmentRange(SegmentKind.MEMORY, 1 << 20, (1 << 20) + 5, 50))
+    there = snapshot(ShardSnapshot("a", 1, 0, (1 << 20) + 5, segments))
+    ends, counts = [at()], []
+    while (end := next_position(ends[-1], there, options(), 4)) is not ends[-1]:
+        counts.append(records_behind(end, there))
+        ends.append(end)
+    assert [end.shards["a"].next_offset for end in ends[1:]] == [4, 8, (1 << 20) + 2, (1 << 20) + 5]
+    assert counts == [11, 7, 3, 0]
+
+
+def test_a_query_passes_a_gap_at_the_end_at_once() -> None:
+    """A trim of the gap would be told as a loss of records otherwise."""
+    there = snapshot(ShardSnapshot("a", 1, 0, 1 << 20, (SegmentRange(SegmentKind.LOG, 0, 10, 100),)))
+    assert next_position(at(a=10), there, options(), 4) == at(a=1 << 20)

@@ -24,12 +24,16 @@ from pathlib import Path
 import attrs
 
 from tests.torture.bit_flips import bit_flips
-from tests.torture.broker_phases import brokers, frozen_brokers, lost_answers
+from tests.torture.bridge_phases import bridges, queues
+from tests.torture.broker_phases import brokers, frozen_brokers, lost_answers, mqtt_histories
+from tests.torture.export_phase import exports
 from tests.torture.fault_phases import failing_starts, faults
 from tests.torture.full_disk import full_disk
 from tests.torture.process_phases import clock, kills, pauses
+from tests.torture.queue_steps import queue_steps
 from tests.torture.rounds import Result
 from tests.torture.sequences_phase import sequences
+from tests.torture.stream_phase import streams
 
 Phase = Callable[[Path, random.Random, float], Result]
 
@@ -45,6 +49,12 @@ PHASES: dict[str, Phase] = {
     "brokers": brokers,
     "frozen-brokers": frozen_brokers,
     "lost-answers": lost_answers,
+    "mqtt-histories": mqtt_histories,
+    "queue-steps": queue_steps,
+    "queues": queues,
+    "bridges": bridges,
+    "exports": exports,
+    "streams": streams,
 }
 ROUND_S = 15
 """How long something is done to the server in one round; looking at everything afterwards comes on top."""

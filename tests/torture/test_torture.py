@@ -28,6 +28,7 @@ SIGNS = {
 }
 
 
+@pytest.mark.slow("tortures a server")
 @pytest.mark.timeout(150)
 def test_a_server_that_is_paused_broken_and_killed_keeps_its_promises(tmp_path: Path) -> None:
     """The short form of the phases with a real server: one round, and a little of each."""
@@ -47,6 +48,7 @@ def test_a_server_that_is_paused_broken_and_killed_keeps_its_promises(tmp_path: 
     assert one.result.counts["appends acknowledged"]
 
 
+@pytest.mark.slow("tortures a server")
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", ["sequences", "bit-flips"])
 def test_a_phase_without_a_server_holds_for_a_moment(tmp_path: Path, name: str) -> None:
@@ -69,6 +71,7 @@ def hold(directory: Path, name: str, seconds: float = 0.5) -> None:
     assert result.counts
 
 
+@pytest.mark.slow("tortures a server")
 @pytest.mark.timeout(150)
 def test_a_server_that_is_broken_on_purpose_is_found(tmp_path: Path) -> None:
     find_sabotage(tmp_path, "lose-cursors", kills=0)

@@ -9,6 +9,7 @@ then. The server may be stopped, killed or broken meanwhile.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import sys
@@ -531,6 +532,7 @@ class Worker:
             join_appends=rng.random() < 0.5,
             backoff_max_s=0.2,
             flush_timeout_s=0.2,
+            first_within_s=math.inf,
             connect=connect,
         ) as client:
             session = Session(name, client, attrs.evolve(self._recorder, who=name), rng)
@@ -556,7 +558,7 @@ class Worker:
 
 async def create_shards(address: str, recorder: Recorder) -> None:
     """Make the shards, and write down of which sort they are."""
-    async with open_client(address, name="setup") as client:
+    async with open_client(address, name="setup", first_within_s=math.inf) as client:
         for shard in SHARDS:
             mode = Mode.MEMORY if shard == MEMORY else Mode.FILE
             await client.create_shard(shard, ShardConfig(mode=mode), exist_ok=True)

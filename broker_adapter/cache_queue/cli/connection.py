@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 from cyclopts import Parameter
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.opening import ENGINES, open_adapter
+from broker_adapter.opening import ENGINES, is_shared, open_adapter
 from command_line.unreached import FIRST_WITHIN_S, unreached
 
 StoreOption: TypeAlias = Annotated[
@@ -24,35 +24,36 @@ StoreOption: TypeAlias = Annotated[
 DEFAULT_SERVER: Final = "127.0.0.1:7420"
 """As of the other `journal` commands."""
 
-_SERVED: Final = ("journal", "journals", "journal+ws", "journal+wss")
+SERVER_OPTION: Final = "--server HOST:PORT"
 _PATIENCE_S: Final = 30.0
 
 _T = TypeVar("_T")
 
 
 @asynccontextmanager
-async def connect(server: str) -> AsyncIterator[StorageAdapter]:
+async def connect(server: str, option: str = SERVER_OPTION) -> AsyncIterator[StorageAdapter]:
     """An open store for the length of the block.
 
     When no server answers at first, that is an error at once; a connection lost later is made again for a while.
 
     Args:
         server: ``host:port`` or the URL of a store.
+        option: The option that names another store, for error messages.
 
     Raises:
         CommandError: Nothing answers at that address.
     """
     scheme = server.partition(":")[0]
-    if scheme in ENGINES and scheme not in _SERVED:
+    if scheme in ENGINES and not is_shared(server):
         async with open_adapter(server) as adapter:
             yield adapter
         return
-    async with _connect_to_server(server) as adapter:
+    async with _connect_to_server(server, option) as adapter:
         yield adapter
 
 
 @asynccontextmanager
-async def _connect_to_server(server: str) -> AsyncIterator[StorageAdapter]:
+async def _connect_to_server(server: str, option: str) -> AsyncIterator[StorageAdapter]:
     from broker_adapter.engines.journal import JournalAdapter
     from journal.client import open_client
     from journal.protocol.errors import ConnectionLostError
@@ -74,15 +75,15 @@ async def _connect_to_server(server: str) -> AsyncIterator[StorageAdapter]:
     except ConnectionLostError as error:
         if stands:
             raise
-        raise unreached(server, error) from error
+        raise unreached(server, error, option) from error
 
 
-def ask(server: str, question: Callable[[StorageAdapter], Awaitable[_T]]) -> _T:
-    """Connect, do one thing, close."""
+def ask(server: str, question: Callable[[StorageAdapter], Awaitable[_T]], option: str = SERVER_OPTION) -> _T:
+    """Connect, do one thing, close; see `connect`."""
     import trio
 
     async def connected() -> _T:
-        async with connect(server) as adapter:
+        async with connect(server, option) as adapter:
             return await question(adapter)
 
     return trio.run(connected)

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
-from broker_adapter.cache_queue.cli.purge import YesOption, require_yes
 from command_line.app import JsonOption
 from command_line.boundary import UsageError
+from command_line.confirmation import YesOption, require_yes
 from command_line.output import note, write_json, write_table, write_text
 from command_line.quantities import format_size
 
@@ -40,7 +40,7 @@ def dead_letters_command(
         replay: Put all of them back at the end of the queue, each exactly once.
         purge: Throw all of them away, for ever.
         count: List no more than this; the oldest 100 by default, with --json all.
-        json: Print whole records, a JSON object a line, with bytes as base64.
+        json: Print whole records, a JSON object a line; bytes that are no text in base64, as of `journal read`.
     """
     import trio
 
@@ -146,16 +146,17 @@ async def _tell(adapter: StorageAdapter, name: str, done: str) -> None:
 
 
 def _as_json(letter: DeadLetter) -> dict[str, object]:
+    from journal.record_json import bytes_field
+
     record = letter.record
-    # msgspec writes bytes as base64.
     return {
         "queue_offset": letter.queue_offset,
         "reason": letter.reason,
         "refused_us": letter.refused_us,
         "topic": record.topic,
         "timestamp_us": record.timestamp_us,
-        "key_base64": record.key,
-        "value_base64": record.value,
-        "headers": [{"name": header, "value_base64": value} for header, value in record.headers],
+        **bytes_field("key", record.key),
+        **bytes_field("value", record.value),
+        "headers": [{"name": header, **bytes_field("value", value)} for header, value in record.headers],
         "tags": record.tags,
     }

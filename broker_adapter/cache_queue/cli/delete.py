@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
-from broker_adapter.cache_queue.cli.purge import YesOption, require_yes
+from command_line.confirmation import YesOption, require_yes
 from command_line.output import note, write_text
 
 

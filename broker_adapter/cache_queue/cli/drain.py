@@ -36,7 +36,7 @@ def drain_command(name: str, /, *, timeout: str = "", server: StoreOption = DEFA
 async def _drain(server: str, name: str, timeout_s: float) -> None:
     import trio
 
-    from broker_adapter.cache_queue.cli.view import counted
+    from broker_adapter.cache_queue.cli.view import counted, outcomes_between
     from broker_adapter.cache_queue.lease import LeaseSettings
     from broker_adapter.cache_queue.queue import change_queue, definition_of, look
 
@@ -57,9 +57,8 @@ async def _drain(server: str, name: str, timeout_s: float) -> None:
             f"{name}: {following.done(last):,} of {following.total:,} records have left within {seconds:.1f}s; "
             f"{following.why(last)}"
         )
-    refused = last.dead_letter_count - start.dead_letter_count
-    aside = f", {refused:,} of them as dead letters" if refused > 0 else ""
-    write_text(f"{name}: {counted(following.total, 'record')} left within {seconds:.1f}s{aside}")
+    became = outcomes_between(start, last, following.total)
+    write_text(f"{name}: {counted(following.total, 'record')} left within {seconds:.1f}s{became and f': {became}'}")
 
 
 class Following:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
-from command_line.boundary import CommandError
-from command_line.output import confirmed, write_text
+from command_line.confirmation import YesOption, require_yes
+from command_line.output import write_text
 from command_line.quantities import format_size
 
 if TYPE_CHECKING:
     from broker_adapter.adapter import StorageAdapter
-
-YesOption: TypeAlias = Annotated[bool, Parameter(negative="", help="Do not ask first.")]
 
 
 def purge_command(name: str, /, *, yes: YesOption = False, server: StoreOption = DEFAULT_SERVER) -> None:
@@ -38,20 +34,6 @@ async def _purge(server: str, name: str, yes: bool) -> None:
         await require_yes(await _question(adapter, name), yes)
         count = await purge_queue(adapter, name)
     write_text(f"{name}: {counted(count, 'record')} thrown away")
-
-
-async def require_yes(question: str, yes: bool) -> None:
-    """Go on only if the operator wants that.
-
-    Raises:
-        CommandError: The answer was no.
-        UsageError: There is no terminal to ask on.
-    """
-    import trio
-
-    if yes or await trio.to_thread.run_sync(confirmed, question, abandon_on_cancel=True):
-        return
-    raise CommandError("nothing was done")
 
 
 async def _question(adapter: StorageAdapter, name: str) -> str:

@@ -31,9 +31,13 @@ def show_command(
         name: Name of the queue.
         watch: Show it anew every second until interrupted.
     """
+    from functools import partial
+
     import trio
 
-    trio.run(_watch if watch else _show, server, name, json)
+    from command_line.until_stopped import run_until_stopped
+
+    trio.run(run_until_stopped, partial(_watch if watch else _show, server, name, json))
 
 
 async def _show(server: str, name: str, as_json: bool) -> None:

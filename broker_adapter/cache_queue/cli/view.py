@@ -85,7 +85,8 @@ class QueueView:
     def driven_by(self) -> str:
         """The holder for people."""
         if self.silent_s:
-            return f"nobody ({self.leaseholder} is silent for {format_duration(self.silent_s)})"
+            silence = format_duration(self.silent_s)
+            return f"nobody: {self.leaseholder} has the lease and has not been heard of for {silence}"
         return self.holder or "nobody"
 
     @property
@@ -154,6 +155,28 @@ def outcomes(state: QueueState) -> dict[str, int]:
         "rejected": sum(writer.rejected for writer in state.writers.values()),
         "dropped_newest": sum(writer.dropped_newest for writer in state.writers.values()),
     }
+
+
+_OUTCOMES = {
+    "confirmed": "delivered",
+    "dead_lettered": "set aside as dead letters",
+    "expired": "expired",
+    "dropped_oldest": "dropped as the oldest",
+    "lost": "lost with the store's memory",
+    "purged": "thrown away",
+}
+
+
+def outcomes_between(before: QueueState, after: QueueState, waited_count: int) -> str:
+    """What became of the records that left between two looks, for people.
+
+    Args:
+        waited_count: Records of which it is told. If more have left, some came in meanwhile, which is said.
+    """
+    then, now = outcomes(before), outcomes(after)
+    counts = {words: now[reason] - then[reason] for reason, words in _OUTCOMES.items()}
+    told = ", ".join(f"{count:,} {words}" for words, count in counts.items() if count > 0)
+    return f"with what came in meanwhile, {told}" if sum(counts.values()) > waited_count else told
 
 
 def bounds(state: QueueState) -> Iterator[tuple[str, str]]:

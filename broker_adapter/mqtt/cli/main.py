@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from command_line.app import build_app, run_app
-from command_line.boundary import one_line
+from command_line.boundary import one_line, run_guarded
 
 # First lines of the functions' docstrings, told without importing them (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -25,11 +24,23 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "rules": (
         "broker_adapter.mqtt.cli.rules:rules",
-        "Say what becomes of messages to a topic: where they are stored, who may have them, which bridges take them.",
+        "Show the rules that hold at all brokers of a store; or say what a configuration makes of messages to a topic.",
+    ),
+    "apply": (
+        "broker_adapter.mqtt.cli.apply:apply",
+        "Make the bridges, storage rules and mapping rules of a file those of all brokers of its store.",
     ),
     "check": (
         "broker_adapter.mqtt.cli.check:check",
         "Read a configuration and all files that it names, and say what is wrong with them.",
+    ),
+    "config": (
+        "broker_adapter.mqtt.cli.config:config",
+        "Print the commented configuration file, every setting at its default: `journal-broker config --default`.",
+    ),
+    "paths": (
+        "journal.cli.paths:paths",
+        "Print where the shipped files are: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
     ),
 }
 _PURPOSE: Final = "MQTT broker that keeps everything in a store, which any number of brokers share."
@@ -45,7 +56,14 @@ def run(arguments: Sequence[str]) -> int:
     first = next((argument for argument in arguments if argument != "--debug"), None)
     if first is None or (first.startswith("-") and first not in _OWN_OPTIONS):
         arguments = ["serve", *arguments]
-    return run_app(build_app("journal-broker", _PURPOSE, COMMANDS), arguments, explain=explain)
+
+    def command() -> int:
+        # The command-line library may be missing. Imported here, its absence is reported like any other error.
+        from command_line.app import build_app, run_app
+
+        return run_app(build_app("journal-broker", _PURPOSE, COMMANDS), arguments, explain=explain)
+
+    return run_guarded(command, program="journal-broker", debug="--debug" in arguments)
 
 
 def explain(error: BaseException) -> str | None:

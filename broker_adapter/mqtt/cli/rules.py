@@ -1,4 +1,4 @@
-"""`journal-broker rules`: what the configured rules make of a topic, without a store or a broker."""
+"""`journal-broker rules`: the rules of the store; or what configured rules make of a topic, without a store."""
 
 from __future__ import annotations
 
@@ -6,36 +6,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from broker_adapter.mqtt.cli.settings_options import ConfigOption, SetOption, load
+from broker_adapter.mqtt.cli.settings_options import STORE_OPTION, ConfigOption, SetOption, load
 from command_line.app import JsonOption
 from command_line.boundary import UsageError
-from command_line.output import write_json, write_table
+from command_line.output import write_json, write_table, write_tables, write_text
 
 if TYPE_CHECKING:
     from broker_adapter.mqtt.config import BrokerConfig
+    from broker_adapter.mqtt.rules.rule_set import RuleSet
 
 
 def rules(
-    topics: Annotated[tuple[str, ...], Parameter(name="TOPIC", negative="")],
+    topics: Annotated[tuple[str, ...], Parameter(name="TOPIC", negative="")] = (),
     /,
     *,
     user: str = "",
     client: str = "",
     config: ConfigOption = None,
+    store: str | None = None,
     settings: SetOption = (),
     json: JsonOption = False,
 ) -> None:
-    """Say what becomes of messages to a topic: where they are stored, who may have them, which bridges take them.
+    """Show the rules that hold at all brokers of a store; or say what a configuration makes of messages to a topic.
+
+    With topics it says where their messages are stored, who may have them and which bridges take them: by the rules of
+    the configuration, or with --store by those of the store. Who may do what is said by the configuration alone.
 
     Args:
-        topics: Topics, as clients publish to them.
+        topics: Topics, as clients publish to them; none for the rules of the store.
         user: User name for which access is told; without it, that of an anonymous client.
         client: Client identifier of the publisher.
+        store: URL of the store, in place of the configured one.
         json: Print a JSON object a line.
     """
+    from broker_adapter.cache_queue.cli.connection import ask
+    from broker_adapter.mqtt.cli import shared_rules
+    from broker_adapter.mqtt.rules.rule_set import RuleSet
+
     if not topics:
-        raise UsageError("rules needs a topic, for example plant/line1/temperature")
-    told = [_tell(load(config, settings), topic, user, client) for topic in topics]
+        _show_shared(load(config, settings, broker__store=store), json=json)
+        return
+    wanted = load(config, settings)
+    plain = [_parse(topic) for topic in topics]
+    rules = RuleSet.of(wanted) if store is None else ask(store, shared_rules.rules_of, STORE_OPTION)
+    told = [_tell(wanted, rules, topic, user, client) for topic in plain]
     if json:
         for each in told:
             write_json(each)
@@ -58,13 +72,24 @@ def rules(
     )
 
 
-def _tell(config: BrokerConfig, text: str, user: str, client: str) -> dict[str, Any]:
-    from broker_adapter.mqtt.assembly import access_rules_of, mapping_of, storage_rules_of
-    from broker_adapter.mqtt.permissions import Principal
-    from broker_adapter.mqtt.storage_rules import Placements, Storage
+def _show_shared(config: BrokerConfig, *, json: bool) -> None:
+    from broker_adapter.cache_queue.cli.connection import ask
+    from broker_adapter.mqtt.cli import shared_rules
+    from broker_adapter.mqtt.rules.report import look, report
+
+    stored, followers = ask(config.broker.store, look, STORE_OPTION)
+    if json:
+        write_json(report(stored, followers))
+        return
+    write_text(shared_rules.heading(stored))
+    if tables := shared_rules.tables(stored, followers):
+        write_tables(tables)
+
+
+def _parse(text: str) -> str:
+    """The topic that messages to a topic are published to."""
     from broker_adapter.mqtt.topics import TopicRefusedError, parse_topic
-    from journal.access.principal import Action
-    from shards.topic_filters import is_filter, matches
+    from shards.topic_filters import is_filter
 
     if not text or is_filter(text):
         raise UsageError(f"{text!r} is no topic, to which a client could publish; name one without + and #")
@@ -72,7 +97,17 @@ def _tell(config: BrokerConfig, text: str, user: str, client: str) -> dict[str, 
         topic, _delay_s = parse_topic(text)
     except TopicRefusedError as error:
         raise UsageError(str(error)) from error
-    storage_rules, mapping = storage_rules_of(config), mapping_of(config)
+    return topic
+
+
+def _tell(config: BrokerConfig, rules: RuleSet, topic: str, user: str, client: str) -> dict[str, Any]:
+    from broker_adapter.mqtt.assembly import access_rules_of, mapping_of, storage_rules_of
+    from broker_adapter.mqtt.permissions import Principal
+    from broker_adapter.mqtt.storage_rules import Placements, Storage
+    from journal.access.principal import Action
+    from shards.topic_filters import matches
+
+    storage_rules, mapping = storage_rules_of(rules), mapping_of(rules)
     of_topic = storage_rules.of_topic(topic)
     placements = Placements(storage_rules, mapping)
     is_stored = any(storage is not Storage.NONE for storage in of_topic.by_qos)
@@ -86,5 +121,5 @@ def _tell(config: BrokerConfig, text: str, user: str, client: str) -> dict[str, 
         "offline": is_stored and of_topic.offline,
         "publish": "allowed" if permissions.may(Action.APPEND, topic) else "denied",
         "subscribe": "allowed" if permissions.may(Action.SUBSCRIBE, topic) else "denied",
-        "bridges": [table.name for table in config.bridge if any(matches(each, topic) for each in table.topics)],
+        "bridges": [table.name for table in rules.bridge if any(matches(each, topic) for each in table.topics)],
     }

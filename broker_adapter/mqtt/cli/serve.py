@@ -24,8 +24,9 @@ def serve(
     """Run the broker (also without a command); print `ready` with its addresses once it accepts clients.
 
     SIGTERM and Ctrl-C stop it in order, SIGHUP makes it read users, access rules and certificates again. It ends
-    with status 74 when a store of its own (embedded:) failed or when its store was restored from a backup, so that a
-    supervisor starts it again, and with 78 when its settings are wrong.
+    with status 74 when a store of its own (embedded:) failed, when its store was restored from a backup or when the
+    mapping rules of the store changed, so that a supervisor starts it again, and with 78 when its settings are wrong or
+    have other rules than the store.
 
     Args:
         store: URL of the store, in place of the configured one: journal://127.0.0.1:7420, embedded:/var/lib/broker,

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 ConfigOption: TypeAlias = Annotated[
     str | None,
-    Parameter(name="--config", help="Configuration file (see conf/broker.toml); what it leaves out has its default."),
+    Parameter(
+        name="--config",
+        help="Configuration file (`journal-broker config --default` prints one); what it leaves out has its default.",
+    ),
 ]
 SetOption: TypeAlias = Annotated[
     tuple[str, ...],
@@ -25,7 +28,10 @@ SetOption: TypeAlias = Annotated[
     ),
 ]
 
-LISTED_IN = "conf/broker.toml"
+LISTED_BY = "journal-broker config --default"
+
+STORE_OPTION = "--store URL"
+"""The option that names another store, for error messages."""
 
 
 def load(config: str | None, settings: tuple[str, ...], **named: object) -> BrokerConfig:
@@ -42,6 +48,6 @@ def load(config: str | None, settings: tuple[str, ...], **named: object) -> Brok
     """
     from broker_adapter.mqtt.config import load_broker_config
 
-    overrides = overrides_of(settings, listed_in=LISTED_IN)
+    overrides = overrides_of(settings, listed_by=LISTED_BY)
     overrides.update({name.replace("__", "."): value for name, value in named.items() if value is not None})
     return load_broker_config(config, overrides)

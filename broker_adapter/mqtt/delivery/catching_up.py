@@ -25,7 +25,7 @@ from broker_adapter.mqtt.delivery.runs import Arrivals, Run, runs_of
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.tails import Tails
 from broker_adapter.mqtt.delivery.targets import covering
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
 from shards.record import Gap
@@ -56,6 +56,7 @@ class CatchingUp:
         limits: Bounds.
         on_gap: Told of records that are gone.
         ask_position: Asks the store for its position.
+        on_progress: Told when an inbox has got further.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class CatchingUp:
         limits: DeliveryLimits,
         on_gap: Callable[[Gap], None],
         ask_position: Callable[[], Awaitable[Position]],
+        on_progress: Callable[[], None],
     ) -> None:
         self._adapter = adapter
         self._tails = tails
@@ -78,6 +80,7 @@ class CatchingUp:
         self._limits = limits
         self._on_gap = on_gap
         self._ask_position = ask_position
+        self._on_progress = on_progress
         self._waiting: deque[Inbox] = deque()
         self.reading_count = 0
 
@@ -109,8 +112,9 @@ class CatchingUp:
         attempt = 0
         while inbox.is_behind:
             subscribers = set(reading.subscribed.by_filter.values())
-            goal_lsn = max(self._tails.position.lsn, self._tails.handed_out_lsn, inbox.frontier.lsn)
-            until_lsn = min(goal_lsn, inbox.frontier.lsn + width)
+            # Everything up to the end of a window is read from the store, so it may be the lsn of a record.
+            goal_lsn = ReachedLsn(max(self._tails.position.lsn, self._tails.handed_out_lsn, inbox.frontier.lsn))
+            until_lsn = min(goal_lsn, ReachedLsn(inbox.frontier.lsn + width))
             if until_lsn == goal_lsn:
                 inbox.begin_joining(goal_lsn)
             try:
@@ -137,14 +141,16 @@ class CatchingUp:
                 inbox.give_up_joining()
                 continue
             inbox.frontier.raise_to(until_lsn)
-            if inbox.join():
+            is_live = inbox.join()
+            self._on_progress()
+            if is_live:
                 inbox.ready()
             elif found > self._limits.window_records:
                 width = max(1, width // 2)
             elif 4 * found < self._limits.window_records:
                 width = min(_WIDEST_WINDOW_LSNS, width * 4)
 
-    async def _read_window(self, reading: _Reading, until_lsn: int) -> int:
+    async def _read_window(self, reading: _Reading, until_lsn: ReachedLsn) -> int:
         """Put in everything from an inbox's position up to an lsn; return how many records there were."""
         after_lsn = reading.inbox.frontier.lsn
         before = reading.records_count
@@ -158,7 +164,7 @@ class CatchingUp:
                         if not reading.inbox.is_behind:
                             return 0
                         if isinstance(item, Progress):
-                            reached_lsn = item.lsn
+                            reached_lsn = Position(item.lsn).lsn
                         else:
                             await reading.put(item)
                 if reached_lsn < until_lsn:

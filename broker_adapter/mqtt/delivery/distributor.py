@@ -31,7 +31,7 @@ from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.delivery.tails import Tails
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.position import Position, ReachedLsn
 from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.mqtt.topics import is_system
@@ -77,6 +77,7 @@ class Distributor:
         self._replays: dict[tuple[Inbox, str], tuple[Subscriber, list[OwnFeed]]] = {}
         self._dropped_before = 0
         self._gap_count = 0
+        self._progress = trio.lowlevel.ParkingLot()
         self.delays = Delays(self._clock)
         self._parts: _Parts | None = None
 
@@ -94,6 +95,7 @@ class Distributor:
                 limits=limits,
                 on_gap=self._note_gap,
                 ask_position=self.current_position,
+                on_progress=self._wake_waiting,
             )
             live = Tails(self._adapter, _Live(self), tasks, max_count=1, linger_s=limits.linger_s, resumes=False)
             self._parts = _Parts(tasks, tails, live, CurrentPosition(self._adapter, LIVE_TARGET, tasks), catching_up)
@@ -140,7 +142,7 @@ class Distributor:
 
     # Inboxes
 
-    def open_inbox(self, client_id: str, *, position_lsn: int | None, on_ready: Callable[[], None]) -> Inbox:
+    def open_inbox(self, client_id: str, *, position_lsn: ReachedLsn | None, on_ready: Callable[[], None]) -> Inbox:
         """An inbox for a session that has connected here. It costs no task and little memory while it is empty.
 
         Args:
@@ -176,6 +178,17 @@ class Distributor:
         for subscriber in subscribed.by_filter.values():
             self._forget(subscriber)
         del self._subscribed[inbox]
+        self._wake_waiting()
+
+    async def wait_reached(self, inbox: Inbox, position: Position) -> None:
+        """Return when everything up to a position that the store has told was put into an inbox, or it is closed."""
+        await trio.lowlevel.checkpoint()
+        while inbox.position_lsn < position.lsn and inbox.state is not State.CLOSED:
+            await self._progress.park()
+
+    def _wake_waiting(self) -> None:
+        """Some inbox may have got further, or is closed."""
+        self._progress.unpark_all()
 
     # Subscriptions
 
@@ -322,11 +335,13 @@ class Distributor:
 
     # Handing out; called by the tails
 
-    def began(self, tail: Tail, start_lsn: int) -> None:
-        """A tail begins; nobody needs to know."""
+    def began(self, tail: Tail, start: Position) -> None:
+        """A tail begins; see `Audience`."""
+        self._wake_waiting()
 
-    def progressed(self, tail: Tail, lsn: int) -> None:
+    def progressed(self, tail: Tail, reached: Position) -> None:
         """A tail has handed out everything up to here; who wants to know asks it."""
+        self._wake_waiting()
 
     def delivered(self, _tail: Tail, delivery: Delivery) -> None:
         """Hand records that are kept out to those whom they concern."""
@@ -391,7 +406,7 @@ class Distributor:
     # Shared subscriptions and replay
 
     async def join_group(
-        self, inbox: Inbox, group: str, topic_filter: str, options: SubscriptionOptions, *, start_lsn: int
+        self, inbox: Inbox, group: str, topic_filter: str, options: SubscriptionOptions, *, after: Position
     ) -> None:
         """Take a share of what a group gets: each message goes to one of its members, at any broker.
 
@@ -402,7 +417,7 @@ class Distributor:
             group: Name of the group in the store, another one for each filter.
             topic_filter: What the group gets.
             options: The member's.
-            start_lsn: Where the group has no place yet it gets what lies above this.
+            after: Where the group has no place yet it gets what lies behind this.
 
         Raises:
             StorageError: It is refused, or the store does not answer; the inbox is no member then.
@@ -413,11 +428,11 @@ class Distributor:
         member = GroupMember(inbox, topic_filter, options, max_unacknowledged=self._limits.max_unacknowledged)
         self._members[inbox, group, topic_filter] = member
         try:
-            starts = [(target, Start.lsn(start_lsn + 1)) for target in self._mapping.shards_for(topic_filter)]
+            starts = [(target, Start.lsn(after.lsn + 1)) for target in self._mapping.shards_for(topic_filter)]
             for target, start in (*starts, (LIVE_TARGET, Start.latest())):
                 if member.has_ended:
                     return
-                await self._start(member.add(target, group, start, start_lsn))
+                await self._start(member.add(target, group, start, after))
         except BaseException:
             self._leave(inbox, group, topic_filter, member)
             raise
@@ -501,10 +516,10 @@ class _Live:
     def __init__(self, distributor: Distributor) -> None:
         self._distributor = distributor
 
-    def began(self, tail: Tail, start_lsn: int) -> None:
+    def began(self, tail: Tail, start: Position) -> None:
         """Nobody needs to know."""
 
-    def progressed(self, tail: Tail, lsn: int) -> None:
+    def progressed(self, tail: Tail, reached: Position) -> None:
         """Nobody needs to know."""
 
     def delivered(self, _tail: Tail, delivery: Delivery) -> None:

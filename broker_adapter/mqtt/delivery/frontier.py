@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from broker_adapter.mqtt.position import ReachedLsn
 from shards.record import StoredRecord
 
 Place = tuple[int, int]
@@ -28,7 +29,7 @@ class Frontier:
 
     __slots__ = ("_large_at", "_places", "is_large", "lsn")
 
-    def __init__(self, lsn: int) -> None:
+    def __init__(self, lsn: ReachedLsn) -> None:
         self.lsn = lsn
         self.is_large = False
         self._places: dict[str, Place] = {}
@@ -61,7 +62,7 @@ class Frontier:
         if len(self._places) > self._large_at:
             self.is_large = True
 
-    def raise_to(self, lsn: int) -> None:
+    def raise_to(self, lsn: ReachedLsn) -> None:
         """Everything up to here is done. A lower lsn than before changes nothing."""
         self.lsn = max(self.lsn, lsn)
         if self._places:

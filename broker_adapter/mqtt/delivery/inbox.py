@@ -16,6 +16,7 @@ import trio
 from broker_adapter.mqtt.delivery.arrival import Arrival, size_bytes
 from broker_adapter.mqtt.delivery.frontier import Frontier
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
+from broker_adapter.mqtt.position import ReachedLsn
 from shards.clock import Clock
 
 
@@ -39,7 +40,7 @@ class Reach(Protocol):
     """Tells how far tails have come with what an inbox needs."""
 
     @property
-    def reached_lsn(self) -> int:
+    def reached_lsn(self) -> ReachedLsn:
         """Everything up to here was handed out; 0 if nothing can be said."""
 
 
@@ -89,7 +90,7 @@ class Inbox:
     def __init__(
         self,
         client_id: str,
-        position_lsn: int,
+        position_lsn: ReachedLsn,
         *,
         on_ready: Callable[[], None],
         on_behind: Callable[[Inbox], None],
@@ -100,7 +101,7 @@ class Inbox:
         self.client_id = client_id
         self.frontier = Frontier(position_lsn)
         self.live_frontier: Frontier | None = self.frontier
-        self.offline_until_lsn = 0
+        self.offline_until_lsn = ReachedLsn(0)
         self.dropped_count = 0
         self._state = State.LIVE
         self._on_ready = on_ready
@@ -165,11 +166,11 @@ class Inbox:
         return self._state in (State.BEHIND, State.JOINING)
 
     @property
-    def safe_lsn(self) -> int:
+    def safe_lsn(self) -> ReachedLsn:
         """Every matching stored message with this lsn or a lower one has been taken. It never goes back."""
         lsn = self.position_lsn
         if self._lows:
-            lsn = min(lsn, self._lows[0][1] - 1)
+            lsn = min(lsn, ReachedLsn(self._lows[0][1] - 1))
         self._safe_lsn = max(self._safe_lsn, lsn)
         return self._safe_lsn
 
@@ -192,7 +193,7 @@ class Inbox:
         return self._state
 
     @property
-    def position_lsn(self) -> int:
+    def position_lsn(self) -> ReachedLsn:
         """Every matching stored message with this lsn or a lower one has been put in."""
         return max(self.frontier.lsn, self._reach.reached_lsn) if self._state is State.LIVE else self.frontier.lsn
 
@@ -355,7 +356,7 @@ class Inbox:
 
     # Changing the source
 
-    def fall_behind(self, offline_until_lsn: int | None = None) -> None:
+    def fall_behind(self, offline_until_lsn: ReachedLsn | None = None) -> None:
         """Take nothing from tails any more; what it has stays.
 
         Args:
@@ -371,7 +372,7 @@ class Inbox:
         elif self._state is State.JOINING:
             self.give_up_joining()
 
-    def begin_joining(self, lsn: int) -> None:
+    def begin_joining(self, lsn: ReachedLsn) -> None:
         """Hold back what tails bring beyond this lsn until `join`; up to there everything is put in from the store."""
         if self._state is State.BEHIND:
             self._state = State.JOINING

@@ -18,6 +18,7 @@ from broker_adapter.mqtt.delivery.inbox import Inbox
 from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
 from broker_adapter.mqtt.delivery.runs import Match, runs_of
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.subscription import Delivery
 from shards.position import Start
@@ -55,9 +56,9 @@ class GroupMember:
         self._unacknowledged = 0
         self._room: trio.Event | None = None
 
-    def add(self, target: str, group: str, start: Start, start_lsn: int) -> OwnFeed:
+    def add(self, target: str, group: str, start: Start, after: Position) -> OwnFeed:
         """Take a share of one target too; its task is the caller's to run."""
-        share = _Share(self, target, tuple(one.target for one in self.feeds), group, start, start_lsn)
+        share = _Share(self, target, tuple(one.target for one in self.feeds), group, start, after)
         self.feeds.append(share)
         return share
 
@@ -112,9 +113,9 @@ class _Share(OwnFeed):
     what: ClassVar[str] = "the share"
 
     def __init__(
-        self, member: GroupMember, target: str, earlier: tuple[str, ...], group: str, start: Start, start_lsn: int
+        self, member: GroupMember, target: str, earlier: tuple[str, ...], group: str, start: Start, after: Position
     ) -> None:
-        super().__init__(member.inbox, target, start_lsn)
+        super().__init__(member.inbox, target, after)
         self.member = member
         self.target = target
         self._earlier = earlier

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
+from broker_adapter.mqtt.delivery.frontier import Frontier
 from broker_adapter.mqtt.delivery.runs import Arrivals, Match, Run
 from broker_adapter.mqtt.delivery.subscribers import Subscriber
+from broker_adapter.mqtt.position import ReachedLsn
 from shards.filter_index import FilterIndex
 from shards.topic_filters import matches
 
+_NOTHING: Final = ReachedLsn(-1)
+"""No record lies at or below it."""
+
 
 class EarlyRuns:
-    """What tails brought for one subscription that is being opened.
+    """What tails brought for one subscription that is being opened, each record once though tails may overlap.
 
     Attributes:
         runs: In the order in which it came; empty after an overflow.
         has_overflowed: There was more than may be kept; call `restart`, and ask the store again.
     """
 
-    __slots__ = ("_count", "_max_count", "has_overflowed", "runs")
+    __slots__ = ("_count", "_frontier", "_max_count", "has_overflowed", "runs")
 
     def __init__(self, max_count: int) -> None:
         self._max_count = max_count
@@ -34,15 +40,24 @@ class EarlyRuns:
         self.runs: list[Run] = []
         self.has_overflowed = False
         self._count = 0
+        self._frontier = Frontier(_NOTHING)
 
     def add(self, run: Run) -> None:
-        """Keep a run, unless there are too many records already."""
+        """Keep the records of a run that no tail brought before, unless there are too many already."""
+        if self.has_overflowed:
+            return
+        start = self._frontier.first_new(run.shard, run.records)
+        if start == len(run.records):
+            return
+        if start:
+            run = Run(run.shard, run.topic, run.records[start:], origin=run.origin, is_kept=run.is_kept)
         self._count += len(run.records)
         if self._count > self._max_count:
             self.has_overflowed = True
             self.runs.clear()
-        if not self.has_overflowed:
-            self.runs.append(run)
+            return
+        self._frontier.advance(run.shard, (run.records[-1].lsn, run.records[-1].offset))
+        self.runs.append(run)
 
     def arrivals_for(
         self, subscriber: Subscriber, all_of_session: Iterable[Subscriber]

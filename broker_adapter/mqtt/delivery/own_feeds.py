@@ -16,6 +16,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery.arrival import Arrival, size_bytes
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.retrying import pause
+from broker_adapter.mqtt.position import Position
 from broker_adapter.subscription import Delivery
 from shards.errors import ShardNotFoundError, StorageError
 
@@ -28,15 +29,15 @@ class OwnFeed(abc.ABC):
     Args:
         inbox: Whose it is.
         target: Shard or filter over shards.
-        start_lsn: What lies above it is waited for, should the shard not be there yet.
+        after: What lies behind it is waited for, should the shard not be there yet.
     """
 
     what: ClassVar[str]
 
-    def __init__(self, inbox: Inbox, target: str, start_lsn: int) -> None:
+    def __init__(self, inbox: Inbox, target: str, after: Position) -> None:
         self._inbox = inbox
         self._target = target
-        self._start_lsn = start_lsn
+        self._after = after
         self._scope = trio.CancelScope()
         self._has_begun = False
         self._failed_count = 0
@@ -109,7 +110,7 @@ class OwnFeed(abc.ABC):
         Raises:
             trio.ClosedResourceError: It never will, the adapter is closed.
         """
-        async with adapter.follow(self._target, self._start_lsn, credit_bytes=1) as feed:
+        async with adapter.follow(self._target, self._after.lsn, credit_bytes=1) as feed:
             self._began(task_status)
             async for item in feed:
                 if isinstance(item, Delivery):

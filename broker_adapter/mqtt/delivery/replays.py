@@ -14,6 +14,7 @@ from broker_adapter.mqtt.delivery.inbox import Inbox
 from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
 from broker_adapter.mqtt.delivery.runs import Match, runs_of
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import OffsetOutOfRangeError
@@ -50,12 +51,12 @@ class Replay(OwnFeed):
         earlier: tuple[str, ...],
         start: Start,
     ) -> None:
-        super().__init__(inbox, target, 0)
+        super().__init__(inbox, target, BEGINNING)
         self._topic_filter = topic_filter
         self._match = Match(inbox, (options,))
         self._earlier = earlier
         self._start = start
-        self._frontier = Frontier(max(0, start.value - 1) if start.kind == "lsn" else 0)
+        self._frontier = Frontier(ReachedLsn(max(0, start.value - 1) if start.kind == "lsn" else 0))
 
     async def _receive(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
         try:
@@ -63,7 +64,7 @@ class Replay(OwnFeed):
                 self._began(task_status)
                 async for item in feed:
                     if isinstance(item, Progress):
-                        self._frontier.raise_to(item.lsn)
+                        self._frontier.raise_to(Position(item.lsn).lsn)
                     else:
                         await self._take(item)
         except OffsetOutOfRangeError as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from broker_adapter.mqtt.delivery.runs import Match
+from broker_adapter.mqtt.position import ReachedLsn
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.filter_index import FilterIndex
 
@@ -50,15 +51,15 @@ class Subscribed:
         self._tails = tails
         self.version = 0
         self._known_at = -1
-        self._reached_lsn = 0
+        self._reached_lsn = ReachedLsn(0)
 
     @property
-    def reached_lsn(self) -> int:
+    def reached_lsn(self) -> ReachedLsn:
         """Everything that they need up to here was handed out by tails; 0 without any."""
         if self._known_at != self._tails.progress_count:
             self._known_at = self._tails.progress_count
             needs = [need for subscriber in self.by_filter.values() for need in subscriber.needs]
-            self._reached_lsn = min([need.reached_lsn for need in needs], default=0)
+            self._reached_lsn = min([need.reached_lsn for need in needs], default=ReachedLsn(0))
         return self._reached_lsn
 
     def changed(self) -> None:

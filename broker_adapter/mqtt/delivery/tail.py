@@ -10,6 +10,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.retrying import pause
+from broker_adapter.mqtt.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
 
@@ -21,13 +22,13 @@ _CREDIT_BYTES: Final = 4 << 20
 class Audience(Protocol):
     """Whom a tail tells what comes; nothing here may block."""
 
-    def began(self, tail: Tail, start_lsn: int) -> None:
-        """The feed has begun: everything with a higher lsn comes."""
+    def began(self, tail: Tail, start: Position) -> None:
+        """The feed has begun: everything behind this comes."""
 
     def delivered(self, tail: Tail, delivery: Delivery) -> None:
         """Records have come."""
 
-    def progressed(self, tail: Tail, lsn: int) -> None:
+    def progressed(self, tail: Tail, reached: Position) -> None:
         """Everything up to here has come."""
 
 
@@ -48,7 +49,7 @@ class Tail:
 
     def __init__(self, target: str, audience: Audience, *, resumes: bool = True) -> None:
         self.target = target
-        self.reached_lsn = 0
+        self.reached_lsn = ReachedLsn(0)
         self._audience = audience
         self._resumes = resumes
         self._scope = trio.CancelScope()
@@ -89,8 +90,9 @@ class Tail:
             while True:
                 try:
                     async with adapter.follow(self.target, after_lsn, credit_bytes=_CREDIT_BYTES) as feed:
-                        self._reached(feed.start_lsn)
-                        self._audience.began(self, feed.start_lsn)
+                        start = Position(feed.start_lsn)
+                        self._reached(start)
+                        self._audience.began(self, start)
                         began()
                         async for item in feed:
                             attempt = 0
@@ -115,11 +117,12 @@ class Tail:
         if self._scope.cancel_called:
             return
         if isinstance(item, Progress):
-            self._reached(item.lsn)
-            self._audience.progressed(self, item.lsn)
+            reached = Position(item.lsn)
+            self._reached(reached)
+            self._audience.progressed(self, reached)
             return
         # The lsn of a record says nothing of how far the store is: what is published later may have a lower one.
         self._audience.delivered(self, item)
 
-    def _reached(self, lsn: int) -> None:
-        self.reached_lsn = max(self.reached_lsn, lsn)
+    def _reached(self, position: Position) -> None:
+        self.reached_lsn = max(self.reached_lsn, position.lsn)

@@ -20,7 +20,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery.tail import Audience, Tail
 from broker_adapter.mqtt.delivery.targets import covering
-from broker_adapter.mqtt.position import BEGINNING, Position
+from broker_adapter.mqtt.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.errors import LimitExceededError, StorageError
 from shards.filter_overlap import covers, overlap
@@ -43,10 +43,10 @@ class Need:
         self.target = target
         self.count = 0
         self.tail: Tail | None = None
-        self._reached_lsn = 0
+        self._reached_lsn = ReachedLsn(0)
 
     @property
-    def reached_lsn(self) -> int:
+    def reached_lsn(self) -> ReachedLsn:
         """Everything of the target up to here was handed out."""
         if self.tail is not None and self.tail.reached_lsn > self._reached_lsn:
             self._reached_lsn = self.tail.reached_lsn
@@ -229,10 +229,10 @@ class Tails:
 
     # What tails tell
 
-    def began(self, tail: Tail, start_lsn: int) -> None:
+    def began(self, tail: Tail, start: Position) -> None:
         """See `Audience`."""
-        self._note(Position(start_lsn))
-        self._audience.began(tail, start_lsn)
+        self._note(start)
+        self._audience.began(tail, start)
 
     def delivered(self, tail: Tail, delivery: Delivery) -> None:
         """See `Audience`."""
@@ -242,10 +242,10 @@ class Tails:
                 break
         self._audience.delivered(tail, delivery)
 
-    def progressed(self, tail: Tail, lsn: int) -> None:
+    def progressed(self, tail: Tail, reached: Position) -> None:
         """See `Audience`."""
-        self._note(Position(lsn))
-        self._audience.progressed(tail, lsn)
+        self._note(reached)
+        self._audience.progressed(tail, reached)
 
     def _note(self, position: Position) -> None:
         self.progress_count += 1

@@ -12,6 +12,7 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.mqtt.broker import Broker
 from broker_adapter.mqtt.listeners import Listeners
 from broker_adapter.mqtt.observing.store_watch import StoreWatch
+from broker_adapter.mqtt.rules.follower import Followed
 from journal.observing.pulse import Pulse
 
 STOPPING: Final = "the broker is stopping"
@@ -20,11 +21,16 @@ NOT_OPEN: Final = "its listeners are not open yet: it is taking up its bridges a
 
 @attrs.frozen(slots=True)
 class Serving:
-    """The parts of a broker that takes clients."""
+    """The parts of a broker that takes clients.
+
+    Attributes:
+        rules: Tells by which rules of the store it goes.
+    """
 
     broker: Broker
     bridges: Bridges
     listeners: Listeners
+    rules: Callable[[], Followed]
 
 
 class Health:

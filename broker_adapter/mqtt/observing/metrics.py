@@ -16,6 +16,7 @@ from broker_adapter.mqtt.delivery import DeliveryStatistics
 from broker_adapter.mqtt.listeners import Listeners
 from broker_adapter.mqtt.observing.health import Health, Serving
 from broker_adapter.mqtt.observing.store_watch import StoreWatch
+from broker_adapter.mqtt.rules.follower import Followed
 from broker_adapter.mqtt.session import SessionStatistics
 from broker_adapter.mqtt.statistics import BrokerStatistics, Traffic
 from journal.observing.exposition import Family, counter, counters, gauge, gauges, histogram
@@ -85,6 +86,7 @@ def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: in
     yield gauge("journal_broker_blocked_clients", "Clients that do not take what is sent.", broker.blocked_count)
     yield counter("journal_broker_delivery_gaps_total", "Ranges of records gone before delivery.", delivery.gaps)
     yield from _bridges(serving.bridges.doing())
+    yield from _rules(serving.rules())
 
 
 def _connections(listeners: Listeners, statistics: BrokerStatistics, max_connections: int) -> Iterator[Family]:
@@ -138,6 +140,11 @@ def _store(store: StoreWatch) -> Iterator[Family]:
     yield gauge("journal_broker_store_up", "1 while the store answers.", store.is_up)
     yield gauge("journal_broker_store_state_seconds", "For how long that has been so.", store.for_s)
     yield counter("journal_broker_store_losses_total", "Times that it ceased to answer.", store.loss_count)
+    yield gauge(
+        "journal_broker_failed_shards",
+        "Shards of which subscribers get nothing more, because the store cannot read them.",
+        store.failed_shard_count,
+    )
     yield histogram("journal_broker_store_answer_seconds", "How long its answer to a question took.", store.answer_s)
 
 
@@ -153,6 +160,19 @@ def _bridges(doing: Mapping[str, str]) -> Iterator[Family]:
         "What this broker does for a bridge: 1 for that.",
         ("bridge", "state"),
         {(name, state): state == now for name, now in doing.items() for state in dict.fromkeys((*DOINGS, now))},
+    )
+
+
+def _rules(followed: Followed) -> Iterator[Family]:
+    yield gauge(
+        "journal_broker_rules_version",
+        "Version of the rules that this broker goes by, 0 without any.",
+        followed.version,
+    )
+    yield gauge(
+        "journal_broker_rules_refused",
+        "1 while it goes by older rules than those of the store, because it cannot go by these.",
+        bool(followed.problem),
     )
 
 

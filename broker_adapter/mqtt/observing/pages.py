@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Final
 
 from broker_adapter.mqtt.access import AccessControl
@@ -40,17 +38,5 @@ def broker_pages(health: Health, max_connections: int, asks: AccessControl | Non
 
 
 async def _may_see(access: AccessControl, request: Request) -> bool:
-    user, password = _credentials(request.authorization)
+    user, password = request.basic_credentials
     return await access.authenticate("", user, password, f"{request.host}:0") is not None
-
-
-def _credentials(authorization: str) -> tuple[str | None, bytes | None]:
-    """User and password of an `Authorization` header; nobody's if it has none that can be understood."""
-    scheme, _, encoded = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return None, None
-    try:
-        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
-        return (user.decode(), password) if colon else (None, None)
-    except (binascii.Error, UnicodeDecodeError):
-        return None, None

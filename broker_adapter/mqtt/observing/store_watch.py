@@ -18,6 +18,9 @@ EVERY_S: Final = 1.0
 PATIENCE_S: Final = 3.0
 """An answer that takes longer is none."""
 
+_FIRST_TOLD_S: Final = 2.0
+_TOLD_EVERY_S: Final = 10.0
+
 # It is never written: all that counts is that somebody says so.
 _ASKED_FOR: Final = b"mqtt/health"
 
@@ -49,6 +52,11 @@ class StoreWatch:
         return not self.reason
 
     @property
+    def failed_shard_count(self) -> int:
+        """Shards that subscribers get nothing more of, because the store cannot read them."""
+        return self._adapter.failed_shard_count
+
+    @property
     def for_s(self) -> float:
         """For how long it has been as it is."""
         return trio.current_time() - self._since_s
@@ -77,10 +85,20 @@ class StoreWatch:
         if not reason:
             self.answer_s.observe(now_s - began_s)
         if bool(reason) == self.is_up:
+            for_s = now_s - self._since_s
             self._since_s = began_s if reason else now_s
             self.loss_count += bool(reason)
             if reason:
-                log.warning("the store does not answer", reason=reason)
+                log.warning("the store does not answer; it is asked until it does", reason=reason)
             else:
-                log.info("the store answers again")
+                log.info("the store answers again", was_lost_s=round(for_s, 1))
         self.reason = reason
+
+
+async def tell_of_waiting(store_url: str, waiting: trio.CancelScope) -> None:
+    """Say in the log that a store has not answered yet, every now and then until the scope is cancelled."""
+    with waiting:
+        await trio.sleep(_FIRST_TOLD_S)
+        while True:
+            log.warning("waiting for the store", store=store_url)
+            await trio.sleep(_TOLD_EVERY_S)

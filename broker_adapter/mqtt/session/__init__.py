@@ -3,6 +3,7 @@
 from broker_adapter.mqtt.origin import Origin
 from broker_adapter.mqtt.session.errors import (
     BrokerReplacedError,
+    ClientGoneError,
     SessionError,
     SessionTakenOverError,
     StoreUnavailableError,
@@ -17,6 +18,7 @@ from broker_adapter.mqtt.session.statistics import SessionStatistics
 __all__ = [
     "NEVER_EXPIRES_S",
     "BrokerReplacedError",
+    "ClientGoneError",
     "InFlight",
     "Membership",
     "OpenedSession",

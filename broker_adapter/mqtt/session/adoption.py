@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+import attrs
+import msgspec
 import trio
 
 from broker_adapter.mqtt.session import keys, transitions
@@ -17,6 +19,7 @@ from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
+from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord
 from broker_adapter.mqtt.session.transitions import Found
@@ -41,6 +44,8 @@ class Adoption:
         leases: Says who is dead.
         broker_id: This broker.
         turns: Held while something is done about a client.
+        left: What this broker's own sessions have published before they were lost is answered before they are closed.
+        fence: Ends the connections of brokers that had a client's session earlier.
         open_here: The sessions that are open at this broker, by client.
         clock: Dates their end.
     """
@@ -52,6 +57,9 @@ class Adoption:
         leases: Leases,
         broker_id: str,
         turns: Turns,
+        left: LeftPublishes,
+        *,
+        fence: Callable[[str, Iterable[str]], Awaitable[None]],
         open_here: Callable[[], dict[str, OwnedSession]],
         clock: Clock,
         statistics: SessionStatistics,
@@ -59,8 +67,10 @@ class Adoption:
         self._contact = contact
         self._commits = commits
         self._leases = leases
+        self._fence = fence
         self._broker_id = broker_id
         self._turns = turns
+        self._left = left
         self._open_here = open_here
         self._clock = clock
         self._statistics = statistics
@@ -149,6 +159,8 @@ class Adoption:
     async def _close(self, owner: str, client_id: str, mark: StateValue | None = None) -> None:
         """Close a session in place of its owner; if it has another by now, that one's business it is."""
         async with self._turns.take(client_id):
+            if owner == self._broker_id:
+                await self._left.wait_answered(client_id)
             attempt = 0
             while not (owner == self._broker_id and client_id in self._open_here()):
                 found = await read(self._contact, client_id)
@@ -157,7 +169,11 @@ class Adoption:
                         await self._forget(mark)
                     return
                 transition = transitions.closed(
-                    found, self._clock.now_us(), publish_will=True, claim=secrets.randbits(63)
+                    await self._fenced(found),
+                    self._clock.now_us(),
+                    publish_will=True,
+                    claim=secrets.randbits(63),
+                    restored_lsn=self._contact.restored_lsn,
                 )
                 try:
                     await self._commits.make(client_id, transition)
@@ -171,6 +187,17 @@ class Adoption:
                     self._statistics.adopted_count += 1
                     return
                 attempt += 1
+
+    async def _fenced(self, found: Found) -> Found:
+        """The session, when no broker that had it earlier can store anything more that was published in it.
+
+        The owner died, or lost the session, before it could see to that; with the record its duty would be forgotten.
+        """
+        record = found.record
+        if record is None or not record.unfenced:
+            return found
+        await self._fence(record.client_id, record.unfenced)
+        return attrs.evolve(found, record=msgspec.structs.replace(record, unfenced=()))
 
     async def _forget(self, mark: StateValue) -> None:
         """Delete a mark that no record bears out, unless it was just set again."""

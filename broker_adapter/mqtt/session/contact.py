@@ -68,6 +68,23 @@ class Contact:
             await self.pause(attempt)
             attempt += 1
 
+    @property
+    def restored_lsn(self) -> int:
+        """What was written up to this lsn comes from a backup; 0 if the store was not restored."""
+        return max([gap.lsn_before for gap in self.adapter.restores], default=0)
+
+    async def end_client(self, name: str) -> int:
+        """End the connections of another client, however long the store takes to answer; returns how many it had."""
+        attempt = 0
+        while True:
+            try:
+                return await self.adapter.end_client(name)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+            await self.pause(attempt)
+            attempt += 1
+
     async def commit(self, changes: Changes) -> Committed:
         """Carry changes out, once."""
         return await self.adapter.commit(changes)

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
+from broker_adapter.mqtt.position import ReachedLsn
+
 Range = tuple[int, int, int]
 """First offset, offset after the last one, highest lsn in between."""
 
@@ -60,7 +62,7 @@ class DoneRanges:
         else:
             self._insert(of_shard, offset, lsn)
 
-    def forget(self, position_lsn: int) -> None:
+    def forget(self, position_lsn: ReachedLsn) -> None:
         """Drop the ranges that hold no lsn above a position."""
         for shard, of_shard in list(self._ranges.items()):
             if of_shard[0][2] > position_lsn:

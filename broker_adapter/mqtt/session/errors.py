@@ -15,5 +15,9 @@ class StoreUnavailableError(SessionError):
     """The store did not answer in time, so no session could be opened. The client may try again."""
 
 
+class ClientGoneError(SessionError):
+    """The client may have given its connection up, and be elsewhere: its session was not opened. It may try again."""
+
+
 class BrokerReplacedError(SessionError):
     """Another process runs as a broker of the same id; this one must stop."""

@@ -12,9 +12,10 @@ from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from broker_adapter.mqtt.session.settings import SessionSettings
-from broker_adapter.mqtt.session.stored import Lease
+from broker_adapter.mqtt.session.stored import Lease, instance_of
+from broker_adapter.reconnection import Reconnection
 from broker_adapter.state_forms import decode, encode
-from shards.errors import StorageError, VersionConflictError
+from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
 from shards.model import StateValue
 
 _log = logging.getLogger(__name__)
@@ -36,17 +37,21 @@ class Leases:
         self._broker_id = broker_id
         self._key = keys.broker(broker_id)
         # It tells others by which name the store knows this process.
-        self._instance = f"{secrets.token_hex(8)}@{contact.adapter.client_name}"
+        self._instance = instance_of(secrets.token_hex(8), contact.adapter.client_name)
         self._renewal_number = 0
+        # Written with the lease while it is so: if this process dies, the next one ends their connections.
+        self._unfenced: frozenset[str] = frozenset()
         self._version = 0
         self.alive: tuple[str, ...] = (broker_id,)
         self._watch = LeaseWatch(settings.lease_s, 2 * settings.renew_interval_s)
 
     async def take(self) -> None:
-        """Begin as this broker, in place of whoever had its name before."""
+        """Begin as this broker, in place of whoever had its name before, whose connection to the store is ended."""
         attempt = 0
         while True:
             found = await self._contact.get(self._key)
+            if found is not None:
+                self._unfenced |= decode(Lease, found.key, found.value).clients - {self._contact.adapter.client_name}
             try:
                 await self._put(found.version if found is not None else 0)
             except VersionConflictError:
@@ -56,8 +61,27 @@ class Leases:
                     raise
                 await self._contact.pause(attempt)
             else:
-                return
+                break
             attempt += 1
+        for name in self._unfenced:
+            await self._contact.end_client(name)
+        self._unfenced = frozenset()
+
+    async def is_valid(self, store: Reconnection) -> bool:
+        """Whether this process still is the broker, and was not declared dead, as the store has it now.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        found = await store.get_state(self._key)
+        if found is None:
+            return False
+        try:
+            lease = decode(Lease, found.key, found.value)
+        except (CorruptionError, FormatVersionError) as error:
+            _log.warning("the lease of broker %r is not this process's: %s", self._broker_id, error)
+            return False
+        return lease.instance == self._instance and not lease.adopter
 
     async def renew(self) -> bool:
         """Renew the lease, however long the store takes to answer.
@@ -124,7 +148,7 @@ class Leases:
             The lease as it is now; None if somebody else was quicker, or the broker is alive after all.
         """
         found = decode(Lease, lease.key, lease.value)
-        claimed = Lease(found.instance, found.renewal_number, self._broker_id)
+        claimed = Lease(found.instance, found.renewal_number, self._broker_id, found.unfenced)
         try:
             return await self._contact.adapter.put_state(lease.key, encode(claimed), expected_version=lease.version)
         except VersionConflictError:
@@ -136,8 +160,7 @@ class Leases:
         Raises:
             StorageError: The store does not answer.
         """
-        _, _, name = decode(Lease, lease.key, lease.value).instance.partition("@")
-        if name:
+        for name in decode(Lease, lease.key, lease.value).clients:
             await self._contact.adapter.end_client(name)
 
     async def remove(self, lease: StateValue) -> None:
@@ -153,6 +176,6 @@ class Leases:
 
     async def _put(self, expected_version: int) -> None:
         self._renewal_number += 1
-        lease = encode(Lease(self._instance, self._renewal_number))
+        lease = encode(Lease(self._instance, self._renewal_number, unfenced=tuple(sorted(self._unfenced))))
         stored = await self._contact.adapter.put_state(self._key, lease, expected_version=expected_version)
         self._version = stored.version

@@ -14,6 +14,7 @@ import attrs
 
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import BEGINNING, ReachedLsn
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
 
 MAX_PACKET_ID: Final = 65_535
@@ -83,7 +84,7 @@ class OutboundWindow:
         done: DoneRanges | None = None,
         seen: DoneRanges | None = None,
         *,
-        position_lsn: int = 0,
+        position_lsn: ReachedLsn = BEGINNING.lsn,
         last_packet_id: int = 0,
     ) -> None:
         self._publishes = {entry.packet_id: entry for entry in publishes}
@@ -249,7 +250,7 @@ class OutboundWindow:
         place = (message.shard, message.offset, message.lsn)
         return place in self._places or place in self.done or place in self.seen
 
-    def advance(self, position_lsn: int) -> None:
+    def advance(self, position_lsn: ReachedLsn) -> None:
         """The session's position has moved: what is finished up to there need not be remembered."""
         if position_lsn > self.position_lsn:
             self.position_lsn = position_lsn

@@ -371,7 +371,7 @@ class OwnedSession:
             self._record,
             subscriptions=stored_subscriptions(session.subscriptions) if session.is_durable else (),
             memberships=tuple(
-                StoredMembership(group, topic_filter, one.group, one.start_lsn)
+                StoredMembership(group, topic_filter, one.group, one.after.lsn)
                 for (group, topic_filter), one in session.memberships.items()
             ),
         )
@@ -400,7 +400,10 @@ def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Sess
         Version(record.protocol),
         record.expiry_interval_s,
         subscriptions,
-        {(one.group, one.topic_filter): Membership(one.store_group, one.start_lsn) for one in record.memberships},
+        {
+            (one.group, one.topic_filter): Membership(one.store_group, Position(one.start_lsn))
+            for one in record.memberships
+        },
         window,
         set() if progress is None else set(progress.inbound),
         [] if progress is None else retained_of(progress),

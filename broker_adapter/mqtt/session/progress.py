@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.position import Position, ReachedLsn
 from broker_adapter.mqtt.session.done_ranges import DoneRanges
 from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
@@ -77,7 +77,7 @@ def window_of(progress: ProgressRecord) -> OutboundWindow:
         (_in_flight(entry, shards, released=True) for entry in progress.releases),
         DoneRanges(_ranges(progress.done, shards)),
         DoneRanges(_ranges(progress.seen, shards), max_ranges=MAX_SEEN_RANGES),
-        position_lsn=progress.position_lsn,
+        position_lsn=ReachedLsn(progress.position_lsn),
         last_packet_id=progress.last_packet_id,
     )
 

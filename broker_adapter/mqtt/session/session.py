@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection
+from typing import Final, Protocol
 
 import attrs
 
 from broker_adapter.mqtt.codec.version import Version
+from broker_adapter.mqtt.position import Position, ReachedLsn
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.results import PendingAppend
 
 NEVER_EXPIRES_S: Final = 0xFFFF_FFFF
 """Session expiry interval that stands for no expiry at all."""
@@ -22,11 +25,28 @@ class Membership:
     Attributes:
         group: Name of the store's group that the members share. When the last member of a shared subscription is gone,
             the next one founds a group of another name.
-        start_lsn: The group gets messages with a higher lsn.
+        after: The group gets what lies behind this.
     """
 
     group: str
-    start_lsn: int
+    after: Position
+
+
+class Publishes(Protocol):
+    """What a connection has appended in the name of its session. What it commits is the session's own business."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the store has answered all appends."""
+
+    def unanswered(self) -> Collection[PendingAppend]:
+        """The appends that the store has not answered."""
+
+    def stop(self) -> None:
+        """Hand nothing more to the store, and answer nothing to the client."""
+
+    async def wait_answered(self) -> None:
+        """Return when the store has answered all appends."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -46,6 +66,7 @@ class Session:
             PUBCOMP.
         retained: What is still owed of retained messages, in the order of the subscriptions.
         is_open: Whether this broker still has it. It turns false when the session is closed or taken over.
+        publishes: What its connection has published; None before the first PUBLISH.
     """
 
     client_id: str
@@ -58,6 +79,7 @@ class Session:
     inbound: set[int] = attrs.Factory(set)
     retained: list[RetainedScan] = attrs.Factory(list)
     is_open: bool = True
+    publishes: Publishes | None = None
 
     @property
     def is_durable(self) -> bool:
@@ -65,10 +87,10 @@ class Session:
         return self.expiry_interval_s > 0
 
     @property
-    def position_lsn(self) -> int:
+    def position_lsn(self) -> ReachedLsn:
         """Every matching message with this lsn or a lower one has been taken: it is finished, or under way in `out`."""
         return self.out.position_lsn
 
-    def advance(self, position_lsn: int) -> None:
+    def advance(self, position_lsn: ReachedLsn) -> None:
         """Move the position; a lower one changes nothing. `Sessions.save_soon` stores it."""
         self.out.advance(position_lsn)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 import attrs
+import msgspec
 import trio
 
 from broker_adapter.adapter import StorageAdapter
@@ -15,6 +16,7 @@ from broker_adapter.mqtt.codec.packets import Will
 from broker_adapter.mqtt.codec.version import Version
 from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import transitions
 from broker_adapter.mqtt.session.adoption import Adoption
 from broker_adapter.mqtt.session.claims import Claim, Claims, changes_of
@@ -22,20 +24,23 @@ from broker_adapter.mqtt.session.commits import ChangesFor, Commits
 from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.control import ControlChannel
 from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
+from broker_adapter.mqtt.session.fencing import Fencing
 from broker_adapter.mqtt.session.lazy_saving import LazySaving
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.owned_session import OwnedSession, session_from
+from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_message import stored_will
-from broker_adapter.mqtt.session.taking import Taken, Taking
+from broker_adapter.mqtt.session.taking import Taken, Taking, check_client
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.turns import Turns
+from broker_adapter.mqtt.session.verification import Verification
 from broker_adapter.topic_mapping import TopicMapping
 from shards.clock import Clock
 from shards.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError
@@ -65,6 +70,8 @@ class Sessions:
         changes_for: What storing a message takes: its append, and its retained value if it is retained.
         on_fenced: Called once when a session is lost to another connection, here or elsewhere. The connection must
             end (reason code 0x8E); it must not await in the call, and need not close the session.
+        on_unanswered: Called for a session whose publishes will not all be answered. Its connection must end, so that
+            the client sends them again; likewise it must not await.
         clock: Tells when timers are due.
         mapping: Where the messages of topics lie.
 
@@ -79,6 +86,7 @@ class Sessions:
         *,
         changes_for: ChangesFor,
         on_fenced: Callable[[Session], None],
+        on_unanswered: Callable[[Session], None],
         clock: Clock,
         mapping: TopicMapping | None = None,
         settings: SessionSettings | None = None,
@@ -96,13 +104,33 @@ class Sessions:
         self._commits = Commits(contact, changes_for, self._shares, clock, statistics)
         self._leases = Leases(contact, broker_id, settings)
         self._control = ControlChannel(contact, broker_id, give_up=self._give_up, on_missed=self._request_audit)
+        self._fencing = Fencing(contact)
         self._taking = Taking(
-            contact, self._commits, self._control, broker_id, clock, settings.yield_timeout_s, statistics
+            contact,
+            self._commits,
+            self._control,
+            self._fencing,
+            lambda: self._verification.count,
+            broker_id,
+            clock,
+            settings.yield_timeout_s,
+            statistics,
         )
         self._open: dict[str, OwnedSession] = {}
+        self._left = LeftPublishes()
+        self._verification = Verification(broker_id, self._leases, lambda: self._open, self._left, on_unanswered)
         self._turns = Turns()
         self._adoption = Adoption(
-            contact, self._commits, self._leases, broker_id, self._turns, lambda: self._open, clock, statistics
+            contact,
+            self._commits,
+            self._leases,
+            broker_id,
+            self._turns,
+            self._left,
+            fence=self._taking.fence,
+            open_here=lambda: self._open,
+            clock=clock,
+            statistics=statistics,
         )
         self._timers = Timers(
             contact, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
@@ -124,19 +152,23 @@ class Sessions:
         """
         await self._leases.take()
         try:
-            async with background_tasks() as tasks:
-                await tasks.start(self._control.run)
-                tasks.start_soon(self._keep_lease, tasks)
-                tasks.start_soon(self._timers.run)
-                tasks.start_soon(self._saving.run)
-                tasks.start_soon(self._claims.run)
-                tasks.start_soon(self._keep_accounts)
-                task_status.started()
-                await trio.sleep_forever()
+            with self._contact.adapter.before_resending(self._verification.verify):
+                await self._run(task_status)
         finally:
             if not self._open and not self._suspects:
                 with trio.move_on_after(self._settings.yield_timeout_s, shield=True):
                     await self._give_back_lease()
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        async with background_tasks() as tasks:
+            await tasks.start(self._control.run)
+            tasks.start_soon(self._keep_lease, tasks)
+            tasks.start_soon(self._timers.run)
+            tasks.start_soon(self._saving.run)
+            tasks.start_soon(self._claims.run)
+            tasks.start_soon(self._keep_accounts)
+            task_status.started()
+            await trio.sleep_forever()
 
     async def _give_back_lease(self) -> None:
         try:
@@ -149,6 +181,9 @@ class Sessions:
             began_s = trio.current_time()
             await trio.sleep(self._settings.renew_interval_s)
             was_declared_dead = await self._leases.renew()
+            if was_declared_dead:
+                # Another broker may be closing them at this moment.
+                self._verification.lose(list(self._open.values()))
             if was_declared_dead or trio.current_time() - began_s > self._settings.lease_s:
                 self._wants_audit = True
             try:
@@ -177,7 +212,9 @@ class Sessions:
         while True:
             now_s = trio.current_time()
             try:
+                await self._fencing.settle()
                 for client_id, due_s in [one for one in self._suspects.items() if one[1] <= now_s]:
+                    await self._taking.fence(client_id)
                     await self._adoption.check(client_id)
                     if self._suspects[client_id] == due_s:
                         del self._suspects[client_id]
@@ -200,14 +237,26 @@ class Sessions:
     # Opening
 
     async def open(
-        self, client_id: str, *, clean_start: bool, expiry_interval_s: int, will: Will | None, version: Version
+        self,
+        client_id: str,
+        *,
+        clean_start: bool,
+        expiry_interval_s: int,
+        will: Will | None,
+        version: Version,
+        has_given_up: Callable[[bool], bool] = lambda _is_owned: False,
     ) -> OpenedSession:
         """Make the client's session this broker's, whoever had it, or begin a new one.
 
         Of MQTT 3.1.1: ``clean_start`` is clean session, and ``expiry_interval_s`` is 0 with it, else the longest that
         is configured. Must not return until the ownership is durable.
 
+        Args:
+            has_given_up: Tells, given whether the session has an owner, whether the client may be elsewhere by now. It
+                is asked again before each step that would take the session from there.
+
         Raises:
+            ClientGoneError: It may be.
             StoreUnavailableError: The store did not answer in time.
             StorageError: The store refuses the session.
         """
@@ -224,9 +273,11 @@ class Sessions:
             with trio.move_on_after(self._settings.open_timeout_s):
                 async with self._turns.take(client_id):
                     local = self._open.get(client_id)
+                    check_client(client_id, has_given_up, is_owned=local is not None)
                     if local is not None:
                         await local.hand_over()
-                    opened = self._register(await self._taking.take(client_id, wanted))
+                    await self._left.wait_answered(client_id)
+                    opened = self._register(await self._taking.take(client_id, wanted, has_given_up))
         finally:
             if opened is None:
                 self._suspect(client_id)
@@ -242,6 +293,8 @@ class Sessions:
         record = transition.record
         assert record is not None
         session = session_from(record, transition.progress)
+        # They are fenced: the next write of the record need not name them any more.
+        record = msgspec.structs.replace(record, unfenced=())
         owned = OwnedSession(session, record, taken.record_version, taken.progress_version, self._contact, self._lost)
         self._open[session.client_id] = owned
         statistics = self.statistics
@@ -259,9 +312,12 @@ class Sessions:
                 # The other one may die before it takes it.
                 self._suspect(client_id, after_s=2 * self._settings.open_timeout_s)
                 await owned.hand_over()
+            await self._left.wait_answered(client_id)
+            await self._taking.fence(client_id)
 
     def _lost(self, owned: OwnedSession) -> None:
         self._remove(owned)
+        self._left.add(owned.session)
         self.statistics.fenced_count += 1
         self._on_fenced(owned.session)
 
@@ -359,6 +415,8 @@ class Sessions:
     async def close(self, session: Session, *, publish_will: bool, expiry_interval_s: int | None = None) -> None:
         """The connection has ended. Closing a session that is not this broker's any more does nothing.
 
+        What the client has published is answered by the store before another connection may have the session.
+
         Args:
             publish_will: Unless the client took leave without its will.
             expiry_interval_s: What DISCONNECT changed the interval to.
@@ -382,19 +440,23 @@ class Sessions:
 
         is_done = False
         try:
+            if session.publishes is not None:
+                session.publishes.stop()
+                await session.publishes.wait_answered()
             await owned.close(decide, carry_out)
             is_done = True
         finally:
             self._remove(owned)
+            self._left.add(session)
             if not is_done:
                 self._suspect(session.client_id)
 
-    async def join_share(self, session: Session, group: str, topic_filter: str, *, start_lsn: int) -> Membership:
+    async def join_share(self, session: Session, group: str, topic_filter: str, *, after: Position) -> Membership:
         """Make the session a member of a shared subscription; joining twice changes nothing.
 
-        It stores the subscriptions too. The first member founds the group, which begins after ``start_lsn``.
+        It stores the subscriptions too. The first member founds the group, which begins behind ``after``.
         """
-        return await self._shares.join(self._owned(session), group, topic_filter, start_lsn)
+        return await self._shares.join(self._owned(session), group, topic_filter, after)
 
     async def leave_share(self, session: Session, group: str, topic_filter: str) -> None:
         """End a membership, and store the subscriptions. When the last member is gone the group is forgotten."""

@@ -16,6 +16,7 @@ import attrs
 import msgspec
 
 from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.claims import Claims, group_cursor
 from broker_adapter.mqtt.session.contact import Contact
@@ -72,7 +73,7 @@ class Shares:
         self._mapping = mapping
         self._clock = clock
 
-    async def join(self, owned: OwnedSession, group: str, topic_filter: str, start_lsn: int) -> Membership:
+    async def join(self, owned: OwnedSession, group: str, topic_filter: str, after: Position) -> Membership:
         """Make a session a member, in one commit with its record."""
         memberships = owned.session.memberships
         attempt = 0
@@ -82,7 +83,7 @@ class Shares:
             if share is None:
                 kind = STICKY_PREFIX if group.startswith(STICKY_SHARE_PREFIX) else ""
                 store_group = f"{kind}mqtt/{secrets.token_hex(8)}/{quote(group, safe='')[:_MAX_READABLE_BYTES]}"
-                share = ShareRecord(group, topic_filter, store_group, start_lsn, 0)
+                share = ShareRecord(group, topic_filter, store_group, after.lsn, 0)
             puts: tuple[StatePut, ...] = ()
             if not place.is_member:
                 counted = msgspec.structs.replace(share, member_count=share.member_count + 1)
@@ -90,7 +91,7 @@ class Shares:
                     StatePut(place.share_key, encode(counted), place.share_version),
                     StatePut(place.member_key, share.store_group.encode(), place.member_version),
                 )
-            memberships[group, topic_filter] = Membership(share.store_group, share.start_lsn)
+            memberships[group, topic_filter] = Membership(share.store_group, Position(share.start_lsn))
             is_done = False
             try:
                 await owned.commit(Changes(puts=puts), (), with_record=True)
@@ -112,7 +113,7 @@ class Shares:
         membership = session.memberships.get((group, topic_filter))
         attempt = 0
         while membership is not None:
-            stored = StoredMembership(group, topic_filter, membership.group, membership.start_lsn)
+            stored = StoredMembership(group, topic_filter, membership.group, membership.after.lsn)
             changes = await self.changes_of_leaving(session.client_id, [stored])
             session.memberships.pop((group, topic_filter), None)
             is_done = False

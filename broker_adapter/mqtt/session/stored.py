@@ -58,6 +58,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
         disconnected_at_us: 0 while it is owned.
         will_due_us: When the timer of the will is due, 0 if there is none.
         expires_due_us: When the timer of its expiry is due, 0 if there is none.
+        unfenced: Brokers from which the session was taken by force, and whose connections to the store may not have
+            been ended since.
     """
 
     client_id: str
@@ -72,6 +74,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     expires_due_us: int = 0
     subscriptions: tuple[StoredSubscription, ...] = ()
     memberships: tuple[StoredMembership, ...] = ()
+    unfenced: tuple[str, ...] = ()
 
 
 class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):
@@ -136,11 +139,29 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
         instance: Random name of the process, and behind an ``@`` that of its client where the store is a server.
         renewal_number: Rises with each renewal.
         adopter: The broker that has declared it dead and closes its sessions; empty while it lives.
+        unfenced: Names by which the store knows processes that this one has replaced, and whose connections may not
+            have been ended since.
     """
 
     instance: str
     renewal_number: int
     adopter: str = ""
+    unfenced: tuple[str, ...] = ()
+
+    @property
+    def clients(self) -> frozenset[str]:
+        """Names by which the store knows the process, and those that it has replaced."""
+        return frozenset({client_of(self), *self.unfenced}) - {""}
+
+
+def instance_of(token: str, client_name: str) -> str:
+    """What tells a process in its lease."""
+    return f"{token}@{client_name}"
+
+
+def client_of(lease: Lease) -> str:
+    """The name by which the store knows the process that holds a lease; empty where the store is no server."""
+    return lease.instance.partition("@")[2]
 
 
 class ShareRecord(msgspec.Struct, array_like=True, frozen=True):

@@ -18,6 +18,7 @@ import msgspec
 
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt.session.outbound_window import MAX_PACKET_ID
 from broker_adapter.mqtt.session.session import NEVER_EXPIRES_S
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredWill
 from broker_adapter.state_forms import encode
@@ -67,6 +68,9 @@ class Opening:
 
     Attributes:
         claim: Random; the record that has it was written by this attempt.
+        unfenced: Brokers that can still store what was published in the session before it was taken from them. The
+            record names them until that is over, so that the next broker knows them if this one dies meanwhile.
+        restored_lsn: What was written up to this lsn comes from a backup; 0 if there was no restore.
     """
 
     broker_id: str
@@ -75,6 +79,8 @@ class Opening:
     expiry_interval_s: int
     will: StoredWill | None
     protocol: int
+    unfenced: tuple[str, ...] = ()
+    restored_lsn: int = 0
 
 
 def merged(parts: Iterable[Changes]) -> Changes:
@@ -113,6 +119,7 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
         will=opening.will,
         subscriptions=old.subscriptions if old and goes_on else (),
         memberships=old.memberships if old and goes_on else (),
+        unfenced=opening.unfenced,
     )
     progress = ProgressRecord(opening.claim)
     progress_version = None
@@ -120,7 +127,7 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
         # What the owner before writes meanwhile must not be lost, so its next write and this one exclude each other.
         progress_version = found.progress_version
         if found.progress is not None:
-            progress = msgspec.structs.replace(found.progress, claim=opening.claim, write_number=0)
+            progress = _taken_over(found.progress, found.progress_version, opening.claim, opening.restored_lsn)
     puts = [_put_record(record, found.record_version)]
     deletes: list[StateDelete] = []
     is_second_step = goes_on and not with_progress
@@ -146,9 +153,22 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
     )
 
 
-def progress_taken(found: Found, record: SessionRecord) -> Transition:
-    """Take over what is under way in a session whose record has been taken before."""
-    progress = msgspec.structs.replace(found.progress or ProgressRecord(0), claim=record.claim, write_number=0)
+def _taken_over(progress: ProgressRecord, version: int, claim: int, restored_lsn: int) -> ProgressRecord:
+    """What is under way, for the next owner.
+
+    A client may hold packet identifiers that the session gave out in a lost history, and would drop messages that come
+    with them as repetitions. Those that are far from the ones in the backup are the last that it can hold.
+    """
+    last_packet_id = progress.last_packet_id
+    if 0 < version <= restored_lsn:
+        last_packet_id = (last_packet_id + MAX_PACKET_ID // 2) % MAX_PACKET_ID
+    return msgspec.structs.replace(progress, claim=claim, write_number=0, last_packet_id=last_packet_id)
+
+
+def progress_taken(found: Found, record: SessionRecord, opening: Opening) -> Transition:
+    """Take over what is under way in a session whose record has been taken before, by this opening."""
+    progress = found.progress or ProgressRecord(0)
+    progress = _taken_over(progress, found.progress_version, record.claim, opening.restored_lsn)
     if record.expiry_interval_s > 0:
         changes = Changes(puts=(_put_progress(progress, found.client_id, found.progress_version),))
     else:
@@ -170,6 +190,7 @@ def closed(
     expiry_interval_s: int | None = None,
     progress: ProgressRecord | None = None,
     claim: int | None = None,
+    restored_lsn: int = 0,
 ) -> Transition:
     """The connection has ended: the session waits for its client, or ends with it.
 
@@ -180,6 +201,7 @@ def closed(
         expiry_interval_s: What the client changed the interval to as it left.
         progress: Where the owner has got to; None keeps what is stored.
         claim: Of whoever closes it in place of its owner, who is fenced by it.
+        restored_lsn: What was written up to this lsn comes from a backup.
     """
     old = found.record
     assert old is not None
@@ -207,7 +229,7 @@ def closed(
     if progress is None:
         progress = found.progress or ProgressRecord(record.claim)
     if claim is not None:
-        progress = msgspec.structs.replace(progress, claim=claim, write_number=0)
+        progress = _taken_over(progress, found.progress_version, claim, restored_lsn)
     puts = [_put_record(record, found.record_version), _put_progress(progress, old.client_id, found.progress_version)]
     puts += [
         StatePut(keys.session_timer(due_us, kind, old.client_id), b"")

@@ -10,4 +10,4 @@ from broker_adapter.sinks.kinds import SinkKind
 
 __all__ = ["KIND"]
 
-KIND: Final = SinkKind(settings=FilesSettings, open=open_files_sink, check=check, requires="journal-engine[parquet]")
+KIND: Final = SinkKind(settings=FilesSettings, open=open_files_sink, check=check)

@@ -10,6 +10,7 @@ from broker_adapter.sinks.files.column_types import ColumnType, converter, type_
 from broker_adapter.sinks.json_form import encode_rows
 from broker_adapter.sinks.rows import Batch, Value
 from journal.settings import ConfigurationError
+from shards.extras import install_command
 
 Encode = Callable[[Batch], bytes]
 """Makes the whole file. It raises `BatchRefusedError` for a row that has a value which cannot be written."""
@@ -28,7 +29,7 @@ def parquet_encoder(columns: Sequence[str], declared: Mapping[str, str]) -> Enco
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise ConfigurationError("the sink files needs pyarrow: pip install 'journal-engine[sinks]'") from error
+        raise ConfigurationError(f"the sink files needs pyarrow: {install_command('sinks')}") from error
     types = {column: type_of(column, declared) for column in columns}
     in_parquet: Final[Mapping[ColumnType, Any]] = {
         ColumnType.TEXT: pa.string(),

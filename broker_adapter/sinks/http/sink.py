@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import trio
 import zstandard
 
-from broker_adapter.sinks.errors import RowsRefusedError, SinkUnavailableError
+from broker_adapter.sinks.errors import RowsRefusedError, SinkUnavailableError, innermost_reason
 from broker_adapter.sinks.http.replies import MAX_BODY_BYTES, Reply, check_error_of, error_of
 from broker_adapter.sinks.http.settings import Compression, Format, HttpSettings
 from broker_adapter.sinks.json_form import encode_rows
@@ -22,6 +22,7 @@ from broker_adapter.sinks.rows import Batch
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
 from journal.settings import ConfigurationError
+from shards.extras import install_command
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +42,7 @@ async def open_http_sink(settings: HttpSettings, context: SinkContext) -> AsyncI
     try:
         import httpx
     except ImportError as error:
-        raise ConfigurationError("the sink http needs httpx: pip install 'journal-engine[sinks]'") from error
+        raise ConfigurationError(f"the sink http needs httpx: {install_command('sinks')}") from error
     for url in filter(None, (settings.url, settings.check_url)):
         try:
             httpx.URL(url)
@@ -152,7 +153,7 @@ class HttpSink(Sink):
         except trio.TooSlowError as error:
             raise SinkUnavailableError(f"{address} did not answer within timeout_s = {timeout_s}") from error
         except httpx.HTTPError as error:
-            raise SinkUnavailableError(f"{address} cannot be reached: {_reason(error)}") from error
+            raise SinkUnavailableError(f"{address} cannot be reached: {innermost_reason(error)}") from error
 
 
 def shown_address(url: str) -> str:
@@ -212,16 +213,6 @@ _COMPRESS: Final[dict[Compression, Callable[[bytes], bytes]]] = {
     Compression.GZIP: lambda body: gzip.compress(body, _LEVEL, mtime=0),
     Compression.ZSTD: lambda body: zstandard.ZstdCompressor(level=_LEVEL).compress(body),
 }
-
-
-def _reason(error: Exception) -> str:
-    """The innermost cause that has words: errors of httpx are wrapped around those of the system."""
-    words = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        words = str(cause) or words
-        cause = cause.__cause__ or cause.__context__
-    return words or type(error).__name__
 
 
 def _now() -> datetime:

@@ -10,4 +10,4 @@ from broker_adapter.sinks.mqtt.sink import open_mqtt_sink
 
 __all__ = ["KIND"]
 
-KIND: Final = SinkKind(settings=MqttSettings, open=open_mqtt_sink, check=check, requires="journal-engine[broker]")
+KIND: Final = SinkKind(settings=MqttSettings, open=open_mqtt_sink, check=check)

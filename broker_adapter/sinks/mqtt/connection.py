@@ -27,7 +27,7 @@ from broker_adapter.mqtt.codec import (
     ReasonCode,
     encode,
 )
-from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError
+from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, innermost_reason
 from broker_adapter.sinks.mqtt.delivery import Delivery, Message
 from broker_adapter.sinks.mqtt.reasons import BLAMES_MESSAGE, REFUSES_MESSAGE, advice, told
 from broker_adapter.sinks.mqtt.suspicion import Suspicion
@@ -174,7 +174,7 @@ class BrokerConnection:
                     self._wakeup = trio.Event()
                     await self._wakeup.wait()
         except _BROKEN as error:
-            self.lose(f"the connection broke: {_reason(error)}")
+            self.lose(f"the connection broke: {innermost_reason(error)}")
 
     def _next_chunk(self) -> bytes:
         """What may be sent now; empty if there is nothing, or no room in the broker's window."""
@@ -226,7 +226,7 @@ class BrokerConnection:
         except MqttProtocolError as error:
             self.lose(f"the broker does not speak by the rules: {error}")
         except _BROKEN as error:
-            self._lose_by_broker(f"the connection broke: {_reason(error)}", blames_message=False)
+            self._lose_by_broker(f"the connection broke: {innermost_reason(error)}", blames_message=False)
 
     def _take(self, packet: Packet) -> None:
         handle = _HANDLERS.get(type(packet))
@@ -316,7 +316,7 @@ async def dial(peer: Peer, connect: Connect, suspicion: Suspicion, *, retain: bo
     try:
         stream: trio.abc.Stream = await trio.open_tcp_stream(peer.host, peer.port)
     except OSError as error:
-        raise SinkUnavailableError(f"{peer.address} cannot be reached: {_reason(error)}") from error
+        raise SinkUnavailableError(f"{peer.address} cannot be reached: {innermost_reason(error)}") from error
     try:
         if peer.tls is not None:
             stream = trio.SSLStream(stream, peer.tls, server_hostname=peer.host, https_compatible=True)
@@ -330,7 +330,7 @@ async def dial(peer: Peer, connect: Connect, suspicion: Suspicion, *, retain: bo
         raise SinkUnavailableError(f"{peer.address} does not speak MQTT by the rules: {error}") from error
     except _BROKEN as error:
         await trio.aclose_forcefully(stream)
-        raise SinkUnavailableError(f"{peer.address} broke the connection: {_reason(error)}") from error
+        raise SinkUnavailableError(f"{peer.address} broke the connection: {innermost_reason(error)}") from error
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
@@ -361,15 +361,3 @@ def _check_connack(connack: Connack, peer: Peer, *, retain: bool) -> None:
 
 def _unavailable(peer: Peer, reason: str) -> NoReturn:
     raise SinkUnavailableError(f"{peer.address} {reason}")
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause that has words: trio wraps errors of TLS and of the system."""
-    words = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
-        words = getattr(cause, "strerror", None) or str(cause) or words
-        cause = cause.__cause__
-    return words or type(error).__name__

@@ -14,6 +14,7 @@ from broker_adapter.sinks.kinds import SinkKind
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings, check
 from broker_adapter.sinks.sink import Sink, SinkContext
 from journal.settings import ConfigurationError
+from shards.extras import install_command
 
 __all__ = ["KIND"]
 
@@ -28,9 +29,7 @@ async def open_postgresql_sink(settings: PostgresqlSettings, context: SinkContex
     try:
         from broker_adapter.sinks.postgresql.sink import PostgresqlSink
     except ImportError as error:
-        raise ConfigurationError(
-            f"the sink postgresql needs psycopg ({error}): pip install 'journal-engine[sinks]'"
-        ) from error
+        raise ConfigurationError(f"the sink postgresql needs psycopg ({error}): {install_command('sinks')}") from error
     sink = PostgresqlSink(settings, context)
     try:
         yield sink

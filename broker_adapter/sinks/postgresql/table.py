@@ -24,7 +24,7 @@ POSITIONS: Final = "journal_bridge_positions"
 _LOST_RACES: Final = ("23505", "42P07")
 _NO_RIGHT: Final = "42501"
 # What bridges project by themselves; other columns are the user's own, and text holds anything.
-_USUAL_TYPES: Final = {
+USUAL_TYPES: Final = {
     "qos": "smallint",
     "timestamp": "timestamptz",
     "payload": "bytea",
@@ -89,7 +89,7 @@ def find_table(database: Database, name: str, columns: Sequence[str], timeout_s:
         [quoted],
     ).fetchone()
     if found is None:
-        wanted = ", ".join(f'"{column}" {_USUAL_TYPES.get(column, "text")}' for column in columns)
+        wanted = ", ".join(f'"{column}" {USUAL_TYPES.get(column, "text")}' for column in columns)
         raise UnfitError(
             f"there is no table {name} that this user may see; make it, perhaps so: CREATE TABLE {quoted} ({wanted})"
         )

@@ -15,6 +15,7 @@ from broker_adapter.sinks.kinds import SinkKind
 from broker_adapter.sinks.redis.settings import RedisSettings, check, read_url
 from broker_adapter.sinks.sink import Sink, SinkContext
 from journal.settings import ConfigurationError
+from shards.extras import install_command
 
 __all__ = ["KIND"]
 
@@ -29,9 +30,7 @@ async def open_redis_sink(settings: RedisSettings, context: SinkContext) -> Asyn
     try:
         from broker_adapter.sinks.redis.sink import RedisSink
     except ImportError as error:
-        raise ConfigurationError(
-            f"the sink redis needs coredis ({error}): pip install 'journal-engine[sinks]'"
-        ) from error
+        raise ConfigurationError(f"the sink redis needs coredis ({error}): {install_command('sinks')}") from error
     tls = _tls(settings)
     async with background_tasks() as connections:
         yield RedisSink(settings, context, connections, tls)

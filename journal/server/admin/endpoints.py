@@ -14,6 +14,7 @@ import attrs
 from journal.access.principal import Action, require
 from journal.server.admin import forms
 from journal.server.open_connections import OpenConnections
+from journal.server.queues import QueueOperations, QueuePage
 from journal.server.shard_operations import Asker, CursorPage, ShardOperations, ShardPage
 from shards.errors import InvalidRequestError
 from shards.model import ShardInfo
@@ -27,11 +28,13 @@ class Administered:
 
     Attributes:
         shards: Operations on shards.
+        queues: Looks at cache queues.
         connections: The open connections.
         describe_node: Tells how the node is.
     """
 
     shards: ShardOperations
+    queues: QueueOperations
     connections: OpenConnections
     describe_node: Callable[[], forms.NodeInfo]
 
@@ -115,6 +118,10 @@ async def _list_cursors(on: Administered, who: Asker, query: forms.PageQuery, _:
 
 async def _delete_cursor(on: Administered, who: Asker, query: forms.CursorQuery, _: None) -> None:
     await on.shards.delete_cursor(who, query.shard, query.name, query.version)
+
+
+async def _list_queues(on: Administered, who: Asker, query: forms.QueuesQuery, _: None) -> QueuePage:
+    return await on.queues.list_queues(who, query.after, query.limit)
 
 
 async def _list_connections(
@@ -247,6 +254,15 @@ ENDPOINTS: Final = (
         changes=True,
         may_conflict=True,
         finds=True,
+    ),
+    Endpoint(
+        "GET",
+        "/queues",
+        "list_queues",
+        "Cache queues: what waits, who drives them, how their sinks are; the limit counts their shards",
+        forms.QueuesQuery,
+        QueuePage,
+        _list_queues,
     ),
     Endpoint(
         "GET",

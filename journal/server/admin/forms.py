@@ -43,6 +43,13 @@ class PageQuery(Form, frozen=True):
     limit: Limit = 100
 
 
+class QueuesQuery(Form, frozen=True):
+    """One page of cache queues."""
+
+    after: Annotated[str, Meta(description="Only what sorts behind this shard: the last of the page before.")] = ""
+    limit: Limit = 100
+
+
 class ConnectionsQuery(Form, frozen=True):
     """One page of connections."""
 

@@ -1,117 +1,63 @@
-"""What publishers were promised and what the sink holds: whether a bridge kept its word. Pure.
-
-The promises: whatever was acknowledged is in the sink, or among the dead letters if the sink refuses it by itself; what
-was published to one topic is there in its order; a sink that keeps a position has nothing twice, and what others have
-twice goes back by a window of batches at most.
-"""
+"""What publishers, operators and whoever breaks things know of a bridge, as a history that a checker judges."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import attrs
 
-
-@attrs.frozen(order=True)
-class Message:
-    """One message: the topics are the publishers' own, and each numbers its messages from 0."""
-
-    topic: str
-    number: int
-
-
-@attrs.frozen
-class Found:
-    """A message that arrived somewhere.
-
-    Attributes:
-        offset: Which it had in the queue. One that was published again, as nobody acknowledged it, is there twice.
-    """
-
-    message: Message
-    offset: int
+from tests.torture.deliveries.history import NEVER, History, Interval, Message, Offer, Outcome
 
 
 @attrs.define
 class Ledger:
-    """All that publishers know.
+    """All that is known.
 
     Attributes:
+        history: What is judged.
         sent: How many messages were handed to a publisher, by topic; their numbers are those below.
-        acknowledged: Those that a broker took.
-        refused: Those that a broker said it had not taken.
-        poison: Those that the sink refuses by themselves.
     """
 
+    history: History = attrs.Factory(History)
     sent: Counter[str] = attrs.Factory(Counter)
-    acknowledged: set[Message] = attrs.Factory(set)
-    refused: set[Message] = attrs.Factory(set)
-    poison: set[Message] = attrs.Factory(set)
+    now_s: Callable[[], float] = time.monotonic
+
+    @property
+    def acknowledged_count(self) -> int:
+        """Messages that a broker took."""
+        return sum(offer.outcome is Outcome.OK for offer in self.history.offers.values())
 
     def send(self, topic: str, *, is_poison: bool = False) -> Message:
         """The next message of a topic."""
         message = Message(topic, self.sent[topic])
         self.sent[topic] += 1
-        if is_poison:
-            self.poison.add(message)
+        self.history.offers[message] = Offer(message, self.now_s(), writes=0, is_poison=is_poison)
         return message
+
+    def write(self, message: Message) -> None:
+        """A message is about to be written to a connection, for the first time or again."""
+        self.history.offers[message].writes += 1
 
     def settle(self, message: Message, *, is_taken: bool) -> None:
         """A broker answered."""
-        (self.acknowledged if is_taken else self.refused).add(message)
+        offer = self.history.offers[message]
+        offer.outcome, offer.ended_s = Outcome.OK if is_taken else Outcome.REFUSED, self.now_s()
 
-    def problems(
-        self,
-        rows: Sequence[Found],
-        letters: Sequence[Found],
-        *,
-        next_offset: int,
-        most_repeated: int,
-    ) -> list[str]:
-        """The promises that were not kept, a line each.
+    @contextmanager
+    def during(self, kind: Callable[..., Interval], **fields: Any) -> Iterator[dict[str, Any]]:
+        """Note something that takes as long as the block; without an end if the block fails.
 
-        Args:
-            rows: What the sink holds, in its order.
-            letters: The dead letters, in theirs.
-            next_offset: Of the queue: all below it has left it.
-            most_repeated: How far the sink's rows may go back; 0 if none may be there twice.
+        Yields:
+            Its fields, to which the block may add what it learns.
         """
-        found = list(_order_problems(rows, most_repeated))
-        found += self._content_problems(rows, letters)
-        missing = set(range(next_offset)).difference(each.offset for each in (*rows, *letters))
-        if missing:
-            found.append(
-                f"{len(missing)} of the queue's {next_offset} records went nowhere, the first is {min(missing)}"
-            )
-        return found
-
-    def _content_problems(self, rows: Sequence[Found], letters: Sequence[Found]) -> Iterable[str]:
-        in_sink, set_aside = ({each.message for each in place} for place in (rows, letters))
-        if lost := self.acknowledged - in_sink - set_aside:
-            yield f"{len(lost)} of {len(self.acknowledged)} acknowledged messages are nowhere, the first is {min(lost)}"
-        if strangers := {each for each in in_sink | set_aside if each.number >= self.sent[each.topic]}:
-            yield f"nobody sent these {len(strangers)}: {min(strangers)}"
-        if wrong := in_sink & self.poison:
-            yield f"the sink has {len(wrong)} that it refuses: {min(wrong)}"
-        if wrong := set_aside - self.poison:
-            yield f"{len(wrong)} dead letters are no poison: {min(wrong)}"
-        offsets = [each.offset for each in letters]
-        if offsets != sorted(set(offsets)):
-            yield "dead letters are there twice, or out of order"
-
-
-def _order_problems(rows: Sequence[Found], most_repeated: int) -> Iterable[str]:
-    seen: set[Message] = set()
-    newest: dict[str, int] = {}
-    end_offset = 0
-    for row in rows:
-        if (back := end_offset - row.offset) > most_repeated:
-            yield f"offset {row.offset} came after {end_offset - 1}: {back} back, {most_repeated} are allowed"
-        end_offset = max(end_offset, row.offset + 1)
-        message = row.message
-        # A repetition may come late; what comes for the first time may not.
-        if message not in seen and message.number < newest.get(message.topic, -1):
-            yield f"{message} came after number {newest[message.topic]}"
-        seen.add(message)
-        newest[message.topic] = max(newest.get(message.topic, -1), message.number)
+        began_s = self.now_s()
+        try:
+            yield fields
+        except BaseException:
+            self.history.events.append(kind(began_s=began_s, ended_s=NEVER, **fields))
+            raise
+        self.history.events.append(kind(began_s=began_s, ended_s=self.now_s(), **fields))

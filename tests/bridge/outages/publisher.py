@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 import attrs
 import trio
 
-from tests.bridge.outages.ledger import Ledger, Message
+from tests.bridge.outages.ledger import Ledger
 from tests.mqtt.cluster import packets
 from tests.mqtt.cluster.client import BrokenConnectionError
 from tests.mqtt.cluster.packets import V5, Packet, Reader
+from tests.torture.deliveries.history import Message
 
 WINDOW = 16
 ANSWER_TIMEOUT_S = 5.0
@@ -174,7 +175,8 @@ class Publisher:
         data = bytearray()
         for packet_id, each in outgoing:
             message = each.message
-            data += packets.publish(V5, packet_id, message.topic, each.payload, 1, dup=each.was_sent)
+            data += packets.publish(V5, packet_id, message.source, each.payload, 1, dup=each.was_sent)
+            self._ledger.write(message)
             each.was_sent = True
         try:
             await stream.send_all(data)

@@ -77,10 +77,16 @@ OUTAGES: tuple[Outage, ...] = (
 )
 
 
+@pytest.mark.slow("starts a server, a broker and a sink, which is out for a while")
 @pytest.mark.parametrize(
     ("outage", "sink"),
     [
-        pytest.param(outage, sink, id=f"{outage.__name__}-{sink}")
+        pytest.param(
+            outage,
+            sink,
+            id=f"{outage.__name__}-{sink}",
+            marks=[pytest.mark.smoke] if (outage, sink) == (die_in_the_middle_of_a_batch, "http") else [],
+        )
         for outage in OUTAGES
         for sink in SINKS
         if (outage, sink) != (refuse_some_rows, "redis")  # which takes whatever can be published

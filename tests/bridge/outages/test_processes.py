@@ -32,6 +32,7 @@ async def kill_server(world: World) -> None:
     await trio.to_thread.run_sync(world.server.start)
 
 
+@pytest.mark.slow("kills brokers")
 @pytest.mark.parametrize("sink", ["http", "postgresql", "mqtt_mosquitto"])
 async def test_another_broker_takes_over_from_one_that_was_killed(sink: str, tmp_path: Path) -> None:
     async with open_world(tmp_path, sink, brokers=2) as world:
@@ -42,6 +43,7 @@ async def test_another_broker_takes_over_from_one_that_was_killed(sink: str, tmp
         await world.check()
 
 
+@pytest.mark.slow("kills servers")
 @pytest.mark.parametrize("sink", ["http", "postgresql", "mqtt_mosquitto"])
 async def test_the_journal_server_is_killed_under_way(sink: str, tmp_path: Path) -> None:
     async with open_world(tmp_path, sink) as world:
@@ -53,6 +55,7 @@ async def test_the_journal_server_is_killed_under_way(sink: str, tmp_path: Path)
         await world.check()
 
 
+@pytest.mark.slow("kills servers and brokers")
 async def test_all_are_killed_while_the_sink_is_out(tmp_path: Path) -> None:
     async with open_world(tmp_path, "postgresql") as world:
         await world.wait_driven()
@@ -85,6 +88,7 @@ async def nothing_is_acknowledged(world: World) -> None:
     assert [publisher.acknowledged_count for publisher in world.publishers] == before
 
 
+@pytest.mark.slow("fills a disk")
 @pytest.mark.parametrize("is_sink_out", [False, True], ids=["while the sink is there", "while the sink is out"])
 async def test_a_full_disk_takes_no_publishes_and_loses_nothing(is_sink_out: bool, tmp_path: Path, disk: Path) -> None:
     async with open_world(tmp_path, "postgresql", data=disk / "data", settings=SETTINGS) as world:
@@ -102,6 +106,7 @@ async def test_a_full_disk_takes_no_publishes_and_loses_nothing(is_sink_out: boo
         await world.check()
 
 
+@pytest.mark.slow("fills a disk")
 async def test_what_waits_is_brought_away_also_while_the_disk_is_full(tmp_path: Path, disk: Path) -> None:
     """Else nobody but its operator could make room on a disk that a queue has filled."""
     async with open_world(tmp_path, "postgresql", data=disk / "data", settings=SETTINGS) as world:

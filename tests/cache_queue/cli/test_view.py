@@ -84,8 +84,16 @@ def test_rates_are_measured_between_two_looks() -> None:
     ("seen", "doing", "driven_by"),
     [
         (state(status=status()), "open", "broker-1"),
-        (state(status=status(age_s=60)), "not driven", "nobody (broker-1 is silent for 1m)"),
-        (state(status=status("broker-2", age_s=60)), "not driven", "nobody (broker-1 is silent for 1m)"),
+        (
+            state(status=status(age_s=60)),
+            "not driven",
+            "nobody: broker-1 has the lease and has not been heard of for 1m",
+        ),
+        (
+            state(status=status("broker-2", age_s=60)),
+            "not driven",
+            "nobody: broker-1 has the lease and has not been heard of for 1m",
+        ),
         (state(status=status("broker-2")), "starting", "broker-1"),
         (state(), "starting", "broker-1"),
         (state(lease=None, status=status()), "not driven", "nobody"),

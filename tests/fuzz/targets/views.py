@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import msgspec
 
 from broker_adapter import state_forms
 from broker_adapter.cache_queue import stored as queue_stored
+from broker_adapter.mqtt.rules import stored as rules_stored
+from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session import stored as session_stored
+from journal.settings import ConfigurationError
 from shards import catalogue, cursors, producer_records, producers, shard_records, state_store
 from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError, UnknownProducerError
@@ -134,7 +138,7 @@ def _read_outlines(store: MemoryStore) -> None:
         pass
     for _ in shard_records.newest_lsns(store, 0):
         pass
-    shard_records.range_of(store, _SHARD_ID)
+    shard_records.held_ranges(store, _SHARD_ID)
     shard_records.newest_lsn(store, _SHARD_ID, 0)
 
 
@@ -188,6 +192,8 @@ _FORMS: tuple[type[msgspec.Struct], ...] = (
     queue_stored.Status,
     queue_stored.WriterCounts,
     queue_stored.LettersDone,
+    rules_stored.StoredRules,
+    rules_stored.StoredFollower,
 )
 _FORM_FILES = {
     "mqtt_state/message.bin": session_stored.StoredMessage,
@@ -204,13 +210,16 @@ _FORM_FILES = {
     "queue_state/status.bin": queue_stored.Status,
     "queue_state/writer.bin": queue_stored.WriterCounts,
     "queue_state/letters_done.bin": queue_stored.LettersDone,
+    "mqtt_state/rules.bin": rules_stored.StoredRules,
+    "mqtt_state/rules_follower.bin": rules_stored.StoredFollower,
 }
 
 
 def run_state_forms(data: bytes) -> None:
     """A record of a broker or a queue is read or refused by CorruptionError or FormatVersionError.
 
-    What is read encodes to the same again. The key of a timer is read or refused by CorruptionError.
+    What is read encodes to the same again. Rules that are read are understood or refused by ConfigurationError. The key
+    of a timer is read or refused by CorruptionError.
     """
     if not data:
         return
@@ -222,6 +231,9 @@ def run_state_forms(data: bytes) -> None:
     if record is not None:
         again = state_forms.decode(kind, b"key", state_forms.encode(record))
         assert again == record or "nan" in repr(record)
+        if isinstance(record, rules_stored.StoredRules):
+            with suppress(ConfigurationError):
+                assert isinstance(record.rules, RuleSet)
     for key in (data[1:], keys.TIMERS + data[1:]):
         try:
             timer = keys.TimerKey.decode(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from tests.mqtt.clients.paho_client import PahoClient, Will, fresh
@@ -13,6 +14,7 @@ from tests.mqtt.cluster.processes import NEEDS_CLUSTER, running_cluster
 pytestmark = NEEDS_CLUSTER
 
 
+@pytest.mark.slow("kills processes of a cluster")
 def test_clients_of_a_killed_broker_go_on_elsewhere(tmp_path: Path, version: MQTTProtocolVersion) -> None:
     topic = fresh("killed")
     with running_cluster(tmp_path) as cluster, PahoClient(cluster.port(1), version=version) as other:
@@ -35,6 +37,7 @@ def test_clients_of_a_killed_broker_go_on_elsewhere(tmp_path: Path, version: MQT
         victim.disconnect()
 
 
+@pytest.mark.slow("kills processes of a cluster")
 def test_a_will_outlives_the_broker_that_knew_it(tmp_path: Path) -> None:
     topic = fresh("orphan")
     with running_cluster(tmp_path) as cluster, PahoClient(cluster.port(1)) as watcher:
@@ -48,6 +51,7 @@ def test_a_will_outlives_the_broker_that_knew_it(tmp_path: Path) -> None:
         assert watcher.wait_quiet() == [b"gone"]
 
 
+@pytest.mark.slow("kills processes of a cluster")
 def test_clients_wait_through_a_restart_of_the_server(tmp_path: Path, version: MQTTProtocolVersion) -> None:
     topic = fresh("restarted")
     with running_cluster(tmp_path) as cluster:

@@ -54,6 +54,7 @@ include_dir {directory}/conf.d
         process.end(signal.SIGKILL)
 
 
+@pytest.mark.slow("starts a cluster and mosquitto")
 def test_messages_pass_the_bridge_in_both_directions(cluster: Cluster, tmp_path: Path) -> None:
     with running_bridge(tmp_path, cluster.mqtt_ports) as bridge:
         own = fresh("line")
@@ -78,6 +79,7 @@ def test_messages_pass_the_bridge_in_both_directions(cluster: Cluster, tmp_path:
             assert len(device.wait_quiet()) == 100
 
 
+@pytest.mark.slow("starts a cluster and mosquitto")
 @NEEDS_CLUSTER
 def test_the_bridge_goes_on_at_another_broker(tmp_path: Path) -> None:
     (tmp_path / "bridge").mkdir()

@@ -5,13 +5,19 @@ from __future__ import annotations
 import random
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 import trio
 
+from broker_adapter import StorageAdapter, open_adapter
+from shards.errors import ShardNotFoundError
+from shards.model import Mode
+from shards.record import StoredRecord
 from tests.mqtt.cluster.client import Client
 from tests.mqtt.cluster.ledger import Ledger, Stream
+from tests.mqtt.cluster.mortals import LIVES, Mortal
 from tests.mqtt.cluster.packets import V5, V311
 from tests.mqtt.cluster.processes import Cluster, Process
 from tests.mqtt.cluster.relay import Relay
@@ -23,9 +29,11 @@ DOWN_S = (0.0, 1.0)
 CALM_S = (0.3, 1.2)
 MESSAGE_INTERVAL_S = 0.02
 DELAY_S = 1
+EXPIRY_S = 2
 GROUP, GROUP_ONCE = "group", "group-once"
 LATE_INTERVAL_S = (0.1, 0.6)
 MOST_LATE = 30
+HARMFUL = frozenset({"brokers killed", "servers killed", "brokers frozen", "servers frozen", "answers lost"})
 
 MEMORY_RULE = """\
 [[storage]]
@@ -81,7 +89,7 @@ class Crowd:
         part, qos = self.rng.choice(("retained", "retained", "common", "own")), self.rng.choice((1, 2))
         version, receive_maximum = self.rng.choice(((V5, 0), (V5, 2), (V311, 0)))
         name, prefix = f"late-{number}", f"{self.run}/{part}"
-        self.ledger.subscribe(name, qos, prefix=f"{prefix}")
+        self.ledger.subscribe(name, qos, prefix=prefix, takes_few=bool(receive_maximum))
         client = self.client(name, version, name, (f"{prefix}/#", qos), receive_maximum)
         self.late.append(client)
         return client
@@ -110,11 +118,14 @@ class Chaos:
         kinds: Of events, each as often as it stands here: names of `EVENTS`.
         relays: Between each broker and the store, for the kinds that need them.
         with_memory: Some topics are in memory mode (`MEMORY_RULE`).
+        with_histories: Some messages expire, and some topics change their mode.
         frozen_s: How long a process that is frozen stands still, from and to.
         least: How often kinds of events happen at least, also when that takes longer than there was time for.
 
     Attributes:
         counts: How often each kind of event happened.
+        broken: What replays that were asked for meanwhile did not keep.
+        mortals: Clients with wills.
     """
 
     cluster: Cluster
@@ -123,14 +134,20 @@ class Chaos:
     kinds: Sequence[str]
     relays: Sequence[Relay] = ()
     with_memory: bool = False
+    with_histories: bool = False
     frozen_s: tuple[float, float] = (0.1, 3.0)
     least: Mapping[str, int] = attrs.Factory(dict)
     counts: Counter[str] = attrs.Factory(Counter)
+    broken: list[str] = attrs.Factory(list)
+    mortals: list[Mortal] = attrs.Factory(list)
+    _harm: int = 0
+    _clients: trio.Nursery | None = None
 
     async def run(self, seconds: float) -> None:
         """Publish for a while during which all this happens; return when all has settled."""
         crowd = self.crowd
         async with trio.open_nursery() as nursery:
+            self._clients = nursery
             for client in crowd.everyone:
                 nursery.start_soon(client.run)
             for subscriber in crowd.subscribers:
@@ -145,8 +162,11 @@ class Chaos:
                     joining.cancel_scope.cancel()
                 self._check_processes()
                 stop.set()
-            await _settle(crowd)
+            await _settle(crowd, self.mortals)
             nursery.cancel_scope.cancel()
+        self.broken += [f"{each.client_id} was not through: {each.life}" for each in self.mortals if not each.is_over]
+        self.counts.update(f"wills: {each.life}" for each in self.mortals if each.is_judged)
+        self.counts["wills not judged"] += sum(not each.is_judged for each in self.mortals)
         self.counts["messages"] += sum(sent.count for sent in crowd.ledger.streams.values())
         self.counts["late subscribers"] += len(crowd.late)
 
@@ -168,6 +188,10 @@ class Chaos:
                 await publisher.publish(Stream(name, f"{run}/delayed/{name}", rng.choice((1, 2))), delay_s=DELAY_S)
             elif count % 10 in {3, 7} and self.with_memory:
                 await publisher.publish(Stream(name, f"{run}/memory/{name}", 1), may_be_lost=True)
+            elif count % 10 == 3 and self.with_histories:
+                await publisher.publish(Stream(name, f"{run}/expiring/{name}", rng.choice((1, 2))), expiry_s=EXPIRY_S)
+            elif count % 10 in {1, 7} and self.with_histories:
+                await publisher.publish(Stream(name, _switched(run, name), rng.choice((1, 2))))
             else:
                 topic = rng.choice((f"{run}/own/{name}", f"{run}/common"))
                 await publisher.publish(Stream(name, topic, rng.choice((1, 2))))
@@ -188,7 +212,9 @@ class Chaos:
 
     async def _have(self, kind: str) -> None:
         await trio.sleep(self.rng.uniform(*CALM_S))
+        self._harm += kind in HARMFUL
         await EVENTS[kind](self)
+        self._harm += kind in HARMFUL
         self.counts[kind] += 1
 
     async def kill_broker(self) -> None:
@@ -200,6 +226,8 @@ class Chaos:
 
     async def _kill_and_restart(self, process: Process) -> None:
         await trio.to_thread.run_sync(process.end, signal.SIGKILL)
+        if process is self.cluster.server:
+            self.crowd.ledger.lose_memory()
         await trio.sleep(self.rng.uniform(*DOWN_S))
         await trio.to_thread.run_sync(process.start)
 
@@ -233,6 +261,92 @@ class Chaos:
         await trio.sleep(self.rng.uniform(0.01, 0.2))
         relay.cut()
 
+    async def take_over(self) -> None:
+        """A client comes by another connection while the broker still has the one before."""
+        self.rng.choice(self.crowd.everyone).leave()
+
+    async def have_wills(self) -> None:
+        """Clients with wills begin their lives, one of each kind."""
+        assert self._clients is not None
+        for life in LIVES:
+            name = f"{self.crowd.run}-mortal-{len(self.mortals)}"
+            mortal = Mortal(
+                name,
+                self.crowd.ports,
+                self.crowd.ledger,
+                random.Random(self.rng.random()),
+                f"{self.crowd.run}/wills/{name}",
+                self.rng.choice((1, 2, 2)),
+                life,
+                lambda: self._harm,
+            )
+            self.mortals.append(mortal)
+            self._clients.start_soon(mortal.run)
+
+    async def trim(self) -> None:
+        """An operator removes the first part of what a topic has."""
+        topic = f"{self.crowd.run}/own/{self.rng.choice(self.crowd.publishers).client_id}"
+        async with self._store() as store:
+            try:
+                info = await store.describe_shard(topic)
+            except ShardNotFoundError:
+                return  # nothing was published there yet
+            before = info.start_offset + round((info.next_offset - info.start_offset) * self.rng.random() * 0.5)
+            numbers: dict[Stream, set[int]] = {}
+            async for record in _records(store, topic, info.start_offset, before):
+                publisher, qos, number = record.value.decode().split()
+                numbers.setdefault(Stream(publisher, topic, int(qos)), set()).add(int(number))
+            for stream, some in numbers.items():
+                self.crowd.ledger.trim(stream, some)
+            await store.trim(topic, before)
+            for stream, some in numbers.items():
+                self.crowd.ledger.trimmed(stream, some)
+
+    async def switch_mode(self) -> None:
+        """An operator puts a topic into memory, or back into files."""
+        topic = _switched(self.crowd.run, self.rng.choice(self.crowd.publishers).client_id)
+        ledger = self.crowd.ledger
+        async with self._store() as store:
+            try:
+                if topic in ledger.in_memory:
+                    await store.set_mode(topic, Mode.FILE)
+                    ledger.put_into_files(topic)
+                else:
+                    ledger.put_into_memory(topic)
+                    await store.set_mode(topic, Mode.MEMORY)
+            except ShardNotFoundError:
+                ledger.put_into_files(topic)
+
+    async def replay(self) -> None:
+        """Somebody asks for everything from the beginning, while more is published."""
+        self.counts["replayed messages"] += await self.replay_at(self.rng.choice(self.cluster.mqtt_ports))
+
+    async def replay_at(self, port: int) -> int:
+        """Ask a broker for everything from the beginning, and note what is wrong; how many messages came."""
+        ledger = self.crowd.ledger
+        wanted = ledger.replayable()
+        trimmed = {stream: set(sent.trimmed) for stream, sent in ledger.streams.items()}
+        found = await read_replayed(port, self.crowd.run, ledger)
+        self.broken += ledger.replay_problems(found, wanted, trimmed)
+        return sum(map(len, found.values()))
+
+    def _store(self) -> AbstractAsyncContextManager[StorageAdapter]:
+        assert self.cluster.server is not None
+        return open_adapter(f"journal://127.0.0.1:{self.cluster.server.ports['tcp']}")
+
+
+def _switched(run: str, publisher: str) -> str:
+    return f"{run}/switched/{publisher}"
+
+
+async def _records(store: StorageAdapter, shard: str, offset: int, before: int) -> AsyncIterator[StoredRecord]:
+    while offset < before:
+        found = await store.read(shard, offset, max_bytes=1 << 20)
+        for record in found.records:
+            if isinstance(record, StoredRecord) and record.offset < before:
+                yield record
+        offset = found.next_offset
+
 
 EVENTS: Mapping[str, Callable[[Chaos], Awaitable[None]]] = {
     "brokers killed": Chaos.kill_broker,
@@ -242,17 +356,29 @@ EVENTS: Mapping[str, Callable[[Chaos], Awaitable[None]]] = {
     "brokers frozen": Chaos.freeze_broker,
     "servers frozen": Chaos.freeze_server,
     "answers lost": Chaos.lose_answers,
+    "takeovers": Chaos.take_over,
+    "wills": Chaos.have_wills,
+    "trims": Chaos.trim,
+    "modes switched": Chaos.switch_mode,
+    "replays": Chaos.replay,
 }
 """What may go wrong, by its name in reports."""
 
 
-async def _settle(crowd: Crowd) -> None:
-    """Wait until all is acknowledged and delivered, or until it is plain that it will not be."""
+async def _settle(crowd: Crowd, mortals: Sequence[Mortal]) -> None:
+    """Wait until all is acknowledged and delivered, or until nothing more of it comes for a long time."""
     ledger = crowd.ledger
-    with trio.move_on_after(SETTLE_S):
+    with trio.move_on_after(SETTLE_S) as waiting:
         await _wait_until(lambda: all(each.is_subscribed.is_set() for each in crowd.late))
         await _wait_until(lambda: all(publisher.is_idle for publisher in crowd.publishers))
-        await _wait_until(lambda: not ledger.missing())
+        await _wait_until(lambda: all(mortal.is_over for mortal in mortals))
+        missing = ledger.missing()
+        while missing:
+            await trio.sleep(0.05)
+            if (now_missing := ledger.missing()) < missing:
+                # A client that takes few messages at a time has much before it; while it gets on it is not stuck.
+                missing = now_missing
+                waiting.deadline = trio.current_time() + SETTLE_S
     # What must not come has no condition to wait for.
     await trio.sleep(QUIET_S)
 
@@ -285,11 +411,12 @@ async def read_retained(port: int, run: str) -> dict[str, tuple[Stream, int] | N
 
 
 async def read_replayed(port: int, run: str, ledger: Ledger) -> dict[Stream, list[int]]:
-    """What a replay of everything from the beginning gives, when nothing more comes."""
-    replayed = Ledger(ledger.streams)
+    """What a replay of everything from the beginning gives, until all is there that was acknowledged when it began."""
+    wanted = ledger.replayable()
+    replayed = Ledger(ledger.streams, late=ledger.late)
     replayed.subscribe("replay", 2)
     reader = Client(
-        f"{run}-replay",
+        f"{run}-replay-{ledger.clock()}",
         V311,
         [port],
         replayed,
@@ -298,12 +425,18 @@ async def read_replayed(port: int, run: str, ledger: Ledger) -> dict[Stream, lis
         subscription=(f"$replay/earliest/{run}/#", 2),
     )
     received = replayed.subscribers["replay"].received
+
+    def is_complete() -> bool:
+        return all(
+            numbers - ledger.streams[stream].excused <= set(received.get(stream, ()))
+            for stream, numbers in wanted.items()
+        )
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reader.run)
-        await reader.is_subscribed.wait()
-        wanted = sum(len(sent.acknowledged) for sent in ledger.streams.values())
         with trio.move_on_after(REPLAY_S):
-            await _wait_until(lambda: sum(len(set(numbers)) for numbers in received.values()) >= wanted)
+            await reader.is_subscribed.wait()
+            await _wait_until(is_complete)
         await trio.sleep(QUIET_S)
         nursery.cancel_scope.cancel()
     return received

@@ -36,6 +36,7 @@ class Outgoing:
 
     Attributes:
         delay_s: Seconds after which a broker is to publish it; 0 for at once.
+        expiry_s: Seconds after which it need not be delivered any more; 0 for never.
         is_received: The broker has said PUBREC.
         sent_on: The newest connection on which it was sent.
     """
@@ -44,6 +45,7 @@ class Outgoing:
     number: int
     is_retained: bool
     delay_s: int = 0
+    expiry_s: int = 0
     is_received: bool = False
     sent_on: trio.SocketStream | None = None
 
@@ -54,7 +56,9 @@ class Outgoing:
         payload = f"{self.stream.publisher} {self.stream.qos} {self.number}".encode()
         stream = self.stream
         topic = f"$delayed/{self.delay_s}/{stream.topic}" if self.delay_s else stream.topic
-        return packets.publish(version, packet_id, topic, payload, stream.qos, dup=dup, retain=self.is_retained)
+        return packets.publish(
+            version, packet_id, topic, payload, stream.qos, dup=dup, retain=self.is_retained, expiry_s=self.expiry_s
+        )
 
 
 class Client:
@@ -97,6 +101,8 @@ class Client:
         self._has_asked = False
         self._stream: trio.SocketStream | None = None
         self._sending = trio.Lock()
+        self._connection = trio.CancelScope()
+        self._left_open: list[trio.SocketStream] = []
         self._handlers: dict[int, Callable[[Packet], bytes]] = {
             packets.PUBLISH: self._on_publish,
             packets.PUBACK: self._on_puback,
@@ -112,22 +118,38 @@ class Client:
 
     async def run(self) -> None:
         """Be connected, somewhere, until cancelled."""
-        while True:
-            try:
-                await self._be_connected(self._rng.choice(self._ports))
-            except* LOST:
-                self._stream = None
-            await trio.sleep(self._rng.uniform(*PAUSE_S))
+        try:
+            while True:
+                try:
+                    await self._be_connected(self._rng.choice(self._ports))
+                except* LOST:
+                    self._stream = None
+                await trio.sleep(self._rng.uniform(*PAUSE_S))
+        finally:
+            for stream in self._left_open:
+                stream.socket.close()
 
     async def publish(
-        self, stream: Stream, *, is_retained: bool = False, delay_s: int = 0, may_be_lost: bool = False
+        self,
+        stream: Stream,
+        *,
+        is_retained: bool = False,
+        delay_s: int = 0,
+        may_be_lost: bool = False,
+        expiry_s: int = 0,
     ) -> None:
         """Hand over the next message of a stream; waits while too many are not through."""
         while len(self._outgoing) >= WINDOW:
             await self._moved.wait()
         packet_id = self._free_id()
-        number = self._ledger.send(stream, is_retained=is_retained, is_delayed=bool(delay_s), may_be_lost=may_be_lost)
-        outgoing = Outgoing(stream, number, is_retained, delay_s)
+        number = self._ledger.send(
+            stream,
+            is_retained=is_retained,
+            is_delayed=bool(delay_s),
+            may_be_lost=may_be_lost,
+            expiry_s=expiry_s if self._version == packets.V5 else 0,
+        )
+        outgoing = Outgoing(stream, number, is_retained, delay_s, expiry_s if self._version == packets.V5 else 0)
         self._outgoing[packet_id] = outgoing
         async with self._sending:
             # On a connection that was opened while this waited it was sent already.
@@ -141,27 +163,41 @@ class Client:
         if self._stream is not None:
             await trio.aclose_forcefully(self._stream)
 
+    def leave(self) -> None:
+        """Go on over another connection while this one stays open: the broker there is not told."""
+        if self._stream is not None:
+            self._left_open.append(self._stream)
+            self._stream = None
+            self._connection.cancel()
+
     async def _be_connected(self, port: int) -> None:
         with trio.fail_after(ANSWER_TIMEOUT_S):
             stream = await trio.open_tcp_stream("127.0.0.1", port)
-        async with stream:
-            reader = Reader(self._version)
-            unread = await self._open_session(stream, reader)
-            # What is sent from now on comes after what is sent again: nothing may pass it.
-            async with self._sending:
-                self._stream = stream
-                again: list[bytes] = []
-                for packet_id, outgoing in self._outgoing.items():
-                    again.append(outgoing.encoded(self._version, packet_id, dup=outgoing.sent_on is not None))
-                    outgoing.sent_on = stream
-                    if not outgoing.is_received:
-                        self._ledger.write(outgoing.stream, outgoing.number)
-                await self._send_now(stream, b"".join(again))
-            await self._handle(unread)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._ping)
-                while True:
-                    await self._handle(reader.feed(await self._receive(stream)))
+        with trio.CancelScope() as self._connection:
+            try:
+                await self._use(stream)
+            finally:
+                if stream not in self._left_open:
+                    await trio.aclose_forcefully(stream)
+
+    async def _use(self, stream: trio.SocketStream) -> None:
+        reader = Reader(self._version)
+        unread = await self._open_session(stream, reader)
+        # What is sent from now on comes after what is sent again: nothing may pass it.
+        async with self._sending:
+            self._stream = stream
+            again: list[bytes] = []
+            for packet_id, outgoing in self._outgoing.items():
+                again.append(outgoing.encoded(self._version, packet_id, dup=outgoing.sent_on is not None))
+                outgoing.sent_on = stream
+                if not outgoing.is_received:
+                    self._ledger.write(outgoing.stream, outgoing.number)
+            await self._send_now(stream, b"".join(again))
+        await self._handle(unread)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ping)
+            while True:
+                await self._handle(reader.feed(await self._receive(stream)))
 
     async def _ping(self) -> None:
         """Ask for a sign of life, so that a broker that is frozen is left."""
@@ -171,7 +207,8 @@ class Client:
 
     async def _open_session(self, stream: trio.SocketStream, reader: Reader) -> list[Packet]:
         """CONNECT and, for a new session, SUBSCRIBE; the packets that came after the answers."""
-        # A SUBSCRIBE whose answer was lost is not repeated in its session: what is retained would come a second time.
+        # A SUBSCRIBE whose answer was lost is repeated in a new session, where there is MQTT 5: in its own what is
+        # retained comes a second time.
         is_asked_again = self._has_asked and not self.is_subscribed.is_set()
         hello = packets.connect(
             self._version,
@@ -188,6 +225,8 @@ class Client:
             self._incoming.clear()
         self.connections += 1
         if self._subscriber and not self.is_subscribed.is_set():
+            if is_asked_again and connack.session_present:
+                self._ledger.ask_again(self._subscriber)
             self._has_asked = True
             suback, *rest = await self._answer(
                 stream, reader, packets.subscribe(self._version, 65_535, *self._subscription)

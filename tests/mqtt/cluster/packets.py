@@ -1,7 +1,7 @@
 """The packets that the cluster's test clients speak, MQTT 3.1.1 and 5, as bytes in and out.
 
 Written apart from the product's codec, so that a fault there does not cancel out here. Properties that brokers send are
-skipped, none but the session's expiry is sent.
+skipped; of those that are sent there are the session's and a message's expiry and the delay of a will.
 """
 
 from __future__ import annotations
@@ -38,6 +38,20 @@ class Packet:
     retain: bool = False
 
 
+@attrs.frozen
+class Will:
+    """What a broker is to publish when the connection of a client is lost.
+
+    Attributes:
+        delay_s: Seconds after which it does; for MQTT 5 alone.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int
+    delay_s: int = 0
+
+
 def connect(
     version: int,
     client_id: str,
@@ -46,18 +60,24 @@ def connect(
     keep_alive_s: int = 300,
     is_durable: bool = False,
     receive_maximum: int = 0,
+    expiry_s: int | None = None,
+    will: Will | None = None,
 ) -> bytes:
     """A CONNECT. The session outlives the connection unless it starts clean, in MQTT 5 also if it is to be durable.
 
-    A receive maximum is for MQTT 5 alone.
+    A receive maximum is for MQTT 5 alone, and so is the session's expiry in seconds, which then decides alone how long
+    it outlives the connection.
     """
     properties = b""
     if version == V5:
-        content = b"\x11" + struct.pack(">I", _SESSION_EXPIRY_S) if is_durable or not clean_start else b""
+        if expiry_s is None:
+            expiry_s = _SESSION_EXPIRY_S if is_durable or not clean_start else 0
+        content = b"\x11" + struct.pack(">I", expiry_s) if expiry_s else b""
         content += b"\x21" + _U16.pack(receive_maximum) if receive_maximum else b""
         properties = bytes((len(content),)) + content
-    head = _text("MQTT") + bytes((version, 2 if clean_start else 0)) + _U16.pack(keep_alive_s)
-    return _packet(0x10, head + properties + _text(client_id))
+    flags = (2 if clean_start else 0) | (0 if will is None else 4 | will.qos << 3)
+    head = _text("MQTT") + bytes((version, flags)) + _U16.pack(keep_alive_s)
+    return _packet(0x10, head + properties + _text(client_id) + (b"" if will is None else _will(version, will)))
 
 
 def subscribe(version: int, packet_id: int, topic_filter: str, qos: int) -> bytes:
@@ -66,10 +86,19 @@ def subscribe(version: int, packet_id: int, topic_filter: str, qos: int) -> byte
 
 
 def publish(
-    version: int, packet_id: int, topic: str, payload: bytes, qos: int, *, dup: bool = False, retain: bool = False
+    version: int,
+    packet_id: int,
+    topic: str,
+    payload: bytes,
+    qos: int,
+    *,
+    dup: bool = False,
+    retain: bool = False,
+    expiry_s: int = 0,
 ) -> bytes:
-    """A PUBLISH."""
-    body = _text(topic) + (_U16.pack(packet_id) if qos else b"") + _properties(version) + payload
+    """A PUBLISH; with a message expiry interval, which is for MQTT 5 alone, unless that is 0."""
+    properties = b"\x05\x02" + struct.pack(">I", expiry_s) if expiry_s else _properties(version)
+    body = _text(topic) + (_U16.pack(packet_id) if qos else b"") + properties + payload
     return _packet(0x30 | dup << 3 | qos << 1 | retain, body)
 
 
@@ -154,6 +183,12 @@ class Reader:
             dup=bool(first & 8),
             retain=bool(first & 1),
         )
+
+
+def _will(version: int, will: Will) -> bytes:
+    delay = b"\x18" + struct.pack(">I", will.delay_s) if will.delay_s else b""
+    properties = bytes((len(delay),)) + delay if version == V5 else b""
+    return properties + _text(will.topic) + _U16.pack(len(will.payload)) + will.payload
 
 
 def _packet(first: int, body: bytes) -> bytes:

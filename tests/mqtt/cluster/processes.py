@@ -86,6 +86,11 @@ class Process:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def exit_status(self) -> int | None:
+        """Of the process that ended by itself; None if it runs, was ended or never started."""
+        return None if self._process is None else self._process.poll()
+
+    @property
     def pid(self) -> int:
         """Of the process that runs."""
         assert self._process is not None

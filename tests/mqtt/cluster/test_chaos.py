@@ -33,6 +33,7 @@ async def chaos(directory: Path, seed: int, seconds: float) -> Chaos:
     return chaos
 
 
+@pytest.mark.slow("kills processes of a cluster")
 @pytest.mark.timeout(120)
 async def test_nothing_is_lost_doubled_or_reordered_while_processes_die(tmp_path: Path) -> None:
     done = await chaos(tmp_path, seed=1, seconds=12)

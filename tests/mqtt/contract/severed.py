@@ -10,6 +10,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.results import PendingAppend
 from journal.protocol.errors import ConnectionLostError
+from shards.history import HistoryGap
 from shards.model import StateValue
 from shards.record import Record
 
@@ -42,6 +43,16 @@ class SeveredStore:
             return result
 
         return call
+
+    @property
+    def restores(self) -> tuple[HistoryGap, ...]:
+        """The store's own."""
+        return self._store.restores
+
+    @property
+    def before_resending(self) -> Any:
+        """The store's own: nothing is asked for there before the connection is lost."""
+        return self._store.before_resending
 
     def _require(self) -> None:
         if self.is_severed:

@@ -140,6 +140,7 @@ PUBLISHED_AND_LEFT: list[Step] = [
 ]
 
 
+@pytest.mark.slow("kills servers")
 @settings(
     max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
 )

@@ -9,6 +9,7 @@ from broker_adapter import MappingRule, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import Arrival, DeliveryLimits
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import BEGINNING, Position
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.errors import InvalidNameError
 from tests.mqtt.delivery.delivering import SMALL, Brittle, Delivering, Session, delivering, until
@@ -17,9 +18,11 @@ from tests.patience import PATIENCE_S
 AT_LEAST_ONCE = SubscriptionOptions(1, subscription_id=4)
 
 
-async def join(session: Session, topic_filter: str, *, group: str = "g", start_lsn: int = 0, qos: int = 1) -> None:
+async def join(
+    session: Session, topic_filter: str, *, group: str = "g", after: Position = BEGINNING, qos: int = 1
+) -> None:
     options = SubscriptionOptions(qos, subscription_id=4)
-    await session.distributor.join_group(session.inbox, group, topic_filter, options, start_lsn=start_lsn)
+    await session.distributor.join_group(session.inbox, group, topic_filter, options, after=after)
 
 
 def acknowledge(arrivals: list[Arrival]) -> list[bytes]:
@@ -121,15 +124,15 @@ async def test_a_late_acknowledgement_does_nothing() -> None:
 async def test_a_group_begins_where_it_was_founded_and_goes_on_where_it_stopped() -> None:
     async with delivering() as broker:
         await broker.publish("a", b"before")
-        start_lsn = await broker.last_lsn("a")
+        after = Position(await broker.last_lsn("a"))
         await broker.publish("a", b"1")
         session = broker.session()
-        await join(session, "a", start_lsn=start_lsn)
+        await join(session, "a", after=after)
         assert acknowledge(await session.arrivals(1)) == [b"1"]
         session.close()
         await broker.publish("a", b"2")
         other = broker.session("other")
-        await join(other, "a", start_lsn=0)
+        await join(other, "a", after=Position(0))
         assert acknowledge(await other.arrivals(1)) == [b"2"]
         await other.assert_silent()
 

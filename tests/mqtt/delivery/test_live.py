@@ -9,6 +9,7 @@ from broker_adapter import MappingRule, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import DeliveryLimits
 from broker_adapter.mqtt.message import Message
 from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from shards.errors import InvalidNameError, OverloadedError
 from shards.position import Start
@@ -243,7 +244,7 @@ async def test_a_store_that_is_lost_for_a_while_ends_nothing() -> None:
             await session.subscribe("a")
             await slow.subscribe("a")
             options = SubscriptionOptions(1)
-            await member.distributor.join_group(member.inbox, "g", "a", options, start_lsn=0)
+            await member.distributor.join_group(member.inbox, "g", "a", options, after=Position(0))
             await member.distributor.replay(member.inbox, "b", Start.earliest(), options)
             for number in range(20):
                 await broker.publish("a", b"%d" % number)
@@ -271,8 +272,8 @@ async def test_a_store_that_is_closed_first_ends_quietly() -> None:
         await session.subscribe("a/#")
         await behind.subscribe("a/#", "b")
         options = SubscriptionOptions(1)
-        await member.distributor.join_group(member.inbox, "g", "a/+", options, start_lsn=0)
-        await member.distributor.join_group(member.inbox, "g", "not/there", options, start_lsn=0)
+        await member.distributor.join_group(member.inbox, "g", "a/+", options, after=Position(0))
+        await member.distributor.join_group(member.inbox, "g", "not/there", options, after=Position(0))
         await member.distributor.replay(member.inbox, "a/+", Start.earliest(), options)
         for number in range(30):
             await broker.publish("a/1", b"%d" % number)

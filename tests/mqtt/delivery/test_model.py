@@ -29,6 +29,28 @@ FILTERS = ("#", "a/#", "a/+", "+/1", "+", "a/2", "b/1", "c", "+/+/x", "f/#", "f/
 FOLDED = TopicMapping([MappingRule("f/#", prefix="folded", shards=2)])
 
 
+@attrs.frozen
+class Subscribed:
+    """A subscription that there was.
+
+    Attributes:
+        since_lsn: Records behind it are for the subscription.
+        granted_at: The number of the newest message when SUBSCRIBE was answered. Messages up to it may have come before
+            the answer, by another subscription alone; each later one names all subscriptions that it came by.
+    """
+
+    topic_filter: str
+    since_lsn: int
+    granted_at: int
+
+    @property
+    def id(self) -> int:
+        return 1 + FILTERS.index(self.topic_filter)
+
+    def counts_for(self, lsn: int, topic: str) -> bool:
+        return lsn > self.since_lsn and matches(self.topic_filter, topic)
+
+
 @attrs.define
 class Connection:
     """One connection of a session: what it was to get and what it got.
@@ -38,15 +60,17 @@ class Connection:
         all_of: Subscriptions that lasted to the end, by filter, with the lsn since which they count.
         some_of: All that there ever were; one that was ended may have brought less than it matched.
         places: (shard, lsn, offset) in the order of their arrival.
+        numbers: The numbers of the messages, in the same order.
         told: After how many arrivals it said which lsn was safe, and which subscriptions there were then.
     """
 
     session: Session
     position_lsn: int
     all_of: dict[str, int] = attrs.Factory(dict)
-    some_of: list[tuple[str, int]] = attrs.Factory(list)
+    some_of: list[Subscribed] = attrs.Factory(list)
     has_lost_some: bool = False
     places: list[tuple[str, int, int]] = attrs.Factory(list)
+    numbers: list[int] = attrs.Factory(list)
     ids: list[tuple[int, ...]] = attrs.Factory(list)
     told: list[tuple[int, int, dict[str, int]]] = attrs.Factory(list)
 
@@ -55,6 +79,7 @@ class Connection:
         for arrival in taken:
             message = arrival.message
             self.places.append((message.shard, message.lsn, message.offset))
+            self.numbers.append(int(message.payload))
             self.ids.append(arrival.subscription_ids)
         self.tell()
         return len(taken)
@@ -132,7 +157,7 @@ class History:
             for one, since_lsn in subscriptions.items()
         }
         connection.all_of.update(subscriptions)
-        connection.some_of.extend(subscriptions.items())
+        connection.some_of.extend(Subscribed(one, since_lsn, 0) for one, since_lsn in subscriptions.items())
         await self.delivering.distributor.restore(session.inbox, restored)
         connection.tell()
 
@@ -158,7 +183,7 @@ class History:
                 assert since_lsn == connection.all_of[topic_filter]
             else:
                 connection.all_of[topic_filter] = since_lsn
-                connection.some_of.append((topic_filter, since_lsn))
+                connection.some_of.append(Subscribed(topic_filter, since_lsn, self.number))
 
     async def unsubscribe(self) -> None:
         connections = [one for one in self.open.values() if one.all_of]
@@ -208,13 +233,15 @@ class History:
         for name in {shard for shard, _, _ in places}:
             of_shard = [(lsn, offset) for shard, lsn, offset in places if shard == name]
             assert of_shard == sorted(of_shard), f"out of order in {name}"
-        for (shard, lsn, offset), ids in zip(places, connection.ids, strict=True):
+        for (shard, lsn, offset), number, ids in zip(places, connection.numbers, connection.ids, strict=True):
             topic = topics[shard, lsn, offset]
-            counting = [one for one, since_lsn in connection.some_of if lsn > since_lsn and matches(one, topic)]
+            counting = [one for one in connection.some_of if one.counts_for(lsn, topic)]
             assert counting, f"{topic} at {lsn} was not asked for"
             assert lsn > connection.position_lsn
             if not connection.has_lost_some:
-                assert sorted(ids) == sorted(1 + FILTERS.index(one) for one in counting)
+                assert {one.id for one in counting if one.granted_at < number} <= set(ids)
+                assert set(ids) <= {one.id for one in counting}
+                assert len(set(ids)) == len(ids) > 0
         safe_lsns = [lsn for _, lsn, _ in connection.told]
         assert safe_lsns == sorted(safe_lsns), "what was safe was not safe later"
         for count, safe_lsn, subscriptions in connection.told:

@@ -78,6 +78,21 @@ async def test_a_subscriber_loses_what_a_tail_hands_out_while_it_is_being_subscr
         await session.assert_silent()
 
 
+async def test_a_subscriber_gets_twice_what_two_tails_hand_out_while_it_is_being_subscribed() -> None:
+    """Each tail was noted down for the subscription, although both brought the same records."""
+    async with scripted() as (broker, store), trio.open_nursery() as nursery:
+        await broker.session("other").subscribe("a/+", "+/1")
+        session = broker.session()
+        await begin(store, session, nursery, "a/1")
+        first, second = one("a/1", 100, b"first"), one("a/1", 101, b"second", 1)
+        await store.bring("a/+", first)
+        await store.bring("+/1", first, second)
+        await store.bring("a/+", second)
+        store.answers.set()
+        assert await session.take(2) == [b"first", b"second"]
+        await session.assert_silent()
+
+
 async def test_what_came_meanwhile_comes_once_to_a_session_that_has_it_by_another_subscription() -> None:
     async with scripted() as (broker, store), trio.open_nursery() as nursery:
         await broker.session("other").subscribe("#")

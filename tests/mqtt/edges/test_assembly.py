@@ -19,6 +19,7 @@ from broker_adapter.mqtt.assembly import (
 from broker_adapter.mqtt.config import BrokerConfig, BrokerSection, LimitsSection, load_broker_config
 from broker_adapter.mqtt.limits import Limits
 from broker_adapter.mqtt.permissions import Principal
+from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.storage_rules import Storage
 from journal.access.principal import Action
 from journal.access.users import Cost, PasswordHash, write_user
@@ -34,8 +35,8 @@ def test_without_settings_a_broker_has_the_defaults_of_its_parts() -> None:
     config = load_broker_config(None)
     assert limits_of(config.limits) == Limits()
     assert tls_of(config) is None
-    assert storage_rules_of(config).of_topic("a").by_qos == (Storage.NONE, Storage.FILE, Storage.FILE)
-    assert mapping_of(config).shard_for("a") == "a"
+    assert storage_rules_of(RuleSet.of(config)).of_topic("a").by_qos == (Storage.NONE, Storage.FILE, Storage.FILE)
+    assert mapping_of(RuleSet.of(config)).shard_for("a") == "a"
 
 
 def test_every_limit_gets_where_it_holds() -> None:
@@ -81,7 +82,7 @@ def test_tables_become_rules_in_their_order(tmp_path: Path) -> None:
         by = "publisher"
         """,
     )
-    rules, mapping = storage_rules_of(config), mapping_of(config)
+    rules, mapping = storage_rules_of(RuleSet.of(config)), mapping_of(RuleSet.of(config))
     assert rules.of_topic("a/b").by_qos == (Storage.NONE, Storage.MEMORY, Storage.NONE)
     assert rules.keeps_offline("a/b")
     assert not rules.keeps_offline("b")

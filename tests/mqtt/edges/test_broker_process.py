@@ -45,6 +45,7 @@ def passwd(monkeypatch: pytest.MonkeyPatch, path: Path, user: str, password: str
     assert run(["passwd", str(path), user]) == 0
 
 
+@pytest.mark.slow("starts brokers")
 async def test_the_shipped_configuration_starts_a_broker_and_says_that_nobody_gets_in_yet(tmp_path: Path) -> None:
     arguments = ("--config", str(REPOSITORY / "conf" / "broker.toml"), *ALONE)
     async with broker_process(tmp_path, *arguments) as broker, broker.client() as client:
@@ -165,6 +166,7 @@ async def test_certificates_are_read_again(tmp_path: Path) -> None:
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts brokers")
 @pytest.mark.parametrize("engine", ["embedded", "rocksdb"])
 async def test_a_store_of_its_own_keeps_what_a_broker_was_given(tmp_path: Path, engine: str) -> None:
     arguments = ("--store", f"{engine}:{tmp_path}/data", "--listen", "127.0.0.1:0", "--anonymous")
@@ -181,6 +183,7 @@ async def test_a_store_of_its_own_keeps_what_a_broker_was_given(tmp_path: Path, 
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts brokers")
 async def test_a_broker_whose_own_store_failed_ends_with_a_status_of_its_own_and_a_restart_has_everything(
     tmp_path: Path,
 ) -> None:
@@ -226,6 +229,7 @@ def fail(*arguments: str) -> str:
     return lines[0].removeprefix("journal-broker: ")
 
 
+@pytest.mark.slow("starts brokers")
 def test_what_keeps_a_broker_from_starting_is_one_line_with_the_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -100,6 +100,7 @@ def test_no_password_is_no_empty_password(
 
 @pytest.mark.parametrize(("second", "status"), [("secret", 0), ("secrte", 1)])
 def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path, second: str, status: int) -> None:
+    """As docs/mqtt.md shows it."""
     path = tmp_path / "users"
     command = [sys.executable, "-m", "broker_adapter.mqtt.cli.main", "passwd", str(path), "anna"]
     pid, terminal = pty.fork()

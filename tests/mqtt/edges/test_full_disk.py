@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from broker_adapter.mqtt.codec import Pingreq, Pingresp, Puback, Publish, ReasonCode
@@ -21,6 +22,7 @@ async def until_ready(server: ServerProcess, *, status: int) -> None:
             await trio.sleep(0.02)
 
 
+@pytest.mark.slow("fills a disk under a server and a broker")
 async def test_what_can_wait_waits_and_the_rest_is_refused(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", size_mib=40) as disk, running(disk / "data", *SETTINGS) as server:
         store = f"journal://127.0.0.1:{server.ports['tcp']}"

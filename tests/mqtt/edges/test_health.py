@@ -90,6 +90,7 @@ async def nobody_is_connected(broker: BrokerProcess) -> Answer:
 # Readiness
 
 
+@pytest.mark.slow("starts a server and a broker, more than once")
 async def test_a_broker_is_ready_while_its_store_answers_and_says_why_it_is_not(tmp_path: Path) -> None:
     """A broker that stayed ready while its store was away would keep its clients from the others."""
     server = journal_server(tmp_path, port := free_port())
@@ -121,6 +122,7 @@ async def test_a_broker_is_ready_while_its_store_answers_and_says_why_it_is_not(
         server.end(signal.SIGKILL)
 
 
+@pytest.mark.slow("starts servers and brokers")
 async def test_a_broker_that_waits_for_its_store_says_so_before_it_takes_clients(tmp_path: Path) -> None:
     server = journal_server(tmp_path, port := free_port())
     http = free_port()
@@ -202,6 +204,7 @@ async def test_metrics_tell_what_clients_did(tmp_path: Path) -> None:
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts servers and brokers")
 async def test_metrics_tell_why_connections_were_refused_or_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +284,7 @@ async def test_metrics_tell_what_is_dropped(tmp_path: Path) -> None:
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts servers and brokers")
 async def test_metrics_tell_what_is_done_for_bridges(tmp_path: Path) -> None:
     config, rows = tmp_path / "broker.toml", tmp_path / "rows"
     rows.mkdir()
@@ -306,6 +310,7 @@ async def test_metrics_tell_what_is_done_for_bridges(tmp_path: Path) -> None:
 # Who may look
 
 
+@pytest.mark.slow("starts servers and brokers")
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_beyond_the_loopback_metrics_are_for_users_and_health_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 
 import pytest
 import trio
@@ -159,3 +160,18 @@ async def test_two_streams_that_receive_in_turn_do_not_mix_their_bytes() -> None
     assert received == {number: b"%d" % number * 1100 for number in range(3)}
     for left, _ in pairs:
         left.close_nowait()
+
+
+@pytest.mark.parametrize("how", ["end", "reset"])
+async def test_a_stream_tells_that_its_peer_has_left_before_all_is_received(how: str) -> None:
+    """What came first may lie there for as long as the process stands still."""
+    left, right = pair()
+    stream = TcpStream(left)
+    right.send(b"unread")
+    assert not stream.has_peer_left()
+    if how == "reset":
+        right.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    right.close()
+    assert stream.has_peer_left()
+    await stream.aclose()
+    assert stream.has_peer_left()

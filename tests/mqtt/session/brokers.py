@@ -50,6 +50,7 @@ class Broker:
     adapter: Any
     scope: trio.CancelScope
     fenced: list[Session] = attrs.Factory(list)
+    unanswered: list[Session] = attrs.Factory(list)
 
     async def open(
         self,
@@ -95,11 +96,15 @@ class Cluster:
         def on_fenced(session: Session) -> None:
             broker.fenced.append(session)
 
+        def on_unanswered(session: Session) -> None:
+            broker.unanswered.append(session)
+
         sessions = Sessions(
             adapter,
             name,
             changes_for=publisher(adapter, self.clock),
             on_fenced=on_fenced,
+            on_unanswered=on_unanswered,
             clock=self.clock,
             settings=attrs.evolve(self.settings, **settings),
         )

@@ -15,6 +15,7 @@ from broker_adapter.changes import Changes
 from broker_adapter.engines.journal import JournalAdapter
 from broker_adapter.mqtt.due import Due
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import Session, SessionSettings, SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from journal.client import open_client
@@ -121,7 +122,7 @@ async def test_a_session_lives_and_moves_on_a_journal_server(tmp_path: Path) -> 
         await one.sessions.save_subscriptions(session)
         session.out.assign(Message("t", b"", 2, shard="t", offset=0, lsn=5), 2)
         await one.sessions.save(session)
-        membership = await one.sessions.join_share(session, "g", "t/#", start_lsn=3)
+        membership = await one.sessions.join_share(session, "g", "t/#", after=Position(3))
         opened = await two.open()
         assert opened.present
         assert len(opened.session.out) == 1
@@ -155,14 +156,17 @@ async def test_of_two_writers_the_store_refuses_the_one_that_lost_the_session(tm
             nursery.start_soon(write_on)
             await trio.sleep(0.3)
             opened = await two.open()
-        assert opened.session.inbound == set(stored_numbers)
-        assert await stored(brokers, "in") == [b"%d" % number for number in stored_numbers]
+        # The answer to the last write is lost with the connection that is ended; it was carried out or not.
+        received = sorted(opened.session.inbound)
+        assert received in (stored_numbers, [*stored_numbers, len(stored_numbers) + 1])
+        assert await stored(brokers, "in") == [b"%d" % number for number in received]
 
 
 async def _deaf(*args: object) -> None:
     await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.slow("many connections are cut")
 async def test_nothing_is_lost_or_doubled_while_connections_break(tmp_path: Path) -> None:
     """Three brokers commit, save, move sessions and fire timers for some seconds; links break at random."""
     chance = random.Random(7)
@@ -235,6 +239,7 @@ async def serve(path: Path, until: trio.Event, *, task_status: trio.TaskStatus[i
         await until.wait()
 
 
+@pytest.mark.slow("starts servers again and again")
 async def test_brokers_live_through_a_server_that_restarts(tmp_path: Path) -> None:
     """The server stops and starts on the same data; clients stay, and go on as if nothing had happened."""
     async with background_tasks() as servers, background_tasks() as tasks:

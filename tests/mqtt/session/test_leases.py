@@ -15,6 +15,8 @@ from trio.testing import MockClock
 from broker_adapter import StorageAdapter
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.mqtt.session import BrokerReplacedError, keys
+from broker_adapter.mqtt.session.stored import Lease
+from broker_adapter.state_forms import decode, encode
 from tests.mqtt.session.brokers import cluster
 from tests.mqtt.session.faults import Path
 
@@ -139,9 +141,10 @@ class Named:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def end_client(self, name: str) -> None:
+    async def end_client(self, name: str) -> int:
         await trio.lowlevel.checkpoint()
         self._ended.append(name)
+        return 1
 
 
 async def test_a_dead_brokers_shares_in_groups_stay_its_own_when_its_sessions_are_adopted(
@@ -156,3 +159,82 @@ async def test_a_dead_brokers_shares_in_groups_stay_its_own_when_its_sessions_ar
         one.crash()
         await trio.sleep(60)
         assert set(ended) == {"client-0"}
+
+
+async def test_a_process_that_takes_the_place_of_another_ends_the_connection_of_that_one(
+    autojump_clock: MockClock,
+) -> None:
+    """The one before may be frozen with messages that it has not stored yet."""
+    ended: list[str] = []
+    names = itertools.count()
+    async with cluster(wrap=lambda store: Named(store, ended, names)) as brokers:
+        (await brokers.start("one")).crash()
+        await brokers.start("one")
+        assert ended == ["client-0"]
+
+
+async def test_a_process_that_dies_before_it_ended_the_connection_of_another_leaves_that_to_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    """Only its own name was in the lease then, and nobody ended the connection of the one before it."""
+    ended: list[str] = []
+    names = itertools.count()
+    is_stuck = False
+
+    class Stuck(Named):
+        async def end_client(self, name: str) -> int:
+            if is_stuck:
+                await trio.sleep_forever()
+            return await super().end_client(name)
+
+    async with cluster(wrap=lambda store: Stuck(store, ended, names)) as brokers:
+        (await brokers.start("one")).crash()
+        is_stuck = True
+        with trio.move_on_after(10):
+            await brokers.start("one")
+        is_stuck = False
+        third = await brokers.start("one")
+        assert sorted(ended) == ["client-0", "client-1"]
+        await trio.sleep(60)
+        third.crash()
+        ended.clear()
+        await brokers.start("one")
+        assert ended == ["client-2"], "what was done is not done again"
+
+
+async def test_who_takes_a_session_by_force_ends_the_connection_of_its_owner_first(autojump_clock: MockClock) -> None:
+    """What the owner had sent is stored before the client is let in, or never."""
+    ended: list[str] = []
+    names = itertools.count()
+    async with cluster(wrap=lambda store: Named(store, ended, names)) as brokers:
+        one, two = await brokers.start("one"), await brokers.start("two")
+        for number in range(20):
+            await one.open(f"c{number}")
+        await two.open("c0")
+        assert ended == []
+        one.crash()
+        await two.open("c1")
+        assert ended == ["client-0"]
+        async with trio.open_nursery() as nursery:
+            for number in range(2, 20):
+                nursery.start_soon(two.open, f"c{number}")
+        assert set(ended) == {"client-0"}
+        assert len(ended) <= 3, "many that are taken at once share one end"
+
+
+async def test_a_broker_that_was_declared_dead_loses_its_sessions_though_nobody_has_closed_them_yet(
+    autojump_clock: MockClock,
+) -> None:
+    """Another broker may be closing them: a client that comes back there must not meet what is stored here."""
+    async with cluster() as brokers:
+        one = await brokers.start("one")
+        session = (await one.open()).session
+        lease = await brokers.store.get_state(keys.broker("one"))
+        assert lease is not None
+        found = decode(Lease, lease.key, lease.value)
+        await brokers.store.put_state(lease.key, encode(Lease(found.instance, found.renewal_number, "two")))
+        await trio.sleep(7)
+        assert one.fenced == [session]
+        await one.open()
+        await trio.sleep(20)
+        assert one.fenced == [session]

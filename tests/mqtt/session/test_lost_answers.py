@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.subscription import SubscriptionOptions
 from journal.protocol.errors import ShuttingDownError
@@ -145,7 +146,7 @@ async def test_a_session_opens_once_though_the_answer_is_lost(autojump_clock: Mo
         assert opened.session.epoch == 2
         assert await brokers.published() == [b"first"], "its own will is not taken for that of an owner before"
         opened.session.subscriptions["a"] = SubscriptionOptions(1)
-        await two.sessions.join_share(opened.session, "g", "a", start_lsn=0)
+        await two.sessions.join_share(opened.session, "g", "a", after=Position(0))
         await two.sessions.close(opened.session, publish_will=True)
         assert await brokers.published() == [b"first", b"second"]
 

@@ -197,7 +197,7 @@ async def test_a_second_connection_takes_the_session_from_the_first(autojump_clo
             one.sessions.save(first),
             one.sessions.save_subscriptions(first),
             one.sessions.commit(first, Changes()),
-            one.sessions.join_share(first, "g", "a", start_lsn=0),
+            one.sessions.join_share(first, "g", "a", after=Position(0)),
         ):
             with pytest.raises(SessionTakenOverError):
                 await call
@@ -339,5 +339,6 @@ def test_a_broker_id_that_cannot_be_part_of_a_key_is_refused(broker_id: str) -> 
             broker_id,
             changes_for=publisher(None, TrioClock()),  # type: ignore[arg-type]
             on_fenced=lambda session: None,
+            on_unanswered=lambda session: None,
             clock=TrioClock(),
         )

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from broker_adapter.mqtt.position import Position
 from broker_adapter.mqtt.session import SessionTakenOverError
 from broker_adapter.mqtt.session.keys import share
 from broker_adapter.mqtt.session.stored import ShareRecord
@@ -25,12 +26,12 @@ async def test_members_share_one_group_and_where_it_began(autojump_clock: MockCl
     async with cluster() as brokers:
         one, two = await brokers.start("one"), await brokers.start("two")
         first, second = (await one.open("a")).session, (await two.open("b", expiry_s=0)).session
-        founded = await one.sessions.join_share(first, "g", "a/#", start_lsn=70)
-        assert founded.start_lsn == 70
-        assert await two.sessions.join_share(second, "g", "a/#", start_lsn=90) == founded
-        assert await one.sessions.join_share(first, "g", "a/#", start_lsn=95) == founded
+        founded = await one.sessions.join_share(first, "g", "a/#", after=Position(70))
+        assert founded.after == Position(70)
+        assert await two.sessions.join_share(second, "g", "a/#", after=Position(90)) == founded
+        assert await one.sessions.join_share(first, "g", "a/#", after=Position(95)) == founded
         assert await members(brokers) == 2
-        other = await one.sessions.join_share(first, "h", "a/#", start_lsn=80)
+        other = await one.sessions.join_share(first, "h", "a/#", after=Position(80))
         assert other.group != founded.group
 
 
@@ -39,7 +40,7 @@ async def test_the_name_of_a_share_makes_its_group_sticky(autojump_clock: MockCl
         one = await brokers.start("one")
         session = (await one.open("a")).session
         for group, sticks in (("sticky-orders", True), ("orders", False), ("orders-sticky-", False)):
-            membership = await one.sessions.join_share(session, group, "a/#", start_lsn=0)
+            membership = await one.sessions.join_share(session, group, "a/#", after=Position(0))
             assert membership.group.startswith(STICKY_PREFIX) == sticks
 
 
@@ -52,7 +53,7 @@ async def test_members_that_join_and_leave_at_once_are_counted(autojump_clock: M
         groups = set()
 
         async def join(broker: object, session: object) -> None:
-            membership = await broker.sessions.join_share(session, "g", "a/#", start_lsn=1)  # type: ignore[attr-defined]
+            membership = await broker.sessions.join_share(session, "g", "a/#", after=Position(1))  # type: ignore[attr-defined]
             groups.add(membership.group)
 
         async with trio.open_nursery() as nursery:
@@ -70,7 +71,7 @@ async def test_a_group_whose_last_member_left_begins_anew_and_leaves_no_trace(au
     async with cluster() as brokers:
         one = await brokers.start("one")
         session = (await one.open()).session
-        old = await one.sessions.join_share(session, "g", "a/#", start_lsn=0)
+        old = await one.sessions.join_share(session, "g", "a/#", after=Position(0))
         for shard in ("a/1", "a/2", "b", "$mqtt/live/3"):
             await brokers.store.create_shard(shard)
             await brokers.store.append(shard, [b"v"])
@@ -79,9 +80,9 @@ async def test_a_group_whose_last_member_left_begins_anew_and_leaves_no_trace(au
         await one.sessions.leave_share(session, "g", "a/#")
         assert session.memberships == {}
         assert await members(brokers) == 0
-        new = await one.sessions.join_share(session, "g", "a/#", start_lsn=500)
+        new = await one.sessions.join_share(session, "g", "a/#", after=Position(500))
         assert new.group != old.group
-        assert new.start_lsn == 500
+        assert new.after == Position(500)
         await trio.sleep(10)
         for shard, kept in (("a/1", 0), ("a/2", 0), ("b", 1), ("$mqtt/live/3", 0)):
             assert len(await brokers.store.list_cursors(shard)) == kept
@@ -93,7 +94,7 @@ async def test_a_group_of_one_topic_is_cleared_away_too_though_its_shard_is_gone
         one = await brokers.start("one")
         session = (await one.open()).session
         for topic in ("there", "gone"):
-            membership = await one.sessions.join_share(session, "g", topic, start_lsn=0)
+            membership = await one.sessions.join_share(session, "g", topic, after=Position(0))
             await brokers.store.create_shard(topic)
             await brokers.store.commit_cursor(topic, f"group/{membership.group}", 0)
         await brokers.store.delete_shard("gone")
@@ -108,13 +109,13 @@ async def test_a_membership_outlives_the_connection_like_its_session(autojump_cl
         one, two = await brokers.start("one"), await brokers.start("two")
         session = (await one.open(expiry_s=100)).session
         session.subscriptions["$share/g/a/#"] = SubscriptionOptions(1)
-        membership = await one.sessions.join_share(session, "g", "a/#", start_lsn=5)
+        membership = await one.sessions.join_share(session, "g", "a/#", after=Position(5))
         await one.sessions.close(session, publish_will=False)
         assert await members(brokers) == 1
         again = (await two.open(expiry_s=100)).session
         assert again.memberships == {("g", "a/#"): membership}
         assert list(again.subscriptions) == ["$share/g/a/#"], "joining stored the subscriptions too"
-        assert await two.sessions.join_share(again, "g", "a/#", start_lsn=999) == membership
+        assert await two.sessions.join_share(again, "g", "a/#", after=Position(999)) == membership
         await two.sessions.close(again, publish_will=False)
         await trio.sleep(110)
         assert await members(brokers) == 0
@@ -126,7 +127,7 @@ async def test_a_membership_ends_with_its_session(autojump_clock: MockClock, end
     async with cluster() as brokers:
         one, two = await brokers.start("one"), await brokers.start("two")
         session = (await one.open(expiry_s=0)).session
-        await one.sessions.join_share(session, "g", "a/#", start_lsn=5)
+        await one.sessions.join_share(session, "g", "a/#", after=Position(5))
         assert await members(brokers) == 1
         if end == "close":
             await one.sessions.close(session, publish_will=False)
@@ -149,7 +150,7 @@ async def test_a_fenced_session_joins_nothing(autojump_clock: MockClock) -> None
         one.sessions._control._hear = deaf  # type: ignore[method-assign]
         await two.open()
         with pytest.raises(SessionTakenOverError):
-            await one.sessions.join_share(session, "g", "a/#", start_lsn=5)
+            await one.sessions.join_share(session, "g", "a/#", after=Position(5))
         assert await members(brokers) == 0
         assert session.memberships == {}
 
@@ -162,14 +163,14 @@ async def test_a_member_counts_once_though_the_answer_is_lost(
     async with cluster(wrap=Path) as brokers:
         one = await brokers.start("one")
         other, session = (await one.open("other")).session, (await one.open("c")).session
-        await one.sessions.join_share(other, "g", "a/#", start_lsn=5)
+        await one.sessions.join_share(other, "g", "a/#", after=Position(5))
         if leaving:
-            await one.sessions.join_share(session, "g", "a/#", start_lsn=5)
+            await one.sessions.join_share(session, "g", "a/#", after=Position(5))
         one.adapter.fail(lambda name, argument: name == "commit", carried_out=carried_out)
         if leaving:
             await one.sessions.leave_share(session, "g", "a/#")
         else:
-            await one.sessions.join_share(session, "g", "a/#", start_lsn=5)
+            await one.sessions.join_share(session, "g", "a/#", after=Position(5))
         assert await members(brokers) == (1 if leaving else 2)
 
 
@@ -177,14 +178,14 @@ async def test_joining_that_was_given_up_counts_once_when_it_is_done_again(autoj
     async with cluster(wrap=Path) as brokers:
         one = await brokers.start("one")
         other, session = (await one.open("other")).session, (await one.open("c")).session
-        await one.sessions.join_share(other, "g", "a/#", start_lsn=5)
+        await one.sessions.join_share(other, "g", "a/#", after=Position(5))
         one.adapter.lose_answers("commit")
         with trio.move_on_after(1):
-            await one.sessions.join_share(session, "g", "a/#", start_lsn=5)
+            await one.sessions.join_share(session, "g", "a/#", after=Position(5))
         one.adapter.thaw()
         assert session.memberships == {}
         assert await members(brokers) == 2
-        await one.sessions.join_share(session, "g", "a/#", start_lsn=5)
+        await one.sessions.join_share(session, "g", "a/#", after=Position(5))
         assert await members(brokers) == 2
         await one.sessions.leave_share(session, "g", "a/#")
         assert await members(brokers) == 1
@@ -198,7 +199,7 @@ async def test_group_names_and_filters_of_any_kind_make_names_that_the_store_tak
         names = ["g", "Gruppe Ä", "\x01\x7f", "g" * 3000]
         stored = set()
         for name in names:
-            membership = await one.sessions.join_share(session, name, "x" * 1000 + "/#", start_lsn=1)
+            membership = await one.sessions.join_share(session, name, "x" * 1000 + "/#", after=Position(1))
             await brokers.store.commit_cursor("s", f"group/{membership.group}", 0)
             stored.add(membership.group)
         assert len(stored) == len(names)

@@ -68,6 +68,7 @@ SAMPLES: dict[str, msgspec.Struct] = {
         memberships=(StoredMembership("g", "b/#", "mqtt/0123456789abcdef/g", 98),),
     ),
     "session_owned": SessionRecord("c", 1, 5, "broker-1", 4, 0xFFFF_FFFF),
+    "session_taken": SessionRecord("c", 2, 6, "broker-2", 5, 60, unfenced=("broker-0", "broker-1")),
     "progress": ProgressRecord(
         claim=2**62 + 1,
         write_number=12,
@@ -93,13 +94,23 @@ SAMPLES: dict[str, msgspec.Struct] = {
     ),
     "claim": StoredClaim("mqtt/0123456789abcdef/g", "a/b", 17, "client/é"),
     "lease": Lease("0123456789abcdef", 42, "broker-2"),
+    "lease_replacing": Lease("0123456789abcdef@client-2", 1, "", ("client-0", "client-1")),
     "message": stored_message(MESSAGE),
     "share": ShareRecord("g", "b/#", "mqtt/0123456789abcdef/g", 98, 3),
     "cleanup": CleanupRecord("mqtt/0123456789abcdef/g", ("b/#", "folded/+")),
 }
 
 
-LATER = {"progress", "progress_owing", "claim"}
+LATER = {
+    "session",
+    "session_owned",
+    "session_taken",
+    "progress",
+    "progress_owing",
+    "claim",
+    "lease",
+    "lease_replacing",
+}
 """Written in a later form, or not known to the first version."""
 
 
@@ -113,6 +124,17 @@ def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
 def test_progress_of_the_first_version_owes_nothing_of_retained_messages() -> None:
     golden = (GOLDEN / "progress.bin").read_bytes()
     assert decode(ProgressRecord, b"key", golden) == SAMPLES["progress"]
+
+
+@pytest.mark.parametrize("name", ["session", "session_owned"])
+def test_a_session_of_the_first_version_was_taken_from_nobody_by_force(name: str) -> None:
+    golden = (GOLDEN / f"{name}.bin").read_bytes()
+    assert decode(SessionRecord, b"key", golden) == SAMPLES[name]
+
+
+def test_a_lease_of_the_first_version_replaced_nobody() -> None:
+    golden = (GOLDEN / "lease.bin").read_bytes()
+    assert decode(Lease, b"key", golden) == SAMPLES["lease"]
 
 
 def test_keys_are_where_they_have_always_been() -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
+from broker_adapter.mqtt.codec import Version
 from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.session import Session, SessionSettings, SessionTakenOverError
+from broker_adapter.mqtt.session import ClientGoneError, Session, SessionSettings, SessionTakenOverError
 from broker_adapter.mqtt.session import keys as state_keys
 from broker_adapter.mqtt.session.control import CONTROL_SHARD
 from broker_adapter.mqtt.subscription import SubscriptionOptions
@@ -47,6 +48,40 @@ async def test_a_session_moves_with_everything_and_its_old_owner_is_told(autojum
         await trio.sleep(200)
         assert opened.session.is_open
         assert await brokers.keys() == ["owned/two/c", "progress/c", "session/c"]
+
+
+async def test_a_client_that_goes_elsewhere_while_its_session_is_asked_for_keeps_it_there(
+    autojump_clock: MockClock,
+) -> None:
+    """A broker that was frozen while it asked the owner went on, and took the session from where the client was."""
+    async with cluster() as brokers:
+        one, two, three = [await brokers.start(name) for name in ("one", "two", "three")]
+        await one.open()
+        one.crash()
+        has_gone = False
+        refused: list[ClientGoneError] = []
+
+        async def open_late() -> None:
+            try:
+                await two.sessions.open(
+                    "c",
+                    clean_start=False,
+                    expiry_interval_s=3600,
+                    will=None,
+                    version=Version.V5,
+                    has_given_up=lambda is_owned: has_gone and is_owned,
+                )
+            except ClientGoneError as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_late)
+            await trio.sleep(0.01)
+            has_gone = True
+            elsewhere = (await three.open()).session
+        assert len(refused) == 1
+        assert elsewhere.is_open
+        assert await brokers.keys() == ["owned/three/c", "progress/c", "session/c"]
 
 
 async def test_a_session_goes_to_and_fro(autojump_clock: MockClock) -> None:
@@ -167,6 +202,7 @@ async def test_nobody_is_taken_for_dead_because_the_store_was_away(autojump_cloc
         assert await brokers.published() == []
 
 
+@pytest.mark.slow("waits for the lease of a broker")
 async def test_the_sessions_of_a_dead_broker_are_closed_by_one_of_the_others(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one, two, three = [await brokers.start(name) for name in ("one", "two", "three")]

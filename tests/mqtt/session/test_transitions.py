@@ -134,7 +134,9 @@ def test_a_session_that_goes_on_can_be_taken_in_two_steps(clean_start: bool, exp
     touched = {one.key for one in (*first.changes.puts, *first.changes.deletes)}
     assert (keys.progress("c") in touched) == clean_start, "what does not go on may be written over at once"
     assert (first.progress is None) == (not clean_start)
-    second = progress_taken(Found("c", first.record, 50, ProgressRecord(77, 12, position_lsn=35), 48), first.record)
+    second = progress_taken(
+        Found("c", first.record, 50, ProgressRecord(77, 12, position_lsn=35), 48), first.record, wanted
+    )
     (change,) = (*second.changes.puts, *second.changes.deletes)
     assert (change.key, change.expected_version) == (keys.progress("c"), 48)
     assert isinstance(change, StatePut) == (expiry_s > 0)
@@ -261,3 +263,24 @@ def test_a_timer_is_due_only_if_the_record_still_names_it(kind: str) -> None:
     assert not transitions.is_due(record, kind, due_us + 1)
     assert not transitions.is_due(msgspec.structs.replace(record, owner="somebody"), kind, due_us)
     assert not transitions.is_due(None, kind, due_us)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(10, 100 + 32_767), (11, 100)])
+def test_packet_ids_go_on_far_from_those_in_a_backup(version: int, expected: int) -> None:
+    """The client still held the next ones, from the time that was lost, and dropped new messages as repetitions."""
+    record = SessionRecord("c", 1, 5, "", 5, 3600)
+    found = Found("c", record, version, ProgressRecord(5, last_packet_id=100), version)
+    opening = Opening("b", 6, False, 3600, None, 5, restored_lsn=10)
+    transition = opened(found, opening, NOW_US)
+    assert transition.progress is not None
+    assert transition.progress.last_packet_id == expected
+    second = progress_taken(found, record, opening)
+    assert closed(
+        Found("c", msgspec.structs.replace(record, owner="b"), version, found.progress, version),
+        NOW_US,
+        publish_will=False,
+        claim=7,
+        restored_lsn=10,
+    ).progress == msgspec.structs.replace(transition.progress, claim=7)
+    assert second.progress is not None
+    assert second.progress.last_packet_id == expected

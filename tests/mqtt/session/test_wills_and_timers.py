@@ -37,6 +37,7 @@ async def test_a_client_that_takes_leave_takes_its_will_along(autojump_clock: Mo
         assert await brokers.published() == []
 
 
+@pytest.mark.slow("waits for the delays of wills")
 async def test_a_will_is_published_after_its_delay_once_among_three_brokers(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one, *_ = [await brokers.start(name) for name in ("one", "two", "three")]
@@ -263,6 +264,7 @@ async def test_an_effect_happens_once_though_answers_are_lost(autojump_clock: Mo
         assert [broker.adapter.failed_count for broker in all_of_them] == [3, 3, 3]
 
 
+@pytest.mark.slow("stores a hundred thousand timers")
 async def test_a_hundred_thousand_timers_far_away_cost_a_look_one_page(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")
@@ -285,6 +287,7 @@ async def test_a_hundred_thousand_timers_far_away_cost_a_look_one_page(autojump_
         assert read <= 1000
 
 
+@pytest.mark.slow("stores thousands of timers")
 async def test_what_fell_due_while_nobody_was_there_is_fired_without_pauses(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")

@@ -107,6 +107,7 @@ def test_every_refusal_is_a_problem() -> None:
                     assert schema == {"$ref": f"#/components/schemas/{Problem.__name__}"}, path
 
 
+@pytest.mark.slow("a fuzzer sends requests")
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.name)
 async def test_what_a_fuzzer_sends_is_answered_as_the_document_says(tmp_path: Path, endpoint: Any) -> None:
     async with serving(tmp_path) as served, talking(served) as talker:

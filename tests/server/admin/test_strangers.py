@@ -36,6 +36,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "trim": {**NAMED, "json": {"before_offset": 1}},
     "list_cursors": {"params": {"filter": "plant/#"}},
     "cursor_delete": {"params": {"shard": "plant/1", "name": "c"}},
+    "list_queues": {},
     "list_connections": {},
     "list_subscriptions": {},
     "describe_node": {},

@@ -64,6 +64,7 @@ def test_the_segment_is_whole_before_it_is_damaged() -> None:
     assert verify(SEALED.files, SEALED.path, size_bytes=len(CONTENT), digest=DIGEST) == []
 
 
+@pytest.mark.slow("damages a file at many bytes")
 @pytest.mark.parametrize("first", range(8))
 def test_a_flipped_byte_is_refused_or_changes_nothing(first: int) -> None:
     for at in range(first, len(CONTENT), 8):
@@ -76,6 +77,7 @@ def test_a_flipped_byte_is_refused_or_changes_nothing(first: int) -> None:
             assert error.path == SEALED.path
 
 
+@pytest.mark.slow("damages a file at many bytes")
 def test_verify_finds_flipped_bytes() -> None:
     for at in range(0, len(CONTENT), 5):
         damaged = bytearray(CONTENT)

@@ -209,6 +209,7 @@ def test_a_plan_survives_json() -> None:
     assert SealPlan(**json.loads(json.dumps(attrs.asdict(plan)))) == plan
 
 
+@pytest.mark.slow("converts a large segment")
 def test_memory_does_not_grow_with_the_segment() -> None:
     peaks = []
     for count in (64, 1024):

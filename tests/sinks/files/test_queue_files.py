@@ -175,6 +175,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.slow("kills writers")
 async def test_a_writer_that_is_killed_anywhere_leaves_whole_files_without_gaps(tmp_path: Path) -> None:
     stage = FilesStage(tmp_path / "sink")
     await stage.start()

@@ -87,6 +87,15 @@ def url_of(service: Service) -> str:
     return f"http://127.0.0.1:{service.port}/rows?key=hidden"
 
 
+async def test_a_refused_connection_is_told_in_the_words_of_the_system() -> None:
+    """It was told as `all attempts to connect to localhost:1 failed (1 sub-exception)`."""
+    async with sink_of(url="http://localhost:1/rows") as sink:
+        with pytest.raises(
+            SinkUnavailableError, match=r"^http://localhost:1/rows cannot be reached: Connection refused$"
+        ):
+            await sink.check()
+
+
 async def test_a_request_says_which_part_of_which_queue_it_is(service: Service) -> None:
     async with sink_of("plänt", url=url_of(service), headers={"X-Site": "north"}) as sink:
         await sink.write(Batch(40, 60, [45, 59], [{"n": 1}, {"n": 2}], 10))

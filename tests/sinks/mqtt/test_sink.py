@@ -209,6 +209,7 @@ async def test_a_broker_that_does_not_let_it_in_is_out(broker: ScriptedBroker, c
             await sink.write(messages("a"))
 
 
+@pytest.mark.slow("waits for a keep-alive")
 async def test_a_silent_connection_is_kept_alive_and_a_dead_one_noticed(broker: ScriptedBroker) -> None:
     broker.connack = Connack(properties=Properties(server_keep_alive=2))
     async with sink_of(broker) as sink:

@@ -32,6 +32,7 @@ export class Api {
   node = (signal) => this.#ask("GET", "node", {}, undefined, signal);
   shards = (page, signal) => this.#ask("GET", "shards", page, undefined, signal);
   shard = (name, signal) => this.#ask("GET", "shard", { name }, undefined, signal);
+  queues = (page, signal) => this.#ask("GET", "queues", page, undefined, signal);
   cursors = (page, signal) => this.#ask("GET", "cursors", page, undefined, signal);
   connections = (page, signal) => this.#ask("GET", "connections", page, undefined, signal);
   setMode = (name, mode) => this.#ask("PUT", "shard/mode", { name }, { mode });

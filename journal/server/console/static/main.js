@@ -6,6 +6,7 @@ import { poll } from "./polling.js";
 import { openCursors } from "./cursors.js";
 import { openNode } from "./node.js";
 import { openQueues } from "./queues.js";
+import { openRules } from "./rules.js";
 import { openShard } from "./shard.js";
 import { openShards } from "./shards.js";
 import { openSignIn } from "./sign_in.js";
@@ -19,6 +20,7 @@ const VIEWS = {
   tail: ["Tail", openTail],
   queues: ["Queues", openQueues],
   cursors: ["Cursors", openCursors],
+  rules: ["Rules", openRules],
   node: ["Node", openNode],
 };
 

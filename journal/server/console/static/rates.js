@@ -5,6 +5,7 @@ export const SAMPLES = 30;
 
 export class Rates {
   #series = new Map();
+  #shards = new Map();
 
   /** A counter was read; one that went back (a new shard of the same name) begins anew. */
   add(name, value, atMs) {
@@ -22,6 +23,21 @@ export class Rates {
     series.atMs = atMs;
   }
 
+  /**
+   * A shard was looked at: its counter is of the records that were appended while this page looked on. When the server
+   * dies it gives up the offsets that it had reserved for records in memory, so the next offset alone would jump.
+   */
+  addShard(name, shard, atMs) {
+    const held = shard.start_offset + shard.record_count;
+    const before = this.#shards.get(name);
+    const isSame = before !== undefined && before.id === shard.shard_id;
+    const added = isSame ? Math.max(0, Math.min(shard.next_offset - before.next, held - before.held)) : 0;
+    const total = (isSame ? before.total : 0) + added;
+    this.#shards.set(name, { id: shard.shard_id, next: shard.next_offset, held, total });
+    this.add(name, total, atMs);
+    return total;
+  }
+
   /** Rates a second, oldest first. */
   of(name) {
     return this.#series.get(name)?.rates ?? [];
@@ -35,6 +51,8 @@ export class Rates {
 
   /** Forget every counter that is not among these. */
   keep(names) {
-    for (const name of this.#series.keys()) if (!names.has(name)) this.#series.delete(name);
+    for (const known of [this.#series, this.#shards]) {
+      for (const name of known.keys()) if (!names.has(name)) known.delete(name);
+    }
   }
 }

@@ -37,10 +37,10 @@ export function openShard({ main, api, parameters, signal }) {
     // A name is a filter that it alone matches, if it has no wildcards; and names have none.
     const page = await api.cursors({ filter: name, limit: 1 }, signal);
     if (signal.aborted) return;
-    rates.add(name, shard.next_offset, performance.now());
+    rates.addShard(name, shard, performance.now());
     numbers.set("Mode", shard.config.mode);
     numbers.set("Rate", rate(rates.now(name), " records"));
-    numbers.set("Records", count(shard.next_offset - shard.start_offset));
+    numbers.set("Records", count(shard.record_count));
     numbers.set("First offset", count(shard.start_offset));
     numbers.set("Next offset", count(shard.next_offset));
     numbers.set("Size", bytes(shard.size_bytes));
@@ -107,11 +107,13 @@ function segmentRow(segment) {
 
 /** Segments in proportion to their records; what is in which mode is seen at a glance. */
 function drawStrip(strip, segments) {
-  const first = segments[0]?.base_offset ?? 0;
-  const all = Math.max(1, (segments.at(-1)?.next_offset ?? 0) - first);
+  const records = (segment) => segment.next_offset - segment.base_offset;
+  const all = Math.max(1, segments.reduce((sum, segment) => sum + records(segment), 0));
+  let end = segments.slice(0, -SHOWN_SEGMENTS).reduce((sum, segment) => sum + records(segment), 0);
   const boxes = segments.slice(-SHOWN_SEGMENTS).map((segment) => {
-    const x = ((segment.base_offset - first) * 1000) / all;
-    const width = Math.max(1, ((segment.next_offset - segment.base_offset) * 1000) / all - 2);
+    const x = (end * 1000) / all;
+    const width = Math.max(1, (records(segment) * 1000) / all - 2);
+    end += records(segment);
     return svg("rect", { class: segment.kind, x: x.toFixed(2), y: 0, width: width.toFixed(2), height: 22 });
   });
   strip.replaceChildren(...boxes);

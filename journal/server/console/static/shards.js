@@ -52,7 +52,7 @@ export function openShards({ main, api, parameters, signal }) {
       }
       if (row.element === place) place = place.nextElementSibling;
       else body.insertBefore(row.element, place);
-      rates.add(shard.name, shard.next_offset, now);
+      rates.addShard(shard.name, shard, now);
       row.show(shard, rates);
     }
     element.hidden = page.shards.length === 0;
@@ -94,7 +94,7 @@ class Row {
   show(shard, rates) {
     setText(this.#mode, shard.config.mode);
     this.#mode.className = shard.config.mode === "memory" ? "badge warn" : "badge";
-    setText(this.#records, count(shard.next_offset - shard.start_offset));
+    setText(this.#records, count(shard.record_count));
     setText(this.#size, bytes(shard.size_bytes));
     setText(this.#rate, rate(rates.now(shard.name)));
     this.#spark.draw(rates.of(shard.name));

@@ -1,0 +1,18 @@
+"""`journal-broker config`: the commented configuration file of the broker and its bridges."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from command_line.default_file import print_default_file
+
+
+def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Print the commented configuration file, every setting at its default: `journal-broker config --default`.
+
+    Args:
+        default: Print the defaults; there is nothing else to print yet, so it has to be given.
+    """
+    print_default_file("conf/broker.toml", program="journal-broker", default=default)

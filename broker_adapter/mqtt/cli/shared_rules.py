@@ -1,0 +1,46 @@
+"""What `journal-broker rules` without a topic shows: the rules of the store, and who goes by them."""
+
+from __future__ import annotations
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.rules.differences import shown_table
+from broker_adapter.mqtt.rules.report import time_text
+from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.rules.store import read_rules
+from broker_adapter.mqtt.rules.stored import StoredFollower, StoredRules
+from command_line.output import Table
+
+
+async def rules_of(adapter: StorageAdapter) -> RuleSet:
+    """The rules of a store; the defaults if it has none."""
+    stored = await read_rules(adapter)
+    return RuleSet() if stored is None else stored.rules
+
+
+def heading(stored: StoredRules | None) -> str:
+    """The first line."""
+    if stored is None:
+        return "the store has no rules; all brokers go by the defaults (`journal-broker apply FILE` gives it some)"
+    return f"version {stored.version}, since {time_text(stored.applied_us)}, by {stored.applied_by}"
+
+
+def tables(stored: StoredRules | None, followers: dict[str, StoredFollower | None]) -> list[Table]:
+    """The rules as tables, and the brokers."""
+    rules = RuleSet() if stored is None else stored.rules
+    shown = [("[broker]", "", "{ offline = false }")] if not rules.broker.offline else []
+    for name in ("storage", "mapping", "bridge"):
+        shown += [(f"[[{name}]]", str(number), shown_table(row)) for number, row in enumerate(getattr(rules, name), 1)]
+    version = 0 if stored is None else stored.version
+    found = [Table(("section", "number", "rule"), shown, numeric=("number",))] if shown else []
+    if followers:
+        rows = [(broker_id, *_state(told, version)) for broker_id, told in followers.items()]
+        found.append(Table(("broker", "goes by version", "why not by the newest"), rows, numeric=("goes by version",)))
+    return found
+
+
+def _state(told: StoredFollower | None, version: int) -> tuple[str, str]:
+    if told is None:
+        return "", "it has said nothing yet, or its program is older than such rules"
+    if told.problem:
+        return "an older one", told.problem
+    return str(told.version), "" if told.version >= version else "it has not said so yet"

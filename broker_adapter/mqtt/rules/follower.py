@@ -1,0 +1,124 @@
+"""Following the rules of the store: told of each change by a subscription, one broker goes by the new rules."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.rules.errors import MappingChangedError
+from broker_adapter.mqtt.rules.store import put_follower, read_rules
+from broker_adapter.mqtt.rules.stored import RULES_SHARD, RULES_SHARD_CONFIG, StoredFollower, StoredRules
+from broker_adapter.mqtt.session.contact import may_pass
+from shards.errors import ShardNotFoundError, StorageError
+
+_MIN_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 2.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+@attrs.frozen
+class Followed:
+    """By which rules a program goes.
+
+    Attributes:
+        version: Of these rules; 0 if the store had none.
+        problem: Why it does not go by newer ones; empty if it does.
+    """
+
+    version: int
+    problem: str = ""
+
+
+class RulesFollower:
+    """Keeps one program at the rules of the store.
+
+    Args:
+        adapter: The store.
+        stored: The rules that it started with; None if there were none.
+        change: Makes it go by other rules; returns when it does. Raises `StorageError` if it cannot.
+        broker_id: Under which it says in the store by which rules it goes; empty for one that says nothing.
+    """
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        stored: StoredRules | None,
+        change: Callable[[StoredRules], Awaitable[None]],
+        broker_id: str = "",
+    ) -> None:
+        self._adapter = adapter
+        self._stored = stored
+        self._change = change
+        self._broker_id = broker_id
+        self._problem = ""
+        self._told: StoredFollower | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why the program does not go by the newest rules; empty if it does."""
+        return self._problem
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow until cancelled. It has started when it goes by the rules that held at its start, or later ones.
+
+        Raises:
+            StorageError: The store refuses to tell the rules.
+            MappingChangedError: As of ``change``: this program cannot go by the new rules without a new start.
+        """
+        attempt = 0
+        while True:
+            try:
+                await self._look()
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+                await self._adapter.create_shard(RULES_SHARD, RULES_SHARD_CONFIG, exist_ok=True)
+                async with self._adapter.subscribe(RULES_SHARD) as subscription:
+                    # Behind the subscription's start, so that no change falls between the two.
+                    await self._look()
+                    await self._tell()
+                    async for _ in subscription:
+                        attempt = 0
+                        await self._look()
+                        await self._tell()
+            except ShardNotFoundError:
+                log.warning("the shard of the rules was deleted; it is made again", shard=RULES_SHARD)
+            except MappingChangedError:
+                raise
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+            else:
+                return  # the adapter is being closed
+            await trio.sleep(min(_MAX_BACKOFF_S, _MIN_BACKOFF_S * 2.0 ** min(attempt, 10)))
+            attempt += 1
+
+    async def _look(self) -> None:
+        stored = await read_rules(self._adapter)
+        if stored is not None and stored != self._stored:
+            await self._go_by(stored)
+            self._stored = stored
+
+    async def _tell(self) -> None:
+        if self._broker_id:
+            told = StoredFollower(0 if self._stored is None else self._stored.version, self._problem)
+            if told != self._told:
+                await put_follower(self._adapter, self._broker_id, told)
+                self._told = told
+
+    async def _go_by(self, stored: StoredRules) -> None:
+        self._problem = ""
+        try:
+            await self._change(stored)
+        except StorageError as error:
+            if may_pass(error):
+                raise
+            self._problem = str(error)
+            log.error(  # noqa: TRY400 it is no bug of ours
+                "the new rules are not followed, those before hold on here", version=stored.version, reason=str(error)
+            )

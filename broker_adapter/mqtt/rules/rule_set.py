@@ -1,0 +1,120 @@
+"""What must be the same at all brokers of a store: bridges, storage rules, mapping rules and ``broker.offline``. Pure.
+
+A rule set has the shape of a settings file: `RuleSet.tables` is what TOML would give of one, without what has its
+default, and `parse_rules` reads that. Whether a broker drives a bridge (``drive``) is its own affair and no part of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from broker_adapter.bridge.config import BridgeTable
+from broker_adapter.mqtt.config import BrokerConfig, MappingTable, StorageTable, problems_of_rules
+from journal.settings_file import Schema
+
+
+@attrs.frozen
+class SharedSection:
+    """What of ``[broker]`` is the same at all brokers."""
+
+    offline: bool = True
+
+
+@attrs.frozen
+class RuleSet:
+    """The rules of a store.
+
+    Attributes:
+        broker: What sessions get that were away, where no storage rule says it.
+        storage: Storage rules; their order counts.
+        mapping: Mapping rules; their order counts.
+        bridge: Bridges, sorted by name.
+    """
+
+    broker: SharedSection = SharedSection()
+    storage: tuple[StorageTable, ...] = ()
+    mapping: tuple[MappingTable, ...] = ()
+    bridge: tuple[BridgeTable, ...] = ()
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> RuleSet:
+        """The rules that a broker's settings have."""
+        return cls(SharedSection(config.broker.offline), config.storage, config.mapping, _shared(config.bridge))
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it says nothing that the defaults do not say."""
+        return self == RuleSet()
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The rules as plain values, by the names that they have in a settings file."""
+        found: dict[str, Any] = {} if self.broker.offline else {"broker": {"offline": False}}
+        for name in ("storage", "mapping", "bridge"):
+            if rows := [plain_table(row) for row in getattr(self, name)]:
+                found[name] = rows
+        return found
+
+
+_SCHEMA: Final[Schema[RuleSet]] = Schema(RuleSet)
+_CHECKED_SCHEMA: Final[Schema[RuleSet]] = Schema(
+    RuleSet, check=lambda rules: problems_of_rules(rules.storage, rules.bridge)
+)
+
+
+def parse_rules(tables: Mapping[str, Any], source: str) -> RuleSet:
+    """Read what `RuleSet.tables` gave. The settings of sinks are not looked into.
+
+    Args:
+        tables: The plain values.
+        source: Where they are from, for messages.
+
+    Raises:
+        ConfigurationError: There is something that this version does not know; a line for each such setting.
+    """
+    found = _SCHEMA.settle(dict(tables), source)
+    return attrs.evolve(found, bridge=_shared(found.bridge))
+
+
+def check_rules(tables: Mapping[str, Any], source: str) -> RuleSet:
+    """Read rules that somebody gives, with the checks that a settings file gets, of the settings of sinks as well.
+
+    Args:
+        tables: The plain values, by their names in a settings file; there may be nothing else among them.
+        source: Where they are from, for messages.
+
+    Raises:
+        ConfigurationError: Something of it is unknown, of a wrong kind or out of bounds; a line for each such setting.
+    """
+    found = _CHECKED_SCHEMA.settle(dict(tables), source)
+    return attrs.evolve(found, bridge=_shared(found.bridge))
+
+
+def plain_table(row: attrs.AttrsInstance) -> dict[str, Any]:
+    """The settings of one table that have not their defaults, as TOML would give them."""
+    return {
+        attribute.name: _plain(value)
+        for attribute in attrs.fields(type(row))
+        if (value := getattr(row, attribute.name)) != _default_of(attribute)
+    }
+
+
+def _shared(bridges: tuple[BridgeTable, ...]) -> tuple[BridgeTable, ...]:
+    return tuple(sorted((attrs.evolve(table, drive=True) for table in bridges), key=lambda table: table.name))
+
+
+def _default_of(attribute: attrs.Attribute[Any]) -> object:
+    default = attribute.default
+    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type, union-attr]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, enum.StrEnum):
+        return value.value
+    if isinstance(value, tuple):
+        return list(value)
+    return value

@@ -1,0 +1,303 @@
+"""Reading the rules of a store, changing them, and seeing which brokers go by them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import msgspec
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.changes import Changes, StatePut
+from broker_adapter.mqtt.rules.differences import differences
+from broker_adapter.mqtt.rules.errors import RulesConflictError, RulesRefusedError
+from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.rules.stored import (
+    RULES_KEY,
+    RULES_SHARD,
+    RULES_SHARD_CONFIG,
+    Announcement,
+    StoredFollower,
+    StoredRules,
+    follower_key,
+)
+from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt.session.contact import may_pass
+from broker_adapter.state_forms import decode, encode
+from shards.clock import Clock
+from shards.errors import ShardNotFoundError, StorageError, VersionConflictError
+from shards.model import StateValue
+from shards.record import Record, StoredRecord
+
+_MIN_LOOK_S: Final = 0.02
+_MAX_LOOK_S: Final = 0.5
+
+
+@attrs.frozen
+class Applied:
+    """What became of a request to change the rules.
+
+    Attributes:
+        stored: The rules that hold now.
+        changes: In what they differ from those before; nothing if these held already.
+    """
+
+    stored: StoredRules
+    changes: list[str]
+
+
+async def read_rules(adapter: StorageAdapter) -> StoredRules | None:
+    """The rules of a store; None if it has none.
+
+    Raises:
+        StorageError: The store does not answer, or a newer program wrote them.
+    """
+    return _decoded(await adapter.get_state(RULES_KEY))
+
+
+def require_version(stored: StoredRules | None, expected_version: int | None) -> None:
+    """Refuse to change other rules than those that somebody has looked at.
+
+    Args:
+        expected_version: 0 for no rules yet, None for any.
+
+    Raises:
+        RulesConflictError: It is another version.
+    """
+    version = 0 if stored is None else stored.version
+    if expected_version not in (None, version):
+        by = "" if stored is None else f" (by {stored.applied_by})"
+        raise RulesConflictError(
+            f"the rules of the store have version {version}{by}, not {expected_version}; look at them and make the "
+            "change to that version"
+        )
+
+
+class RulesChange:
+    """One change of the rules of a store, which may be tried again when the answer of the store was lost.
+
+    Args:
+        rules: The rules that all brokers are to follow.
+        source: What to call these rules where they are compared.
+        by: Who does it, for people.
+        expected_version: The version that the change is made to, 0 for no rules yet; None for any.
+        only_first: Leave rules alone that are there already.
+        with_mapping_anyway: Change mapping rules although brokers run, which start again then.
+    """
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        rules: RuleSet,
+        *,
+        source: str,
+        by: str,
+        clock: Clock,
+        expected_version: int | None = None,
+        only_first: bool = False,
+        with_mapping_anyway: bool = False,
+    ) -> None:
+        self._adapter = adapter
+        self._rules = rules
+        self._source = source
+        self._by = by
+        self._clock = clock
+        self._expected_version = expected_version
+        self._only_first = only_first
+        self._with_mapping_anyway = with_mapping_anyway
+        self._attempted: Applied | None = None
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it was attempted: then the rules that the store has may be these."""
+        return self._attempted is not None
+
+    async def make(self) -> Applied:
+        """Make the change, unless the store has these rules already.
+
+        Must not return until they would survive a crash of the store. After an error that says that the store did not
+        answer this may be called again, on the same object: the change is made once, and the result is the same.
+
+        Raises:
+            RulesRefusedError: Mapping rules cannot be changed while brokers run, or the change was made and has been
+                replaced by another one.
+            RulesConflictError: The rules of the store have another version than expected, and differ from these.
+            ConfigurationError: The rules of the store are of a newer version, which this program does not know.
+            StorageError: The store does not answer.
+        """
+        await self._adapter.create_shard(RULES_SHARD, RULES_SHARD_CONFIG, exist_ok=True)
+        while True:
+            found = await self._adapter.get_state(RULES_KEY)
+            before = _decoded(found)
+            if self._attempted is not None and before is not None and await self._was_made(self._attempted, before):
+                return self._attempted
+            if before is not None and self._only_first:
+                return Applied(before, [])
+            present = RuleSet() if before is None else before.rules
+            changes = differences(present, self._rules, "the store", self._source)
+            if before is not None and not changes:
+                return Applied(before, [])
+            require_version(before, self._expected_version)
+            if present.mapping != self._rules.mapping and not self._with_mapping_anyway:
+                await _require_no_broker(self._adapter, changes)
+            version = 1 if before is None else before.version + 1
+            stored = StoredRules(version, self._rules.tables, self._clock.now_us(), self._by)
+            self._attempted = Applied(stored, changes)
+            told = msgspec.json.encode(Announcement.of(stored, self._rules, changes))
+            try:
+                await self._adapter.commit(
+                    Changes(
+                        appends=((RULES_SHARD, [Record(told)]),),
+                        puts=(StatePut(RULES_KEY, encode(stored), 0 if found is None else found.version),),
+                    )
+                )
+            except VersionConflictError:
+                # Somebody else was quicker, or the answer to this very commit was lost: the next look tells.
+                continue
+            return self._attempted
+
+    async def _was_made(self, attempted: Applied, now: StoredRules) -> bool:
+        """Whether an attempt whose outcome is unknown was carried out; ``now`` is what the store has at present."""
+        if now == attempted.stored:
+            return True
+        is_past = now.version > attempted.stored.version and not self._only_first
+        if not is_past or not await _is_in_history(self._adapter, attempted.stored):
+            return False
+        raise RulesRefusedError(
+            f"these rules became version {attempted.stored.version}, and meanwhile {now.applied_by} has replaced them "
+            f"by version {now.version}; look at that one, and apply again what it lacks"
+        )
+
+
+async def apply_rules(
+    adapter: StorageAdapter,
+    rules: RuleSet,
+    *,
+    source: str,
+    by: str,
+    clock: Clock,
+    expected_version: int | None = None,
+    within_s: float = 0.0,
+) -> Applied:
+    """Make rules those of the store; all brokers follow. See `RulesChange` for the arguments.
+
+    Args:
+        within_s: For how long to try again while the store does not answer.
+
+    Raises:
+        RulesRefusedError, RulesConflictError, ConfigurationError, StorageError: See `RulesChange.make`. After the last
+            one it is unknown whether the rules were changed; the same call may be made again.
+    """
+    change = RulesChange(adapter, rules, source=source, by=by, clock=clock, expected_version=expected_version)
+    deadline_s = trio.current_time() + within_s
+    pause_s = _MIN_LOOK_S
+    while True:
+        try:
+            return await change.make()
+        except StorageError as error:
+            if not may_pass(error) or trio.current_time() + pause_s >= deadline_s:
+                raise
+        await trio.sleep(pause_s)
+        pause_s = min(_MAX_LOOK_S, 2 * pause_s)
+
+
+async def put_follower(adapter: StorageAdapter, broker_id: str, told: StoredFollower) -> None:
+    """Keep what a broker says of the rules, and forget what brokers said that are gone.
+
+    Raises:
+        StorageError: The store does not answer.
+    """
+    await adapter.put_state(follower_key(broker_id), encode(told))
+    others = await _followers(adapter)
+    # Looked at afterwards: a broker has a lease before it says anything here.
+    running = await running_brokers(adapter)
+    for other in others:
+        if other != broker_id and other not in running:
+            await adapter.delete_state(follower_key(other))
+
+
+async def followers_of(adapter: StorageAdapter) -> dict[str, StoredFollower | None]:
+    """What each broker of the store says of the rules; None for one that has not said anything yet.
+
+    A broker that died is among them until its lease has run out.
+
+    Raises:
+        StorageError: The store does not answer.
+    """
+    told = await _followers(adapter)
+    return {broker_id: told.get(broker_id) for broker_id in await running_brokers(adapter)}
+
+
+async def wait_followed(
+    adapter: StorageAdapter, version: int, *, timeout_s: float, but: str = ""
+) -> dict[str, StoredFollower | None]:
+    """Wait until all brokers go by a version of the rules, or a later one.
+
+    Args:
+        timeout_s: How long to wait at most.
+        but: A broker that is not waited for.
+
+    Returns:
+        Those that do not, by their id, with what they say.
+
+    Raises:
+        StorageError: The store does not answer.
+    """
+    deadline_s = trio.current_time() + timeout_s
+    pause_s = _MIN_LOOK_S
+    while True:
+        behind = {
+            broker_id: told
+            for broker_id, told in (await followers_of(adapter)).items()
+            if broker_id != but and (told is None or told.version < version or told.problem)
+        }
+        if not behind or trio.current_time() >= deadline_s:
+            return behind
+        await trio.sleep(pause_s)
+        pause_s = min(_MAX_LOOK_S, 2 * pause_s)
+
+
+async def running_brokers(adapter: StorageAdapter) -> list[str]:
+    """Ids of the brokers that have a lease, sorted; that of a dead one lasts until it has run out."""
+    return [value.key.removeprefix(keys.BROKERS).decode() async for value in adapter.scan_state(keys.BROKERS)]
+
+
+async def _require_no_broker(adapter: StorageAdapter, changes: list[str]) -> None:
+    running = await running_brokers(adapter)
+    if running:
+        raise RulesRefusedError(
+            f"mapping rules cannot be changed while brokers run ({', '.join(running)}), as messages lie where the "
+            "rules before put them; stop all brokers (a dead one counts for up to 25 s), apply the rules, start them "
+            f"again. Differences: {'; '.join(changes)}"
+        )
+
+
+async def _is_in_history(adapter: StorageAdapter, stored: StoredRules) -> bool:
+    """Whether a version was ever that of the store. If the history was trimmed or deleted the answer is no."""
+    try:
+        offset = 0
+        while True:
+            found = await adapter.read(RULES_SHARD, offset)
+            for record in found.records:
+                if isinstance(record, StoredRecord):
+                    told = msgspec.json.decode(record.value, type=Announcement)
+                    if told.version == stored.version:
+                        return (told.applied_us, told.applied_by) == (stored.applied_us, stored.applied_by)
+            if found.next_offset <= offset:
+                return False
+            offset = found.next_offset
+    except (ShardNotFoundError, msgspec.DecodeError):
+        return False
+
+
+async def _followers(adapter: StorageAdapter) -> dict[str, StoredFollower]:
+    prefix = follower_key("")
+    return {
+        value.key.removeprefix(prefix).decode(): decode(StoredFollower, value.key, value.value)
+        async for value in adapter.scan_state(prefix)
+    }
+
+
+def _decoded(found: StateValue | None) -> StoredRules | None:
+    return None if found is None else decode(StoredRules, found.key, found.value)

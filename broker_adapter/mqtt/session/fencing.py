@@ -1,0 +1,61 @@
+"""Ending the connection to the store of a broker whose session was taken without its consent."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import trio
+
+from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt.session.contact import Contact
+from broker_adapter.mqtt.session.stored import Lease
+from broker_adapter.mqtt.session.turns import Turns
+from broker_adapter.state_forms import decode
+
+_INTERVAL_S: Final = 1.0
+
+
+class Fencing:
+    """The brokers whose connections this one has to end.
+
+    When a connection has ended, nothing that its broker sent over it is carried out any more, and over the next one the
+    broker finds out which sessions it has lost, before it sends anything (`verification`).
+
+    Args:
+        contact: The store.
+    """
+
+    def __init__(self, contact: Contact) -> None:
+        self._contact = contact
+        self._turns = Turns()
+        self._owed: dict[str, int] = {}
+        self._ended_at_s: dict[str, float] = {}
+
+    def owe(self, broker_id: str) -> None:
+        """A session was taken from a broker: `settle` ends the connection that it has now."""
+        self._owed[broker_id] = self._owed.get(broker_id, 0) + 1
+
+    async def settle(self) -> None:
+        """Return when the connections of all brokers are ended for which that was owed when this was called.
+
+        Many calls at the same time share one end. After a connection was ended the next one is left alone for a second,
+        so that a broker that lives, and was only slow to answer, gets on.
+
+        Raises:
+            StorageError: The store refuses it.
+        """
+        for broker_id in list(self._owed):
+            async with self._turns.take(broker_id):
+                if broker_id not in self._owed:
+                    continue  # somebody else did it meanwhile
+                await trio.sleep_until(self._ended_at_s.get(broker_id, -math.inf) + _INTERVAL_S)
+                owed = self._owed[broker_id]
+                lease = await self._contact.get(keys.broker(broker_id))
+                self._ended_at_s.pop(broker_id, None)
+                names = decode(Lease, lease.key, lease.value).clients if lease is not None else ()
+                for name in names:
+                    if await self._contact.end_client(name):
+                        self._ended_at_s[broker_id] = trio.current_time()
+                if self._owed[broker_id] == owed:
+                    del self._owed[broker_id]

@@ -1,0 +1,110 @@
+"""What a broker does after it lost its connection to the store, before anything is sent over the next one.
+
+Whoever takes a session by force, and whoever declares a broker dead, ends that broker's connection to the store after
+the store has recorded it. So a broker whose sessions were taken while it stood still, or was cut off, comes by here
+before it can store anything more. It asks the store which sessions it still has. Of the others nothing is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from contextlib import aclosing
+
+from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt.session.leases import Leases
+from broker_adapter.mqtt.session.owned_session import OwnedSession
+from broker_adapter.mqtt.session.publishes import LeftPublishes
+from broker_adapter.mqtt.session.session import Session
+from broker_adapter.reconnection import Reconnection
+from broker_adapter.results import PendingAppend
+
+_log = logging.getLogger(__name__)
+
+
+class Verification:
+    """Loses the sessions that are no longer this broker's, and withdraws what was published in them.
+
+    Args:
+        broker_id: This broker.
+        leases: Tells whether it was declared dead.
+        open_here: The sessions that are open at this broker, by client.
+        left: Sessions that are not open any more and have publishes under way.
+        on_unanswered: Called for a session that is still this broker's and some of whose publishes will never be
+            answered: its connection must end, so that the client sends them again.
+
+    Attributes:
+        count: How often sessions were compared with the store.
+    """
+
+    def __init__(
+        self,
+        broker_id: str,
+        leases: Leases,
+        open_here: Callable[[], dict[str, OwnedSession]],
+        left: LeftPublishes,
+        on_unanswered: Callable[[Session], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._leases = leases
+        self._open_here = open_here
+        self._left = left
+        self._on_unanswered = on_unanswered
+        self.count = 0
+
+    async def verify(self, reconnection: Reconnection) -> None:
+        """Compare the sessions that are open here with those that the store says this broker has.
+
+        Raises:
+            StorageError: The connection was lost again, or the store does not answer.
+        """
+        self.count += 1
+        before = list(self._open_here().values())
+        if before:
+            marked: set[str] = set()
+            # A broker that was declared dead has none: they may be closed by another one at this moment.
+            if await self._leases.is_valid(reconnection):
+                async with aclosing(reconnection.scan_state(keys.owned(self._broker_id))) as marks:
+                    marked = {mark.value.decode() async for mark in marks}
+            self.lose(one for one in before if one.session.client_id not in marked)
+        self._withdraw(reconnection)
+
+    def lose(self, sessions: Iterable[OwnedSession]) -> None:
+        """End the connections of sessions that are not this broker's any more."""
+        count = 0
+        for owned in sessions:
+            count += owned.session.is_open
+            owned.lose()
+        if count:
+            _log.warning("%d sessions were taken over while the store was out of reach", count)
+
+    def _withdraw(self, reconnection: Reconnection) -> None:
+        """Withdraw what was published in sessions that are gone, and what cannot be told apart from it.
+
+        An append that shares a batch with a withdrawn one is not sent again either. Then all that its connection has
+        published behind it must not be, so that the client's messages keep their order when it sends them again.
+        """
+        gone = self._left.sessions()
+        if not gone:
+            return
+        still_open = [one.session for one in self._open_here().values() if one.session.publishes is not None]
+        publisher_of = {append: one for one in (*gone, *still_open) for append in _unanswered(one)}
+        shared: dict[Session, list[set[Session]]] = {}
+        for batch in reconnection.unanswered_batches():
+            publishers = {publisher_of[append] for append in batch if append in publisher_of}
+            for one in publishers:
+                shared.setdefault(one, []).append(publishers)
+        withdrawn, reached = set(gone), list(gone)
+        while reached:
+            for publishers in shared.get(reached.pop(), ()):
+                reached += publishers - withdrawn
+                withdrawn |= publishers
+        for session in withdrawn.difference(gone):
+            assert session.publishes is not None
+            session.publishes.stop()
+            self._on_unanswered(session)
+        reconnection.withdraw({append for append, session in publisher_of.items() if session in withdrawn})
+
+
+def _unanswered(session: Session) -> Collection[PendingAppend]:
+    return () if session.publishes is None else session.publishes.unanswered()

@@ -1,0 +1,48 @@
+"""Whether the process stood still: it was stopped, or its machine was, and what it finds in its sockets may be old."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+STANDSTILL_S: Final = 1.0
+"""From this length on. A broker that takes a session by force waits as long for the owner."""
+
+_LOOK_S: Final = 0.25
+
+
+class Standstill:
+    """Looks at the clock all the time.
+
+    Args:
+        worked_s: Tells the processor time of this thread. Time in which it worked is no standstill: a thousand clients
+            that connect at once may take as long.
+    """
+
+    def __init__(self, worked_s: Callable[[], float] = time.thread_time) -> None:
+        self._worked_s = worked_s
+        self._looked_at_s = trio.current_time()
+        self._worked_before_s = worked_s()
+        self._ended_at_s = float("-inf")
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            self._look()
+            await trio.sleep(_LOOK_S)
+
+    def has_ended_since(self, start_s: float) -> bool:
+        """Whether the process stood still up to some moment after this one, of trio's clock."""
+        # Whoever asks may run before the task of this class does.
+        self._look()
+        return self._ended_at_s > start_s
+
+    def _look(self) -> None:
+        now_s, worked_s = trio.current_time(), self._worked_s()
+        still_s = now_s - self._looked_at_s - (worked_s - self._worked_before_s)
+        if still_s >= _LOOK_S + STANDSTILL_S:
+            self._ended_at_s = now_s
+        self._looked_at_s, self._worked_before_s = now_s, worked_s

@@ -1,0 +1,49 @@
+"""Where the files lie that belong to an installation and are no modules: configuration files, units, documents.
+
+A wheel puts them below ``share/journal-engine`` of the environment; a checkout has them at its top.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+from command_line.boundary import CommandError
+
+DIRECTORIES: Final = ("conf", "docs")
+
+_DISTRIBUTION: Final = "journal-engine"
+_MARK: Final = "conf/journal.toml"
+
+
+def shipped_path(name: str) -> Path:
+    """The path of a shipped file or directory, such as ``conf/broker.toml`` or ``docs``.
+
+    Raises:
+        CommandError: The installation has no such files: only the modules were copied.
+    """
+    for root in (_checkout(), _installed()):
+        if root is not None and (found := root / name).exists():
+            return found
+    raise CommandError(
+        f"this installation has no {name}: the wheel puts it into share/{_DISTRIBUTION} of its environment; install "
+        "the wheel with pip into an environment, in place of copying modules"
+    )
+
+
+def _checkout() -> Path | None:
+    root = Path(__file__).parents[1]
+    return root if (root / "pyproject.toml").exists() and (root / _MARK).exists() else None
+
+
+def _installed() -> Path | None:
+    """By the installation's own record, since environments differ in where they put shared files."""
+    try:
+        files = distribution(_DISTRIBUTION).files or ()
+    except PackageNotFoundError:
+        return None
+    for file in files:
+        if file.as_posix().endswith(f"share/{_DISTRIBUTION}/{_MARK}"):
+            return Path(str(file.locate())).resolve().parents[1]
+    return None

@@ -1,0 +1,67 @@
+"""The first import of numpy and pyarrow in the process of the engine, which many connections may leave short of files.
+
+An import that fails in the middle leaves numpy's C extension loaded without its Python modules: from then on every
+import of numpy fails, until the process ends. So none is begun unless there are file descriptors to spare.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from shards.errors import OverloadedError, StorageError
+from shards.extras import install_command
+
+if TYPE_CHECKING:
+    from shards.parquet.reading import SealedReader
+
+_SPARE_DESCRIPTORS = 32
+"""An import needs a few at a time; the others are for connections that are accepted meanwhile."""
+_lock = threading.Lock()
+_imported: list[type[SealedReader]] = []
+
+
+def sealed_reader_type(path: str) -> type[SealedReader]:
+    """The class that reads Parquet segments; its modules are imported by the first call. It blocks; threads may call.
+
+    Args:
+        path: The segment that is to be read, for errors.
+
+    Raises:
+        OverloadedError: There are too few file descriptors for the import now; a later call may succeed.
+        StorageError: A library is missing, or its import failed.
+    """
+    with _lock:
+        if not _imported:
+            _require_descriptors(path)
+            try:
+                from shards.parquet.reading import SealedReader
+            except ModuleNotFoundError as error:
+                raise StorageError(
+                    f"{path} is a Parquet segment, and to read it {error.name} has to be installed: "
+                    f"{install_command('parquet')}"
+                ) from error
+            except (ImportError, OSError) as error:
+                raise StorageError(
+                    f"{path} is a Parquet segment, and the libraries that read it cannot be loaded: {error}. "
+                    f"Restart the process"
+                ) from error
+            _imported.append(SealedReader)
+        return _imported[0]
+
+
+def _require_descriptors(path: str) -> None:
+    held: list[int] = []
+    try:
+        while len(held) < _SPARE_DESCRIPTORS:
+            held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise OverloadedError(
+            f"{path} is a Parquet segment, and there are no file descriptors to load the libraries that read it: "
+            f"{error.strerror}; let the process have more open files (LimitNOFILE of its unit, "
+            f"limits.max_connections), or read again later"
+        ) from error
+    finally:
+        for descriptor in held:
+            os.close(descriptor)

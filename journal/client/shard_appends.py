@@ -1,0 +1,64 @@
+"""The way of appends into one shard: a queue of those that are not encoded yet, then the window."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from journal.client.batching import AppendQueue
+from journal.client.pending import PendingAppend
+from journal.client.producer_window import Entry, ProducerWindow
+from shards.errors import StorageError
+
+
+class ShardAppends:
+    """The unacknowledged appends to one shard, and whether they can be sent now."""
+
+    __slots__ = (
+        "attempts",
+        "handle",
+        "is_opening",
+        "is_ready",
+        "is_urgent",
+        "is_waiting",
+        "name",
+        "queue",
+        "refusal",
+        "window",
+    )
+
+    def __init__(self, name: str, queue: AppendQueue) -> None:
+        self.name = name
+        self.queue = queue
+        self.window: ProducerWindow | None = None
+        self.handle: int | None = None
+        self.is_ready = False
+        self.is_urgent = False
+        self.is_opening = False
+        self.is_waiting = False
+        self.attempts = 0
+        # Why it waited the last time. It holds while there are attempts, so that an acknowledgement need not clear it.
+        self.refusal: StorageError | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Something waits to be sent, now or when the window permits."""
+        return bool(self.queue.waiting) or (self.window is not None and bool(self.window.queued))
+
+    def batches(self) -> list[list[PendingAppend]]:
+        """The appends of each batch that is encoded and not answered."""
+        if self.window is None:
+            return []
+        entries = (*self.window.in_flight, *self.window.queued)
+        return [entry.token for entry in entries if not entry.is_done]
+
+    def withdraw(self, appends: Collection[object]) -> list[PendingAppend]:
+        """Give up appends, and those that share an encoded batch with one of them; returns all that were given up.
+
+        REQUIRES: There is no connection, so that nothing is in flight.
+        """
+
+        def is_withdrawn(entry: Entry) -> bool:
+            return any(pending in appends for pending in entry.token)
+
+        entries = () if self.window is None else self.window.withdraw(is_withdrawn)
+        return [pending for entry in entries for pending in entry.token] + self.queue.withdraw(appends)

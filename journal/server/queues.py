@@ -1,0 +1,230 @@
+"""Cache queues as the console and the administration API show them: how much waits, who drives them, how the sink is.
+
+A queue is a shard below ``$queue/`` and what brokers and drivers write about it into the state store. The forms of that
+are theirs (docs/formats.md, "Cache queues"); what is read here are the first fields of each, which never change.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import attrs
+import msgspec
+
+from journal.engine import Engine
+from journal.server.shard_operations import Asker, ShardOperations
+from journal.time_slice import TimeSlice
+from shards.model import ShardInfo
+from shards.shard import Shard
+
+FILTER: Final = "$queue/#"
+_PREFIX: Final = "$queue/"
+_DEAD_LETTERS: Final = "/dead-letters"
+_CURSOR: Final = "drained"
+_FORMAT: Final = b"\x01"
+_SILENT_AFTER_US: Final = 25_000_000
+"""A driver tells something of itself every ten seconds at least, but for one that drains a queue once."""
+
+_Form = TypeVar("_Form", bound=msgspec.Struct)
+
+
+class _Definition(msgspec.Struct, array_like=True, frozen=True):
+    queue_id: str
+    shard_id: int
+    settings: dict[str, str | int]
+    is_paused: bool = False
+
+
+class _Lease(msgspec.Struct, array_like=True, frozen=True):
+    holder: str
+
+
+class _Progress(msgspec.Struct, array_like=True, frozen=True):
+    shard_id: int
+    offset: int = 0
+
+
+class _LettersDone(msgspec.Struct, array_like=True, frozen=True):
+    shard_id: int
+    next_offset: int
+
+
+class _Status(msgspec.Struct, array_like=True, frozen=True):
+    holder: str
+    state: str
+    since_us: int
+    reason: str
+    next_attempt_us: int
+    counts: tuple[int, ...]
+    counted_offset: int
+    in_rate: float
+    out_rate: float
+    updated_us: int
+
+
+@attrs.frozen(slots=True)
+class QueueInfo:
+    """A cache queue and how it is doing.
+
+    Attributes:
+        name: Of the queue.
+        shard: Name of the shard that holds what waits.
+        shard_id: Its number.
+        state: ``closed``: the sink takes records; ``open``: it is out; ``half open``: it is tried again; ``starting``,
+            ``draining`` and ``idle`` of drivers that begin or drain once; ``paused``; ``not driven``; ``unknown`` if
+            nothing is known of the queue but its shard.
+        reason: Why the sink is out, or why nobody drives the queue; empty otherwise.
+        since_us: Since when the driver is in this state, 0 if it does not say.
+        next_attempt_us: When the sink is tried again, 0 if that is not planned.
+        driver: The process that drives the queue, if one does.
+        start_offset: First offset that the shard has.
+        next_offset: Offset of the next record that is put in.
+        record_count: Records that the shard has, done with or not.
+        offset: All below is done with.
+        waiting_records: Records from there on; what was lost with the memory is not counted.
+        size_bytes: Of the queue's segments.
+        in_rate: Records put in a second, as the driver told lately; None if none did.
+        out_rate: Records that left a second, likewise.
+        dead_letter_records: Refused by the sink, and kept.
+    """
+
+    name: str
+    shard: str
+    shard_id: int
+    state: str
+    reason: str
+    since_us: int
+    next_attempt_us: int
+    driver: str
+    start_offset: int
+    next_offset: int
+    record_count: int
+    offset: int
+    waiting_records: int
+    size_bytes: int
+    in_rate: float | None
+    out_rate: float | None
+    dead_letter_records: int
+
+
+@attrs.frozen(slots=True)
+class QueuePage:
+    """Queues by name.
+
+    Attributes:
+        queues: Those of the shards that were looked at.
+        more: There are more shards to look at.
+        after: The last shard that was looked at, for the next page.
+    """
+
+    queues: list[QueueInfo]
+    more: bool
+    after: str
+
+
+class QueueOperations:
+    """Looks at the queues of one engine.
+
+    Args:
+        engine: Has their shards and states.
+        shards: Lists the shards, as far as the asker may see them.
+    """
+
+    def __init__(self, engine: Engine, shards: ShardOperations) -> None:
+        self._engine = engine
+        self._shards = shards
+
+    async def list_queues(self, who: Asker, after: str, limit: int) -> QueuePage:
+        """The queues among up to ``limit`` shards below ``$queue/`` that sort behind ``after``.
+
+        Raises:
+            NotAuthorizedError: The principal may not read all queues.
+        """
+        page = await self._shards.list_shards(who, FILTER, after, limit)
+        queues: list[QueueInfo] = []
+        step = TimeSlice()
+        for info in page.shards:
+            if info.name.endswith(_DEAD_LETTERS):
+                continue
+            if (shard := self._engine.table.peek(info.shard_id)) is not None:
+                queues.append(self._look(info, shard))
+            if step.is_over:
+                await step.rest()
+        return QueuePage(queues, page.more, page.shards[-1].name if page.shards else after)
+
+    def _look(self, info: ShardInfo, shard: Shard) -> QueueInfo:
+        name = info.name.removeprefix(_PREFIX)
+        definition = self._read(_Definition, b"queue/", name)
+        status = self._read(_Status, b"queue-status/", name)
+        lease = self._read(_Lease, b"queue-lease/", name)
+        holder = lease.holder if lease is not None else ""
+        silent_us = self._silent_us(holder, status)
+        is_driven = bool(holder) and not silent_us
+        is_told = is_driven and status is not None and status.holder == holder
+        if definition is None:
+            state = "unknown"
+        elif definition.is_paused:
+            state = "paused"
+        elif not is_driven:
+            state = "not driven"
+        else:
+            state = status.state if is_told and status is not None else "starting"
+        told = status if is_told else None
+        offset = max(info.start_offset, self._done_offset(info, name))
+        return QueueInfo(
+            name=name,
+            shard=info.name,
+            shard_id=info.shard_id,
+            state=state,
+            reason=f"{holder} has not been heard of for {silent_us // 1_000_000} s" if silent_us else _reason(told),
+            since_us=told.since_us if told is not None else 0,
+            next_attempt_us=told.next_attempt_us if told is not None else 0,
+            driver=holder if is_driven else "",
+            start_offset=info.start_offset,
+            next_offset=info.next_offset,
+            record_count=info.record_count,
+            offset=offset,
+            waiting_records=shard.record_count_from(offset),
+            size_bytes=info.size_bytes,
+            in_rate=told.in_rate if told is not None else None,
+            out_rate=told.out_rate if told is not None else None,
+            dead_letter_records=self._dead_letters(info.name + _DEAD_LETTERS, name),
+        )
+
+    def _silent_us(self, holder: str, status: _Status | None) -> int:
+        """For how long the holder of the lease has given no sign of life; 0 if that is not long."""
+        if not holder or status is None or status.state == "draining":
+            return 0
+        silent_us = self._engine.now_us() - status.updated_us
+        return silent_us if silent_us >= _SILENT_AFTER_US else 0
+
+    def _done_offset(self, info: ShardInfo, name: str) -> int:
+        progress = self._read(_Progress, b"queue-progress/", name)
+        if progress is not None and progress.shard_id == info.shard_id:
+            return progress.offset
+        cursor = self._engine.views.cursors.get(info.shard_id, _CURSOR)
+        return cursor.offset if cursor is not None else 0
+
+    def _dead_letters(self, shard_name: str, name: str) -> int:
+        shard_id = self._engine.table.catalogue.id_of(shard_name)
+        shard = None if shard_id is None else self._engine.table.peek(shard_id)
+        if shard is None:
+            return 0
+        done = self._read(_LettersDone, b"queue-letters-done/", name)
+        first = done.next_offset if done is not None and done.shard_id == shard.shard_id else 0
+        return shard.record_count_from(first)
+
+    def _read(self, form: type[_Form], prefix: bytes, name: str) -> _Form | None:
+        """What is written about a queue; None if it is not there, or in a form of a newer program."""
+        found = self._engine.control.get_state(prefix + name.encode())
+        if found is None or found.value[:1] != _FORMAT:
+            return None
+        try:
+            return msgspec.msgpack.decode(memoryview(found.value)[1:], type=form)
+        except msgspec.DecodeError:
+            # Whoever may write there may write anything; it is shown as not known.
+            return None
+
+
+def _reason(status: _Status | None) -> str:
+    return status.reason if status is not None else ""

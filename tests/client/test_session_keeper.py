@@ -1,0 +1,142 @@
+"""When a client connects again: what failed before a session stood does not delay what comes after that session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from journal.client.connection import Connection
+from journal.client.session_keeper import Backoff, keep_session
+from journal.protocol import Frame, FrameParser, Op, encode, frames, messages
+from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import HelloReply
+from shards.errors import StorageError
+
+BACKOFF = Backoff(0.05, 2.0)
+DOWN = -1.0
+
+
+class ScriptedTransport:
+    """Answers HELLO, and nothing else; it ends after a time."""
+
+    def __init__(self, lasts_s: float) -> None:
+        self._ends_at_s = trio.current_time() + lasts_s
+        self._parser = FrameParser(1 << 20)
+        self._answers, self._answered = trio.open_memory_channel[bytes](10)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        with trio.move_on_at(self._ends_at_s):
+            data = await self._answered.receive()
+            buffer[: len(data)] = data
+            return len(data)
+        return 0
+
+    async def send(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self._parser.feed(data)
+        for frame in self._parser:
+            self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.op == Op.HELLO:
+            reply = messages.HelloReply(1, "scripted", "node", 1 << 20, 1 << 20, 1)
+            self._answers.send_nowait(frames.build(Op.HELLO, frame.correlation, encode(reply)))
+
+    def send_nowait(self, data: bytes) -> int:
+        return 0
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@attrs.define
+class Owner:
+    """Notes when sessions end."""
+
+    ended_s: list[float] = attrs.Factory(list)
+
+    async def prepare_session(self, connection: Connection, hello: HelloReply) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def session_began(self, connection: Connection) -> None:
+        pass
+
+    def session_ended(self, reason: StorageError) -> None:
+        self.ended_s.append(trio.current_time())
+
+    def session_refused(self, error: StorageError) -> None:
+        raise AssertionError(error)
+
+    def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
+        raise AssertionError
+
+    def append_refused(self, correlation: int, error: StorageError) -> None:
+        raise AssertionError
+
+    def pushed(self, push: frames.Push) -> None:
+        raise AssertionError
+
+    def shard_event(self, event: messages.ShardEvent) -> None:
+        raise AssertionError
+
+    def fill(self, parts: list[bytes], limit_bytes: int) -> None:
+        pass
+
+
+async def delays_of(script: Sequence[float]) -> list[float]:
+    """Keep a session through what each attempt meets; the delays before the attempts but for the first.
+
+    Args:
+        script: For each attempt how long its session lasts, or `DOWN`.
+    """
+    owner = Owner()
+    tried_s: list[float] = []
+    failed_s: list[float] = []
+    is_over = trio.Event()
+
+    async def connect(_nursery: trio.Nursery) -> ScriptedTransport:
+        await trio.lowlevel.checkpoint()
+        tried_s.append(trio.current_time())
+        if len(tried_s) > len(script):
+            is_over.set()
+            await trio.sleep_forever()
+        lasts_s = script[len(tried_s) - 1]
+        if lasts_s == DOWN:
+            failed_s.append(trio.current_time())
+            raise ConnectionLostError("refused")
+        return ScriptedTransport(lasts_s)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: keep_session(owner, connect, name="c", backoff=BACKOFF, ping_interval_s=1000.0))
+        await is_over.wait()
+        nursery.cancel_scope.cancel()
+    ends = sorted([*failed_s, *owner.ended_s])
+    return [tried - end for end, tried in zip(ends, tried_s[1:], strict=True)]
+
+
+async def test_the_first_delay_after_a_session_is_short_however_long_the_outage_before_it_was(
+    autojump_clock: MockClock,
+) -> None:
+    """A broker whose connection was ended by END_CLIENT soon after an outage held its publishers up for up to 5 s."""
+    delays = await delays_of([DOWN] * 12 + [1.0, 1.0, 1.0])
+    assert delays[11] >= BACKOFF.max_s / 2
+    assert max(delays[12:]) <= BACKOFF.min_s
+
+
+async def test_delays_double_while_the_server_is_away(autojump_clock: MockClock) -> None:
+    delays = await delays_of([100.0] + [DOWN] * 12)
+    for attempt, delay_s in enumerate(delays):
+        assert BACKOFF.longest_s(attempt) / 2 <= delay_s <= BACKOFF.longest_s(attempt)
+    assert delays[-1] <= BACKOFF.max_s
+
+
+@pytest.mark.parametrize("before", [[], [DOWN] * 12])
+async def test_sessions_that_end_at_once_are_failures(autojump_clock: MockClock, before: list[float]) -> None:
+    """A server that takes a client and ends its session for some reason is not asked without a pause."""
+    delays = (await delays_of([*before, *[0.001] * 10]))[len(before) :]
+    assert delays[0] <= 2 * BACKOFF.min_s
+    assert delays[-1] >= BACKOFF.max_s / 2

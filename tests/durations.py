@@ -1,0 +1,75 @@
+"""How long each test took and how much processor time, its processes' included: `pytest --record-durations FILE`.
+
+Tests shorter than a second are one row for each file. `make test` names the tests that took more than two
+seconds of the processors and have no mark `slow`, which says why they need them.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TextIO
+
+import pytest
+
+_OWN_ROW_FROM_S: Final = 1.0
+_SLOW_FROM_S: Final = 2.0
+
+
+def processor_s() -> float:
+    """Processor time of this process and of all that it has started and waited for."""
+    return sum(os.times()[:4])
+
+
+class DurationRecorder:
+    """Measures in the process that runs tests, and writes the table in the one that reports them."""
+
+    def __init__(self, path: Path | None, *, names_unmarked: bool) -> None:
+        self._path = path
+        self._names_unmarked = names_unmarked
+        self._spent_s = 0.0
+        self._found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._unmarked: dict[str, float] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        self._spent_s = processor_s()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        report: pytest.TestReport = yield  # type: ignore[misc]
+        spent_s = processor_s()
+        report.processor_s = spent_s - self._spent_s
+        self._spent_s = spent_s
+        return report  # type: ignore[return-value]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        sums = self._found[report.nodeid]
+        sums[0] += report.duration
+        sums[1] += report.processor_s
+        # What several tests share is started before one of them and ended after another.
+        if report.when == "call" and "slow" not in report.keywords and report.processor_s > _SLOW_FROM_S:
+            self._unmarked[report.nodeid] = report.processor_s
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._names_unmarked:
+            for test, spent_s in sorted(self._unmarked.items()):
+                terminalreporter.write_line(f"took {spent_s:.1f} s of the processors, without @slow: {test}")
+        if self._path is not None:
+            with self._path.open("w", newline="") as file:
+                write_durations(file, self._found)
+
+
+def write_durations(file: TextIO, found: dict[str, list[float]]) -> None:
+    """One row for each test that took long, and one for the others of its file."""
+    rows: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for nodeid, (wall_s, spent_s) in found.items():
+        row = rows[nodeid if max(wall_s, spent_s) >= _OWN_ROW_FROM_S else nodeid.partition("::")[0]]
+        row[0] += wall_s
+        row[1] += spent_s
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["test", "wall_s", "processor_s"])
+    writer.writerows([test, f"{wall_s:.1f}", f"{spent_s:.1f}"] for test, (wall_s, spent_s) in sorted(rows.items()))

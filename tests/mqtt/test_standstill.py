@@ -1,0 +1,46 @@
+"""A broker that stood still tells that from one that had much to do."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from broker_adapter.mqtt.standstill import STANDSTILL_S, Standstill
+
+
+class Processor:
+    """Time that a thread worked."""
+
+    def __init__(self) -> None:
+        self.worked_s = 0.0
+
+    def __call__(self) -> float:
+        return self.worked_s
+
+
+async def test_a_process_that_was_stopped_knows_it_before_its_tasks_run(mock_clock: MockClock) -> None:
+    standstill = Standstill(Processor())
+    stopped_at_s = trio.current_time()
+    mock_clock.jump(STANDSTILL_S + 0.3)
+    assert standstill.has_ended_since(stopped_at_s)
+    assert not standstill.has_ended_since(trio.current_time())
+
+
+async def test_a_process_that_only_waits_does_not_stand_still(autojump_clock: MockClock) -> None:
+    standstill = Standstill(Processor())
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(standstill.run)
+        await trio.sleep(10)
+        assert not standstill.has_ended_since(0)
+        tasks.cancel_scope.cancel()
+
+
+async def test_much_work_is_no_standstill(mock_clock: MockClock) -> None:
+    processor = Processor()
+    standstill = Standstill(processor)
+    processor.worked_s += 1.0
+    mock_clock.jump(2.0)
+    assert not standstill.has_ended_since(0)
+    processor.worked_s += 0.5
+    mock_clock.jump(2.0)
+    assert standstill.has_ended_since(0)

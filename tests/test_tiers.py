@@ -1,0 +1,67 @@
+"""`make test` tries few examples, also where a test says how many it tries."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from tests.tiers import QUICK, check_reasons, try_few
+
+
+def item(**attributes: Any) -> Any:
+    return SimpleNamespace(**attributes)
+
+
+def test_a_property_tries_few() -> None:
+    tried: list[int] = []
+
+    @settings(max_examples=300, database=None)
+    @given(st.integers(0, 1 << 60))
+    def test(value: int) -> None:
+        tried.append(value)
+
+    try_few(item(function=test, cls=None))
+    test()
+    assert 0 < len(tried) <= QUICK.max_examples
+
+
+def test_a_state_machine_tries_few() -> None:
+    made: list[int] = []
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(1)
+
+        @rule(value=st.integers(0, 1 << 60))
+        def step(self, value: int) -> None:
+            pass
+
+    case = Machine.TestCase
+    case.settings = settings(max_examples=300, database=None)
+    try_few(item(function=case.runTest, cls=case))
+    case("runTest").runTest()
+    # One that broke off is not counted as an example.
+    assert 0 < len(made) < 2 * QUICK.max_examples
+
+
+def test_fewer_than_few_stay_so() -> None:
+    @settings(max_examples=3)
+    @given(st.integers())
+    def test(value: int) -> None:
+        pass
+
+    try_few(item(function=test, cls=None))
+    tried: settings = test._hypothesis_internal_use_settings
+    assert tried.max_examples == 3
+
+
+def test_what_is_slow_says_why() -> None:
+    named = item(nodeid="tests/test_x.py::test_y", iter_markers=lambda name: [pytest.mark.slow.mark])
+    with pytest.raises(pytest.UsageError, match="test_y: say why it is slow"):
+        check_reasons(named)

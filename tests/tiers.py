@@ -1,0 +1,46 @@
+"""What `make test` leaves out: tests that are slow, and the examples beyond the first of those that try many."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+FULL: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Hypothesis's profile, without bounds of time: on a busy machine they would measure the machine."""
+
+QUICK: Final = settings(FULL, max_examples=25)
+"""Its profile for `make test`."""
+
+OWN_SETTINGS: Final = "_hypothesis_internal_use_settings"
+"""Where Hypothesis keeps what `@settings` says of a test."""
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """Whether this is `make test`."""
+    return config.getoption("hypothesis_profile", None) == "quick"
+
+
+def try_few(item: pytest.Item) -> None:
+    """Let a test that says how many examples it tries be content with those of `QUICK`."""
+    function, machine = getattr(item, "function", None), getattr(item, "cls", None)
+    if isinstance(machine, type) and isinstance(mine := vars(machine).get("settings"), settings):
+        machine.settings = _few(mine)  # type: ignore[attr-defined]
+    elif function is not None and isinstance(mine := vars(function).get(OWN_SETTINGS), settings):
+        setattr(function, OWN_SETTINGS, _few(mine))
+
+
+def _few(mine: settings) -> settings:
+    return settings(mine, max_examples=min(mine.max_examples, QUICK.max_examples))
+
+
+def check_reasons(item: pytest.Item) -> None:
+    """A test that is slow says why.
+
+    Raises:
+        pytest.UsageError: It does not.
+    """
+    for mark in item.iter_markers("slow"):
+        if not mark.args:
+            raise pytest.UsageError(f"{item.nodeid}: say why it is slow, as in @pytest.mark.slow('starts Spark')")
