@@ -29,11 +29,11 @@ from benchmarks.stage import REPOSITORY, Stage, start_journal
 from benchmarks.wire import AckCounter, Wire, fetch_bytes_per_s
 from journal.protocol import frames
 from journal.protocol.frames import Op
-from shards.batch import encode_values
-from shards.file_system import OsFileSystem
-from shards.log_segment import LogHeader
-from shards.parquet.sealing import SealPlan, seal_log
-from shards.segment_paths import log_path
+from shards.format.batch import encode_values
+from shards.parquet.conversion import SealPlan, seal_log
+from shards.seams.file_system import OsFileSystem
+from shards.segments.log_segment import LogHeader
+from shards.segments.segment_paths import log_path
 
 SHARDS = 4
 RECORDS_PER_BATCH = 100

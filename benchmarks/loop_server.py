@@ -19,8 +19,8 @@ import attrs
 import trio
 
 from command_line.overrides import overrides_of
-from journal.config import load_config
 from journal.server import run_server
+from journal.settings.server import load_config
 
 
 @attrs.define(slots=True)

@@ -37,13 +37,13 @@ from benchmarks.ours import FILE, batch_of
 from benchmarks.runs import Goal, Measurement, Row
 from benchmarks.stage import REPOSITORY, Stage
 from benchmarks.wire import Wire
-from journal.atomic_changes import MOST_CHANGES
-from journal.commit import MOST_WORDS
+from journal.engine.wal.group_commit import MOST_WORDS
+from journal.engine.write.transactions import MOST_CHANGES
 from journal.protocol import frames
 from journal.protocol.frames import Op
-from shards.batch import encode, with_sequence
+from shards.format.batch import encode, with_sequence
+from shards.format.record import Record
 from shards.model import ShardConfig
-from shards.record import Record
 
 LONGEST_MS = 50.0
 """What no step may take: every other client waits for that long in addition."""

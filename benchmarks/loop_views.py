@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-from shards.catalogue import Catalogue
-from shards.producer_records import save_changed
-from shards.producer_state import ProducerState
-from shards.producers import Producers
-from shards.rocks_store import RocksStore
-from shards.shard import Shard
-from shards.state_store import StateStore
-from shards.store import Mutations
+from shards.idempotence.producer_state import ProducerState
+from shards.seams.rocks_store import RocksStore
+from shards.seams.store import Mutations
+from shards.segments.shard import Shard
+from shards.views.catalogue import Catalogue
+from shards.views.producer_records import save_changed
+from shards.views.producers import Producers
+from shards.views.state_store import StateStore
 
 FOR_EACH_SHARD: Final = 10
 """State keys and producers for each shard that there is."""

@@ -22,7 +22,7 @@ from benchmarks.stage import Stage
 from benchmarks.wire import AckCounter, FrameCutter, Wire, fetch_bytes_per_s
 from journal.protocol import frames
 from journal.protocol.frames import Op
-from shards.batch import encode_values
+from shards.format.batch import encode_values
 from shards.model import Mode, Retention, ShardConfig
 
 WINDOW_APPENDS = 16_384

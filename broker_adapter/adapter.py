@@ -21,6 +21,7 @@ from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import StorageFailedError
+from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
@@ -34,7 +35,6 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
-from shards.record import Record, StoredRecord
 
 LATEST = Start.latest()
 DEFAULT_CONFIG = ShardConfig()
@@ -185,7 +185,7 @@ class StorageAdapter(abc.ABC):
     async def append_batch(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
     ) -> Appended:
-        """Append a batch made by `shards.batch.encode`; the promises are those of `append`.
+        """Append a batch made by `shards.format.batch.encode`; the promises are those of `append`.
 
         A batch that carries a producer id is stored at most once: a repeated sequence is answered with
         ``duplicate=True``. The journal engine refuses such batches (`InvalidRequestError`): its client numbers what it

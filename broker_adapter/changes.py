@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import attrs
 
 from shards.errors import InvalidRequestError
+from shards.format.record import Record
 from shards.model import Appended, StateValue
-from shards.record import Record
 
 
 @attrs.frozen(slots=True)

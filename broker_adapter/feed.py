@@ -7,8 +7,8 @@ from typing import Self
 
 from broker_adapter.subscription import Delivery
 from shards.errors import InvalidRequestError
-from shards.pushes import Progress
-from shards.topic_filters import validate_filter
+from shards.subscriptions.events import Progress
+from shards.topics.topic_filters import validate_filter
 
 __all__ = ["Feed", "Progress", "check_follow"]
 

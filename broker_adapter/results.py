@@ -10,8 +10,8 @@ from typing import Protocol
 
 import attrs
 
+from shards.format.record import Gap, StoredRecord
 from shards.model import Appended
-from shards.record import Gap, StoredRecord
 
 
 @attrs.frozen(slots=True)
@@ -29,7 +29,7 @@ class ReadResult:
 
 @attrs.frozen(slots=True)
 class StoredBatches:
-    """Whole record batches as the engine stores them, for readers that work on columns; see `shards.batch`.
+    """Whole record batches as the engine stores them, for readers that work on columns; see `shards.format.batch`.
 
     Attributes:
         batches: Stamped batches back to back; a gap batch stands for records that were lost. Records below the offset

@@ -11,7 +11,7 @@ from typing import Self
 
 import attrs
 
-from shards.record import Gap, StoredRecord
+from shards.format.record import Gap, StoredRecord
 
 
 async def _nothing_to_acknowledge() -> None:

@@ -20,14 +20,14 @@ import trio
 from broker_adapter.adapter import DEFAULT_CONFIG, LATEST, StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.subscription import Delivery, Subscription
-from shards.checksum import crc32c
 from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
-from shards.filter_overlap import covers, overlap
+from shards.format.checksum import crc32c
+from shards.format.record import Gap, Record, StoredRecord
 from shards.model import AckLevel, Appended, ShardConfig
-from shards.names import validate_shard_name
 from shards.position import Start
-from shards.record import Gap, Record, StoredRecord
-from shards.topic_filters import is_filter, matches, validate_filter
+from shards.topics.filter_overlap import covers, overlap
+from shards.topics.names import validate_shard_name
+from shards.topics.topic_filters import is_filter, matches, validate_filter
 
 MAX_FOLDED_SHARDS = 65_536
 

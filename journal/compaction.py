@@ -14,14 +14,14 @@ import trio
 
 from journal.check import check_directory
 from journal.check.report import Progress
-from journal.config import ServerConfig
-from journal.data_directory import segment_directories
 from journal.engine import Engine, open_engine
+from journal.engine.directory.data_directory import segment_directories
+from journal.settings.server import ServerConfig
 from shards.errors import CorruptionError
-from shards.file_system import FileSystem, OsFileSystem
-from shards.log_segment import LogSegment
-from shards.parquet_segment import ParquetSegment
-from shards.rocks_store import RocksStore
+from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.rocks_store import RocksStore
+from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
 
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}-\d{20}\.(log|index)|\d{20}-\d{20}-[0-9a-f]{16}\.parquet")
 _OPENED_AT_ONCE = 500

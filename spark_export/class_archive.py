@@ -23,7 +23,7 @@ from typing import Final
 import attrs
 from crc32c import crc32c
 
-from spark_export.java import Java, cache_directory
+from spark_export.jvm import Java, cache_directory
 
 MADE_AT_RUN: Final = 3
 _MIN_FREE_BYTES: Final = 1 << 30

@@ -16,7 +16,7 @@ import attrs
 
 from shards.history import HistoryGap, common_lsn
 from shards.model import SegmentKind
-from shards.names import directory_name
+from shards.topics.names import directory_name
 from spark_export import planning
 from spark_export.driver_rows import driver_rows
 from spark_export.errors import DataLossError

@@ -17,12 +17,12 @@ import trio
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import open_embedded
 from broker_adapter.results import StoredBatches
-from shards.batch import iterate, timestamps
 from shards.errors import DataDirectoryError, ShardNotFoundError, StorageError
-from shards.file_system import FileSystem, OsFileSystem
+from shards.format.batch import iterate, timestamps
 from shards.history import HistoryGap
 from shards.model import SegmentKind, ShardInfo
 from shards.position import Start
+from shards.seams.file_system import FileSystem, OsFileSystem
 from spark_export.errors import UnreadableError
 from spark_export.options import SourceOptions
 from spark_export.read_history import ReadHistory

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 
 from shards.errors import InvalidNameError
-from shards.names import validate_shard_name
-from shards.topic_filters import matches, validate_filter
+from shards.topics.names import validate_shard_name
+from shards.topics.topic_filters import matches, validate_filter
 from spark_export.errors import OptionError
 
 Use = Literal["batch", "stream"]

@@ -14,12 +14,12 @@ import attrs
 import pyarrow as pa
 
 from shards.errors import CorruptionError, OffsetOutOfRangeError, ShardNotFoundError, StorageError
-from shards.file_system import OsFileSystem
 from shards.model import SegmentKind
-from shards.names import directory_name
 from shards.parquet.arrow_batches import read_table
 from shards.parquet.reading import SealedReader
-from shards.segment_paths import log_path, sealed_path
+from shards.seams.file_system import OsFileSystem
+from shards.segments.segment_paths import log_path, sealed_path
+from shards.topics.names import directory_name
 from spark_export.errors import DataLossError, UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.planning import Part

@@ -24,8 +24,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from shards.clock import SystemClock
 from shards.parquet.schema import SCHEMA as STORED
+from shards.seams.clock import SystemClock
 from spark_export.conditions import Condition
 from spark_export.errors import OptionError
 from spark_export.options import SourceOptions

@@ -1,7 +1,7 @@
 """What the names of sealed segments tell: whose they are, what range they hold, and which of them count.
 
 Nothing is read here. Where there is no more than the tree of sealed segments (a copy, an object store), these names
-are all that says what belongs together; layout and names are those of `shards.segment_paths`.
+are all that says what belongs together; layout and names are those of `shards.segments.segment_paths`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 import attrs
 
-from shards.names import shard_name
+from shards.topics.names import shard_name
 from spark_export.errors import UnreadableError
 
 _FILE = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{16})\.parquet")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from shards.names import shard_name
-from shards.topic_filters import is_filter, literal_prefix, matches, pattern
+from shards.topics.names import shard_name
+from shards.topics.topic_filters import is_filter, literal_prefix, matches, pattern
 from spark_export.errors import UnreadableError
 from spark_export.hadoop_files import HadoopFiles, glob_literal
 from spark_export.sealed_files import SealedName, counted, parse_file, parse_mark, partition_value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from shards.topic_filters import validate_filter
+from shards.topics.topic_filters import validate_filter
 from spark_export.sealed_scan import list_tree, scan
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import attrs
 
 from shards.model import SegmentKind
 from shards.parquet.reading import SealedReader
-from shards.segment_paths import sealed_path
+from shards.segments.segment_paths import sealed_path
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.options import SourceOptions

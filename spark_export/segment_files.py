@@ -12,15 +12,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shards.batch import HEADER_SIZE, BatchHeader, verify
 from shards.errors import BatchError, CorruptionError
-from shards.extents import LostBatchError, check_stamp
-from shards.file_system import File, FileSystem
-from shards.log_segment import LogHeader
+from shards.format.batch import HEADER_SIZE, BatchHeader, verify
 from shards.parquet.arrow_batches import read_table
 from shards.parquet.reading import RowGroup, SealedReader
 from shards.parquet.schema import SCHEMA as STORED
-from shards.sparse_index import STORED_SIZE, SparseIndex
+from shards.seams.file_system import File, FileSystem
+from shards.segments.log_segment import LogHeader
+from shards.segments.read_slices import LostBatchError, check_stamp
+from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 from spark_export.conditions import Condition, may_hold
 from spark_export.record_columns import Wanted
 from spark_export.sealed_files import parse_file

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_export.java import Java, find_java
+from spark_export.jvm import Java, find_java
 
 if TYPE_CHECKING:
     from typing import IO

@@ -21,7 +21,7 @@ from benchmarks.peers.postgresql import Postgresql
 from benchmarks.queues.rows import EXPORT, EXPORT_COPY
 from benchmarks.stage import REPOSITORY
 from broker_adapter.opening import open_adapter
-from shards.record import Record
+from shards.format.record import Record
 
 SHARDS: Final = 4
 BATCH_RECORDS: Final = 100

@@ -15,11 +15,11 @@ from benchmarks.load import RateClock, Timing
 from benchmarks.queues.rows import CHUNK_RECORDS, VALUE_BYTES
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueSettings, QueueWriter
-from broker_adapter.mqtt.message import Message, record_of
+from broker_adapter.mqtt.model.message import Message, record_of
 from broker_adapter.opening import open_adapter
 from broker_adapter.results import PendingAppend
 from shards.errors import OverloadedError
-from shards.record import Record
+from shards.format.record import Record
 
 TOPIC: Final = "bench/queued"
 SETTINGS: Final = QueueSettings(max_bytes=64 << 30)

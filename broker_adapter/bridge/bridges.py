@@ -13,11 +13,11 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks, single_error
 from broker_adapter.bridge.driver import BridgeDriver
-from broker_adapter.bridge.intake import Intake
+from broker_adapter.bridge.queue_routing import Intake
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import LeaseSettings, QueueWriter
-from shards.clock import Clock
 from shards.errors import StorageError
+from shards.seams.clock import Clock
 
 _TRIED_AGAIN_S: Final = 30.0
 

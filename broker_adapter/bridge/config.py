@@ -18,10 +18,10 @@ from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue.names import check_name
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
 from broker_adapter.sinks import Sink, SinkContext, find_kind
-from journal.settings import GIB, KIB, MIB, TIB, ConfigurationError, Kind, Size, bytes_within, parse_text, within
-from journal.settings_file import Schema
+from journal.settings.file import Schema
+from journal.settings.values import GIB, KIB, MIB, TIB, ConfigurationError, Kind, Size, bytes_within, parse_text, within
 from shards.errors import InvalidNameError
-from shards.topic_filters import validate_filter
+from shards.topics.topic_filters import validate_filter
 
 _MILLISECONDS: Final = 1000
 

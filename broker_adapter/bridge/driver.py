@@ -15,21 +15,21 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks, single_error
-from broker_adapter.bridge.attempt import Attempt
 from broker_adapter.bridge.breaker import Breaker, BreakerState
-from broker_adapter.bridge.pace import RateLimit, SlowStart
+from broker_adapter.bridge.drain_run import Attempt
+from broker_adapter.bridge.poison_detector import Suspect
+from broker_adapter.bridge.rate_limit import RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
-from broker_adapter.bridge.suspect import Suspect
 from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, ensure_queue, names
 from broker_adapter.cache_queue.queue import stored_settings
 from broker_adapter.cache_queue.stored import Definition
 from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError
 from journal.protocol.errors import is_retriable
-from journal.settings import ConfigurationError
-from shards.clock import Clock, SystemClock
+from journal.settings.values import ConfigurationError
 from shards.errors import ShardNotFoundError, StorageError
 from shards.history import HistoryGap
+from shards.seams.clock import Clock, SystemClock
 
 STANDING_BY: Final = "standing by"
 """Another process drives the bridge, or nobody can reach the store."""

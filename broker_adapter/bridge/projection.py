@@ -35,8 +35,8 @@ from typing import Final
 import msgspec
 
 from broker_adapter.message_headers import CLIENT, QOS, RETAIN, USER_PROPERTY
-from broker_adapter.sinks.rows import Row, Value
-from shards.record import StoredRecord
+from broker_adapter.sinks.batch import Row, Value
+from shards.format.record import StoredRecord
 
 DEFAULT_FIELDS: Final[Mapping[str, str]] = {
     "topic": "topic",

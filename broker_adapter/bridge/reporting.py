@@ -17,7 +17,7 @@ from broker_adapter.cache_queue.progress import total
 from broker_adapter.cache_queue.queue import definition_of, keep_within_bounds, settings_of
 from broker_adapter.cache_queue.stored import Definition, Status
 from broker_adapter.state_forms import encode
-from shards.clock import Clock
+from shards.seams.clock import Clock
 
 _REPORT_INTERVAL_S: Final = 1.0
 _STATUS_INTERVAL_S: Final = 10.0

@@ -20,9 +20,9 @@ from broker_adapter.cache_queue.settings import Overflow, QueueSettings
 from broker_adapter.cache_queue.stored import LettersDone
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.state_forms import decode, encode
-from shards.clock import Clock, SystemClock
 from shards.errors import ShardNotFoundError, VersionConflictError
-from shards.record import Record, StoredRecord
+from shards.format.record import Record, StoredRecord
+from shards.seams.clock import Clock, SystemClock
 
 DEAD_LETTER_OFFSET: Final = "dead-letter-offset"
 DEAD_LETTER_SHARD: Final = "dead-letter-shard"

@@ -25,7 +25,7 @@ from broker_adapter.cache_queue.stored import Counts, Progress
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.state_forms import decode, encode
 from shards.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
-from shards.record import Gap, Record, StoredRecord
+from shards.format.record import Gap, Record, StoredRecord
 
 _TRIM_BYTES: Final = 8 << 20
 _LETTERS_BYTES: Final = 256 << 10

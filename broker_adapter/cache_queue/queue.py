@@ -27,8 +27,8 @@ from broker_adapter.changes import Changes, StateDelete
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.state_forms import decode, encode
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
+from shards.format.record import StoredRecord
 from shards.model import Mode, ShardInfo
-from shards.record import StoredRecord
 
 _BACK_TO_MEMORY = 4
 """A hybrid queue goes back to memory when it holds less than this part of what it may hold there."""

@@ -26,10 +26,10 @@ from broker_adapter.cache_queue.stored import KnownEnd, WriterCounts
 from broker_adapter.results import PendingAppend
 from broker_adapter.state_forms import decode, encode
 from journal.protocol.errors import is_retriable
-from journal.settings import format_size
-from shards.clock import Clock, SystemClock
+from journal.settings.values import format_size
 from shards.errors import ShardNotFoundError, StorageError
-from shards.record import Record
+from shards.format.record import Record
+from shards.seams.clock import Clock, SystemClock
 
 _LOOK_INTERVAL_S: Final = 0.25
 _IDLE_LOOK_INTERVAL_S: Final = 2.0

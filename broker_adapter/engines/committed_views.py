@@ -14,13 +14,13 @@ from broker_adapter.changes import CursorCheck, StateDelete, StatePut
 from broker_adapter.engines.group_commit import CommitGroup, GroupCommit
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
-from shards.clock import Clock
-from shards.compare_and_set import check, check_cursor
-from shards.cursors import Cursors
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError
 from shards.model import Cursor, StateValue
-from shards.state_store import StateStore
-from shards.store import Mutations, OrderedStore
+from shards.seams.clock import Clock
+from shards.seams.store import Mutations, OrderedStore
+from shards.views.compare_and_set import check, check_cursor
+from shards.views.cursors import Cursors
+from shards.views.state_store import StateStore
 
 _SCAN_PAGE_VALUES = 200
 _EXPIRY_STEP_KEYS = 500

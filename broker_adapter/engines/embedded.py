@@ -25,15 +25,15 @@ from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Subscription
-from journal.atomic_changes import CursorCheck, Delete, Put
-from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
-from journal.name_scan import NameScan
+from journal.engine.state.name_scan import NameScan
+from journal.engine.time_slice import TimeSlice
+from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.protocol.frames import ACK, ACK_DUPLICATE
-from journal.settings import MIB
-from journal.time_slice import TimeSlice
+from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.settings.values import MIB
 from shards.errors import OverloadedError, StorageError, StorageFailedError
-from shards.extents import Extent
+from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
@@ -47,9 +47,9 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
-from shards.record import Record, StoredRecord
-from shards.shard import Shard
-from shards.topic_filters import is_filter, validate_filter
+from shards.segments.read_slices import Extent
+from shards.segments.shard import Shard
+from shards.topics.topic_filters import is_filter, validate_filter
 
 _SCAN_PAGE_VALUES: Final = 200
 

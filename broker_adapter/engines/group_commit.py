@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from shards.errors import StorageError, StorageFailedError, afresh
-from shards.store import Mutations, OrderedStore
+from shards.seams.store import Mutations, OrderedStore
 
 
 class CommitGroup:

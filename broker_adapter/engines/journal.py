@@ -31,8 +31,9 @@ from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import CursorCheck as CursorCheckRequest
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest, StateScanReply
-from shards.batch import BatchHeader
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError, StorageFailedError
+from shards.format.batch import BatchHeader
+from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
@@ -46,8 +47,7 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
-from shards.record import Record, StoredRecord
-from shards.topic_filters import is_filter
+from shards.topics.topic_filters import is_filter
 
 _FLUSH_TIMEOUT_S = 5.0
 _SCAN_PAGE_VALUES = 1000

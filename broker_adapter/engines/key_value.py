@@ -30,9 +30,9 @@ from broker_adapter.engines.upkeep import Upkeep
 from broker_adapter.feed import Feed
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Subscription
-from shards import batch as batches
-from shards.clock import Clock
 from shards.errors import BatchError, InvalidRequestError, OffsetOutOfRangeError, ShardExistsError
+from shards.format import batch as batches
+from shards.format.record import Record, StoredRecord
 from shards.model import (
     AckLevel,
     Appended,
@@ -45,11 +45,11 @@ from shards.model import (
     ShardInfo,
     StateValue,
 )
-from shards.names import validate_name, validate_shard_name
 from shards.position import Start
-from shards.record import Record, StoredRecord
-from shards.store import Mutations, OrderedStore
-from shards.topic_filters import is_filter, matches, validate_filter
+from shards.seams.clock import Clock
+from shards.seams.store import Mutations, OrderedStore
+from shards.topics.names import validate_name, validate_shard_name
+from shards.topics.topic_filters import is_filter, matches, validate_filter
 
 
 class KeyValueAdapter(StorageAdapter):

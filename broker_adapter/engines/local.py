@@ -10,10 +10,10 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.engines.key_value import KeyValueAdapter
-from shards.clock import Clock, SystemClock
 from shards.errors import InvalidRequestError
-from shards.memory_store import MemoryStore
-from shards.store import OrderedStore
+from shards.seams.clock import Clock, SystemClock
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import OrderedStore
 
 
 @asynccontextmanager

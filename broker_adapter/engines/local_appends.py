@@ -7,10 +7,10 @@ from typing import cast
 
 import trio
 
-from shards.batch import encode, encode_values
 from shards.errors import OverloadedError, StorageError, afresh
+from shards.format.batch import encode, encode_values
+from shards.format.record import Record
 from shards.model import Appended
-from shards.record import Record
 
 WINDOW_BYTES = 32 << 20
 """Bound on the batch bytes that wait for their acknowledgement."""

@@ -1,7 +1,8 @@
 """Feeds inside one process: what `StorageAdapter.follow` gives over a key-value store.
 
 Nothing is queued for a consumer: it reads the shards that moved when it asks for more. Which those are, in which order
-and how far all that is, is told by `shards.feed_queue`, `shards.recent_shards` and `shards.live_filters`.
+and how far all that is, is told by `shards.subscriptions.fair_queue`, `shards.topics.publish_epochs` and
+`shards.topics.filter_watch`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from broker_adapter.engines.stored_shard import StoredShard
 from broker_adapter.feed import Feed, Progress, check_follow
 from broker_adapter.subscription import Delivery
 from shards.errors import BatchError, CorruptionError
-from shards.feed_queue import FeedQueue, Standing
-from shards.live_filters import LiveFilters
-from shards.progress_pace import ProgressPace
-from shards.recent_shards import RecentShards
-from shards.record import Gap
-from shards.topic_filters import pattern
+from shards.format.record import Gap
+from shards.subscriptions.fair_queue import FeedQueue, Standing
+from shards.subscriptions.watermark_policy import ProgressPace
+from shards.topics.filter_watch import LiveFilters
+from shards.topics.publish_epochs import RecentShards
+from shards.topics.topic_filters import pattern
 
 _log = logging.getLogger(__name__)
 

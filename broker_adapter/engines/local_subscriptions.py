@@ -14,9 +14,9 @@ import trio
 from broker_adapter.engines.stored_shard import StoredShard
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import ShardNotFoundError
-from shards.group_assignment import GroupAssignment, sticky_key
-from shards.record import Gap
-from shards.topic_filters import matches
+from shards.format.record import Gap
+from shards.subscriptions.group_assignment import GroupAssignment, sticky_key
+from shards.topics.topic_filters import matches
 
 GROUP_CURSOR_PREFIX = "group/"
 

@@ -1,8 +1,8 @@
 """Producers of a key-value store: names, epochs, and which batches of theirs are stored already.
 
-The sequence rules are those of `shards.producer_state`; the first batch of a producer in a shard, and the first one
-after its epoch rose, may begin at any sequence. What is decided here is written in the same `Mutations` as the batch,
-so both are there after a crash, or neither.
+The sequence rules are those of `shards.idempotence.producer_state`; the first batch of a producer in a shard, and the
+first one after its epoch rose, may begin at any sequence. What is decided here is written in the same `Mutations` as
+the batch, so both are there after a crash, or neither.
 
     PRODUCERS  "n" name                 -> producer id, epoch
     PRODUCERS  "i" producer_id          -> epoch
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import struct
 
-from shards.batch import BatchHeader
 from shards.errors import SequenceGapError, StaleEpochError, UnknownProducerError
+from shards.format.batch import BatchHeader
+from shards.idempotence.producer_state import ProducerState
 from shards.model import ProducerIdentity
-from shards.producer_state import ProducerState
-from shards.store import Family, Mutations, OrderedStore
+from shards.seams.store import Family, Mutations, OrderedStore
 
 _NEXT_ID_KEY = b"next_producer_id"
 _ID = struct.Struct(">Q")

@@ -14,7 +14,7 @@ from broker_adapter.engines.pulled_subscription import Source
 from broker_adapter.engines.selection import PushedRecords
 from broker_adapter.feed import Feed, Progress
 from broker_adapter.subscription import Delivery
-from shards.pushes import Notice, Push
+from shards.subscriptions.events import Notice, Push
 
 _log = logging.getLogger(__name__)
 

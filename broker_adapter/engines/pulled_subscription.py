@@ -17,7 +17,7 @@ from broker_adapter.engines.selection import PushedRecords
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import StorageError
 from shards.position import Start
-from shards.pushes import Notice, Push
+from shards.subscriptions.events import Notice, Push
 
 _log = logging.getLogger(__name__)
 

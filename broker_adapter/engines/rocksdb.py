@@ -10,7 +10,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.engines.local import open_store
 from broker_adapter.opening import directory_of
-from shards.rocks_store import RocksStore
+from shards.seams.rocks_store import RocksStore
 
 
 @asynccontextmanager

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 from broker_adapter.results import ReadResult
-from shards.batch import read_records
+from shards.format.batch import read_records
+from shards.format.record import Gap, StoredRecord
 from shards.position import Start
-from shards.record import Gap, StoredRecord
 
 
 def cut(records: list[StoredRecord | Gap], next_offset: int, max_records: int | None) -> ReadResult:

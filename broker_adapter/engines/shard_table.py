@@ -24,7 +24,7 @@ from broker_adapter.engines.key_layout import (
 from broker_adapter.engines.stored_shard import StoredShard
 from shards.errors import ShardExistsError, ShardNotFoundError
 from shards.model import ShardConfig
-from shards.store import Family, Mutations, OrderedStore
+from shards.seams.store import Family, Mutations, OrderedStore
 
 _LSN_STEP_AFTER_CRASH = 1 << 32
 """More lsns than a run can give out without a flush, so that one lost with the node is never given out again."""

@@ -15,11 +15,11 @@ from broker_adapter.engines.local_appends import AppendWindow, LocalAppend
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
-from shards.batch import BatchHeader
-from shards.clock import Clock
 from shards.errors import DurabilityUnavailableError, LimitExceededError, OffsetConflictError, StorageError
+from shards.format.batch import BatchHeader
 from shards.model import AckLevel, Appended, Mode
-from shards.store import Mutations
+from shards.seams.clock import Clock
+from shards.seams.store import Mutations
 
 
 class StoredAppends:

@@ -23,13 +23,13 @@ from broker_adapter.engines.key_layout import (
 )
 from broker_adapter.engines.selection import cut, has_word
 from broker_adapter.results import ReadResult, StoredBatches
-from shards import batch as batches
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
+from shards.format import batch as batches
+from shards.format.record import Gap, StoredRecord
 from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.position import Start
-from shards.recent_shards import Era
-from shards.record import Gap, StoredRecord
-from shards.store import Family, Mutations, OrderedStore
+from shards.seams.store import Family, Mutations, OrderedStore
+from shards.topics.publish_epochs import Era
 
 _RESERVED_AHEAD = 1 << 14
 """Offsets that one durable reservation covers for appends in memory mode."""
@@ -41,7 +41,7 @@ class StoredShard:
     Attributes:
         next_offset: Offset that the next record will get.
         visible_offset: Readers see records below it. It lags behind ``next_offset`` while batches wait for a flush.
-        era: When it published last, see `shards.recent_shards`.
+        era: When it published last, see `shards.topics.publish_epochs`.
     """
 
     def __init__(self, store: OrderedStore, name: str, entry: CatalogueEntry) -> None:
@@ -190,8 +190,8 @@ class StoredShard:
     def retained_from(self, now_us: int) -> int:
         """The offset from which retention keeps records: whole batches go, oldest first, while a bound is passed.
 
-        The rule is that of `shards.retention.due` with batches in place of segments, asked of the oldest batches alone:
-        a shard may have millions. The newest batch goes by age only.
+        The rule is that of `shards.segments.retention.due` with batches in place of segments, asked of the oldest
+        batches alone: a shard may have millions. The newest batch goes by age only.
         """
         retention = self.config.retention
         kept_from = self.start_offset

@@ -16,9 +16,9 @@ from broker_adapter.engines.local_subscriptions import Watchers
 from broker_adapter.engines.producer_table import ProducerTable
 from broker_adapter.engines.shard_table import ShardTable
 from broker_adapter.engines.stored_shard import StoredShard
-from shards.clock import Clock
 from shards.errors import BatchError, CorruptionError, StorageFailedError
-from shards.store import Mutations
+from shards.seams.clock import Clock
+from shards.seams.store import Mutations
 
 _log = logging.getLogger(__name__)
 

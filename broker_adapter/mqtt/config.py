@@ -1,4 +1,4 @@
-"""The broker's settings: their defaults, units and bounds. How a file is read into them is `journal.settings_file`.
+"""The broker's settings: their defaults, units and bounds. How a file is read into them is `journal.settings.file`.
 
 ``conf/broker.toml`` shows every setting with its default; a test keeps the two the same. A setting is added here and
 there alone, and there are at most forty. What they become is `assembly`.
@@ -16,13 +16,14 @@ import attrs
 from attrs import field
 
 from broker_adapter.bridge.config import BridgeTable, problems_of
-from broker_adapter.mqtt.limits import Limits
-from broker_adapter.mqtt.storage_rules import Storage
-from broker_adapter.mqtt.topics import OWN_PREFIX
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.storage_rules import Storage
+from broker_adapter.mqtt.model.topics import OWN_PREFIX
 from broker_adapter.opening import ENGINES
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
-from journal.access_settings import is_loopback
-from journal.settings import (
+from journal.settings.access import is_loopback
+from journal.settings.file import Schema
+from journal.settings.values import (
     KIB,
     MIB,
     Address,
@@ -37,10 +38,9 @@ from journal.settings import (
     parse_text,
     within,
 )
-from journal.settings_file import Schema
 from shards.errors import InvalidNameError
-from shards.names import validate_shard_name
-from shards.topic_filters import validate_filter
+from shards.topics.names import validate_shard_name
+from shards.topics.topic_filters import validate_filter
 
 _LIMITS = Limits()
 _MAX_PACKET_BYTES = 256 * MIB
@@ -279,7 +279,7 @@ TABLES = _SCHEMA.tables
 
 
 def load_broker_config(path: str | os.PathLike[str] | None, overrides: Mapping[str, object] = {}) -> BrokerConfig:
-    """Read a settings file; see `journal.settings_file.Schema.load`.
+    """Read a settings file; see `journal.settings.file.Schema.load`.
 
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong kind or out of bounds.

@@ -3,6 +3,7 @@
 Each kind has a module of its own and imports what it needs only when one is opened.
 """
 
+from broker_adapter.sinks.batch import Batch, Row, Value
 from broker_adapter.sinks.errors import (
     BatchRefusedError,
     RowsRefusedError,
@@ -11,7 +12,6 @@ from broker_adapter.sinks.errors import (
     StaleEpochError,
 )
 from broker_adapter.sinks.kinds import SinkKind, find_kind, kind_names
-from broker_adapter.sinks.rows import Batch, Row, Value
 from broker_adapter.sinks.sink import Sink, SinkContext
 
 __all__ = [

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
+from broker_adapter.sinks.batch import Row, Value
 from broker_adapter.sinks.errors import Refusal
-from broker_adapter.sinks.rows import Row, Value
 
 _AS_IT_IS: Final = frozenset({str, int, float, bool, type(None)})
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 
 from broker_adapter.sinks.sink import Sink, SinkContext
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 GROUP: Final = "journal.sinks"
 
@@ -29,7 +29,7 @@ class SinkKind(Generic[Settings]):
 
     Attributes:
         settings: attrs class of what may stand in ``[bridge.sink]`` beside ``type``, made like the sections of
-            `journal.settings_file`: each attribute of a kind that is known there, with unit and bounds.
+            `journal.settings.file`: each attribute of a kind that is known there, with unit and bounds.
         open: Opens a sink for one driver. It may raise `ConfigurationError` when the settings cannot be used, or what
             the kind needs is not installed.
         check: Tells what is wrong with settings that are each for themselves as they should be, a problem a text.

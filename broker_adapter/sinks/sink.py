@@ -6,7 +6,7 @@ import abc
 
 import attrs
 
-from broker_adapter.sinks.rows import Batch
+from broker_adapter.sinks.batch import Batch
 
 
 @attrs.frozen(slots=True)

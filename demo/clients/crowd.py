@@ -11,7 +11,7 @@ from demo.clients.roaming_client import V5, V311, RoamingClient
 from demo.clients.subscriber import Subscriber
 from demo.evidence.ledger import SubscriberLedger
 from demo.telemetry import ROOT, available_sources
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 
 TOPICS: Final = f"{ROOT}/#"
 QOS: Final = {"cpu": 1, "memory": 2, "disk": 2, "network": 1, "load": 0}

@@ -12,9 +12,9 @@ from demo.evidence.check import Found, Range
 from demo.evidence.ledger import digest_of
 from demo.payload import metric_of, sample_of
 from demo.telemetry import SOURCES
+from shards.format.record import Gap
 from shards.model import SegmentKind, ShardInfo
 from shards.position import Start
-from shards.record import Gap
 
 ModeHistory = Sequence[tuple[str, int]]
 """Modes of a shard and the offsets from which they hold."""

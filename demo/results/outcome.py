@@ -13,7 +13,7 @@ from demo.evidence.check import Seen, TopicEvidence, TopicResult, check_topic
 from demo.evidence.ledger import Published
 from demo.evidence.read_back import ModeHistory, ReadBack
 from demo.results.history import History
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 
 
 @attrs.frozen(slots=True)

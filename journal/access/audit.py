@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 _OWNER_AND_GROUP: Final = 0o640
 _ENCODER: Final = msgspec.json.Encoder()

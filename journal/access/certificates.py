@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 
 def server_context(certificate_file: str, key_file: str, client_ca_file: str = "") -> ssl.SSLContext:

@@ -7,7 +7,7 @@ import secrets
 import stat
 from typing import Final
 
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 _OWNER_ALONE: Final = 0o600
 

@@ -16,8 +16,8 @@ import trio
 from journal.access.rates import Bucket
 from journal.access.rules import AccessRule, User
 from journal.protocol.errors import QuotaExceededError
-from journal.settings import format_size
-from shards.topic_filters import matches
+from journal.settings.values import format_size
+from shards.topics.topic_filters import matches
 
 ALL_TOGETHER: Final = "*"
 _LONGEST_WAIT_S: Final = 5.0

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import attrs
 
-from journal.access.principal import Action
-from shards.filter_overlap import covers, overlap
-from shards.topic_filters import is_filter, matches
+from journal.access.authorization import Action
+from shards.topics.filter_overlap import covers, overlap
+from shards.topics.topic_filters import is_filter, matches
 
 _PLACEHOLDER: Final = re.compile("%[uc]")
 _UNFIT: Final = re.compile("[+#/]")

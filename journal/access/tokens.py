@@ -21,7 +21,7 @@ import attrs
 
 from journal.access.credential_files import read_lines, replace_file
 from journal.access.users import check_name
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 _TOKEN_BYTES: Final = 32
 _WRITTEN_BY: Final = "journal token"

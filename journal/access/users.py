@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 
 from journal.access.credential_files import read_lines, replace_file
-from journal.settings import ConfigurationError, format_size
+from journal.settings.values import ConfigurationError, format_size
 
 _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32

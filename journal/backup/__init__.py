@@ -4,8 +4,8 @@
 how a running server is asked for a snapshot.
 """
 
+from journal.backup.create import Made, back_up, newest_lsn
 from journal.backup.directory import BackupDirectory, is_backup
-from journal.backup.making import Made, back_up, newest_lsn
-from journal.backup.restoring import Restored, restore
+from journal.backup.restore import Restored, restore
 
 __all__ = ["BackupDirectory", "Made", "Restored", "back_up", "is_backup", "newest_lsn", "restore"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 
-from shards.file_system import File, FileSystem
+from shards.seams.file_system import File, FileSystem
 
 CHUNK_BYTES = 1 << 20
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 from journal.backup.directory import BackupDirectory
 from journal.backup.manifest import FileEntry
 from journal.backup.tree import DIRECTORIES
-from shards.file_system import File, FileSystem, Lock, OpenDirectory
+from shards.seams.file_system import File, FileSystem, Lock, OpenDirectory
 
 
 class BackupFiles:

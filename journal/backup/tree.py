@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from journal.data_directory import segment_directories
-from shards.file_system import FileSystem
+from journal.engine.directory.data_directory import segment_directories
+from shards.seams.file_system import FileSystem
 
 DIRECTORIES = ("journal", "log", "sealed", "sealing", "state")
 """What a data directory consists of, beside its FORMAT file."""

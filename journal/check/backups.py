@@ -10,8 +10,8 @@ from journal.backup.objects import digest_of
 from journal.backup.reading import BackupFiles, views_of
 from journal.check.report import Progress, Report
 from shards.errors import CorruptionError, FormatVersionError
-from shards.file_system import FileSystem
-from shards.store import OrderedStore
+from shards.seams.file_system import FileSystem
+from shards.seams.store import OrderedStore
 
 CheckFiles = Callable[[FileSystem, str, Report, Progress | None, Callable[[str], OrderedStore]], None]
 

@@ -15,11 +15,11 @@ from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
 from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews, ViewPass
-from journal.data_directory import MARKER, check_markers, is_complete, read_format
+from journal.engine.directory.data_directory import MARKER, check_markers, is_complete, read_format
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
-from shards.file_system import FileSystem, OsFileSystem
-from shards.segment_paths import FAN_OUT
-from shards.store import OrderedStore
+from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.store import OrderedStore
+from shards.segments.segment_paths import FAN_OUT
 
 _FAN = re.compile("[0-9a-f]{2}")
 _KNOWN = frozenset(
@@ -31,7 +31,7 @@ _KNOWN = frozenset(
 
 
 def _open_rocks_store(path: str) -> OrderedStore:
-    from shards.rocks_store import RocksStore
+    from shards.seams.rocks_store import RocksStore
 
     return RocksStore(path)
 

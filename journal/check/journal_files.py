@@ -1,6 +1,7 @@
 """The journal's part of a check: file headers, groups, entries, payloads, and that lsns go on without a break.
 
-Which damage is a torn last write and which is not is decided by the table that recovery uses, `journal.recovery.judge`.
+Which damage is a torn last write and which is not is decided by the table that recovery uses,
+`journal.engine.wal.recovery.judge`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import attrs
 
 from journal.check.report import Progress, Report
 from journal.check.window import Window
-from journal.data_directory import MARKER
-from journal.decisions import Decision, Sealed, ShardCreated, ShardDeleted, Trimmed, decode_decision
-from journal.entry import (
+from journal.engine.directory.data_directory import MARKER
+from journal.engine.wal.entry import (
     ENTRY_HEADER_SIZE,
     GROUP_HEADER_SIZE,
     GROUP_MAGIC,
@@ -26,10 +26,11 @@ from journal.entry import (
     decode_entry_size,
     decode_group_header,
 )
-from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path, list_journal_files
-from journal.recovery import Verdict, check_payload, judge
+from journal.engine.wal.entry_payloads import Decision, Sealed, ShardCreated, ShardDeleted, Trimmed, decode_decision
+from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path, list_journal_files
+from journal.engine.wal.recovery import Verdict, check_payload, judge
 from shards.errors import CorruptionError, FormatVersionError
-from shards.file_system import FileSystem
+from shards.seams.file_system import FileSystem
 
 _SPARE = re.compile(r"free-\d{16}\.jnl")
 _SET_ASIDE = re.compile(r"damaged-\d{16}\.jnl")

@@ -10,12 +10,12 @@ import attrs
 
 from journal.check.report import Progress, Report
 from journal.check.window import Window
-from shards.batch import verify
-from shards.batch_header import HEADER_SIZE, MAGIC, BatchHeader
 from shards.errors import BatchError, CorruptionError, FormatVersionError
-from shards.file_system import FileSystem
-from shards.log_segment import LogHeader, LogSegment
-from shards.sparse_index import STORED_SIZE, SparseIndex
+from shards.format.batch import verify
+from shards.format.batch_header import HEADER_SIZE, MAGIC, BatchHeader
+from shards.seams.file_system import FileSystem
+from shards.segments.log_segment import LogHeader, LogSegment
+from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 
 _LARGEST_LOG_HEADER = 2048
 _ALIGNMENT = 8

@@ -15,12 +15,12 @@ import attrs
 from journal.check.journal_files import CheckedJournal
 from journal.check.report import Progress, Report
 from journal.check.views import CheckedViews
-from journal.data_directory import MARKER
-from journal.decisions import Sealed
+from journal.engine.directory.data_directory import MARKER
+from journal.engine.wal.entry_payloads import Sealed
 from shards.errors import InvalidNameError
-from shards.file_system import FileSystem
-from shards.names import shard_name
-from shards.parquet_segment import ParquetSegment
+from shards.seams.file_system import FileSystem
+from shards.segments.parquet_segment import ParquetSegment
+from shards.topics.names import shard_name
 
 _FILE = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{16})\.parquet")
 _MARK = re.compile(r"_start-([0-9a-f]{16})")

@@ -8,24 +8,24 @@ from collections.abc import Callable
 import attrs
 
 from journal.check.report import Report
-from journal.node_record import NodeRecord, read_node_record
-from journal.restores import META_KEY as RESTORES_KEY
-from journal.restores import decode_restores
-from shards import shard_records
-from shards.catalogue import CatalogueRecord, decode_record
-from shards.chunks import ChunkPool
-from shards.cursors import decode_cursor
+from journal.engine.directory.restores import META_KEY as RESTORES_KEY
+from journal.engine.directory.restores import decode_restores
+from journal.engine.state.node_record import NodeRecord, read_node_record
 from shards.errors import CorruptionError, FormatVersionError, InvalidNameError
-from shards.log_segment import LogSegment
-from shards.names import validate_name, validate_shard_name
-from shards.parquet_segment import ParquetSegment
-from shards.producer_state import ProducerState
-from shards.producers import decode_epoch, decode_identity, decode_name
-from shards.segment_paths import log_path
-from shards.shard import Shard
-from shards.state_store import EXPIRY_PREFIX, VALUE_PREFIX, decode_expiry_key, decode_value, expiry_key
-from shards.store import Family, OrderedStore
-from shards.word_index import decode_index_key
+from shards.idempotence.producer_state import ProducerState
+from shards.seams.store import Family, OrderedStore
+from shards.segments.chunks import ChunkPool
+from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment_paths import log_path
+from shards.segments.shard import Shard
+from shards.topics.names import validate_name, validate_shard_name
+from shards.views import shard_records
+from shards.views.catalogue import CatalogueRecord, decode_record
+from shards.views.cursors import decode_cursor
+from shards.views.inverted_index import decode_index_key
+from shards.views.producers import decode_epoch, decode_identity, decode_name
+from shards.views.state_store import EXPIRY_PREFIX, VALUE_PREFIX, decode_expiry_key, decode_value, expiry_key
 
 _ID = struct.Struct(">Q")
 _DAMAGED = (CorruptionError, FormatVersionError, InvalidNameError, UnicodeDecodeError, struct.error)

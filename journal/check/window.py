@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from journal.check.report import Counts, Progress
-from shards.file_system import File
+from shards.seams.file_system import File
 
 WINDOW_BYTES = 1 << 20
 

@@ -125,7 +125,7 @@ async def _send_all(
     import trio
 
     from journal.cli.line_splitter import LineBatcher, LineSplitter
-    from shards.batch import encode_values
+    from shards.format.batch import encode_values
 
     splitter = LineSplitter(_MAX_LINE_BYTES)
     batcher = LineBatcher(batch_records, _BATCH_BYTES)

@@ -55,9 +55,9 @@ def backup(
 
 def _back_up(directory: str, target: str, keep: int, server: str) -> Made:
     from journal.backup import newest_lsn
-    from journal.data_directory import read_format
+    from journal.engine.directory.data_directory import read_format
     from shards.errors import DataDirectoryError
-    from shards.file_system import OsFileSystem
+    from shards.seams.file_system import OsFileSystem
 
     files = OsFileSystem()
     if not files.exists(f"{directory}/FORMAT"):
@@ -80,8 +80,8 @@ def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Made:
     """Have the server hold a snapshot while it is being copied."""
     import trio
 
-    from journal.data_directory import read_format
-    from shards.file_system import OsFileSystem
+    from journal.engine.directory.data_directory import read_format
+    from shards.seams.file_system import OsFileSystem
 
     async def copy() -> Made:
         async with connect(server) as client:
@@ -123,8 +123,8 @@ def _server_of(directory: str) -> str:
 
 def _copy(source: str, target: str, lsn: int, keep: int) -> Made:
     from journal.backup import back_up
-    from shards.clock import SystemClock
-    from shards.file_system import OsFileSystem
+    from shards.seams.clock import SystemClock
+    from shards.seams.file_system import OsFileSystem
 
     with progress("bytes compared and copied") as tick:
         return back_up(OsFileSystem(), source, target, lsn=lsn, now_us=SystemClock().now_us(), keep=keep, progress=tick)
@@ -149,7 +149,7 @@ def restore(
         json: Print the result as one JSON object.
     """
     from journal.backup import restore as restore_backup
-    from shards.file_system import OsFileSystem
+    from shards.seams.file_system import OsFileSystem
 
     with progress("bytes restored") as tick:
         restored = restore_backup(

@@ -129,7 +129,7 @@ async def _bench(server: str, load: _Load, shard_count: int, mode: Mode) -> dict
 
 async def _append_all(client: Client, names: list[str], load: _Load, tick: Callable[[int], None]) -> Rate:
     """Append all records, pipelined, the batches round the shards; encoding is part of the time."""
-    from shards.batch import encode_values
+    from shards.format.batch import encode_values
 
     in_flight: deque[tuple[int, PendingAppend]] = deque()
     in_flight_limit = max(1, min(_IN_FLIGHT_APPENDS, _IN_FLIGHT_BYTES // (load.batch * (load.size_bytes + 16))))
@@ -152,7 +152,7 @@ async def _append_all(client: Client, names: list[str], load: _Load, tick: Calla
 
 async def _read_all(client: Client, names: list[str], load: _Load, tick: Callable[[int], None]) -> Rate:
     """Read everything back, shard after shard; decoding is part of the time."""
-    from shards.batch import read_records
+    from shards.format.batch import read_records
 
     count = 0
     started = time.perf_counter()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from journal.client import Client
-    from shards.record import Gap, StoredRecord
+    from shards.format.record import Gap, StoredRecord
 
 WAY_OUT: Final = (
     "`journal check DIR` on the server's data directory or its newest backup lists all damage; `journal restore` makes "
@@ -28,8 +28,8 @@ async def read_received(
     """
     import time
 
-    from shards.batch import read_records
     from shards.errors import BatchError
+    from shards.format.batch import read_records
 
     now_us = time.time_ns() // 1000
     try:
@@ -47,9 +47,9 @@ async def read_received(
 
 def _damaged_range(batches: memoryview, start_offset: int) -> tuple[int, int, int | None]:
     """Byte position of the first damaged batch, its first offset, and the offset behind it if that can be told."""
-    from shards.batch import iterate
-    from shards.batch_header import verify, verify_stamp
     from shards.errors import BatchError
+    from shards.format.batch import iterate
+    from shards.format.batch_header import verify, verify_stamp
 
     end_at, first = 0, start_offset
     try:
@@ -71,7 +71,7 @@ async def _place(client: Client, shard: str, offset: int) -> str:
     """Where the server keeps an offset, as far as it tells."""
     from shards.errors import StorageError
     from shards.model import SegmentKind
-    from shards.segment_paths import log_path, sealed_path
+    from shards.segments.segment_paths import log_path, sealed_path
 
     try:
         info = await client.describe_shard(shard)

@@ -18,9 +18,9 @@ from command_line.boundary import CommandError
 from command_line.output import write_json, write_lines, write_text
 
 if TYPE_CHECKING:
-    from journal.decisions import Decision
-    from journal.entry import Entry
-    from shards.batch import BatchHeader
+    from journal.engine.wal.entry import Entry
+    from journal.engine.wal.entry_payloads import Decision
+    from shards.format.batch import BatchHeader
 
 _PARQUET_MAGIC = b"PAR1"
 _HEADER_BYTES = 4096
@@ -57,8 +57,8 @@ def dump(
 
 def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], None]:
     """What shows a file that begins like this; an index file has no magic and goes by its name."""
-    from journal.journal_file import MAGIC as JOURNAL_MAGIC
-    from shards.log_segment import MAGIC as LOG_MAGIC
+    from journal.engine.wal.journal_file import MAGIC as JOURNAL_MAGIC
+    from shards.segments.log_segment import MAGIC as LOG_MAGIC
 
     kinds = {LOG_MAGIC: _dump_log, JOURNAL_MAGIC: _dump_journal, _PARQUET_MAGIC: _dump_sealed}
     if magic not in kinds and file.endswith(".index"):
@@ -70,9 +70,9 @@ def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], No
 
 
 def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
-    from shards.batch import verify
     from shards.errors import BatchError, CorruptionError
-    from shards.log_segment import LogHeader
+    from shards.format.batch import verify
+    from shards.segments.log_segment import LogHeader
 
     header, position = LogHeader.decode(path, bytes(content[:_HEADER_BYTES]))
     if wanted.as_json:
@@ -91,8 +91,8 @@ def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 
 def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
-    from journal.entry import GROUP_HEADER_SIZE, BadEntryHeader, decode_entries, decode_group_header
-    from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader
+    from journal.engine.wal.entry import GROUP_HEADER_SIZE, BadEntryHeader, decode_entries, decode_group_header
+    from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader
     from shards.errors import CorruptionError
 
     header = JournalFileHeader.decode(path, bytes(content[:_HEADER_BYTES]))
@@ -117,7 +117,7 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
     from shards.extras import install_command
-    from shards.file_system import OsFileSystem
+    from shards.seams.file_system import OsFileSystem
 
     try:
         from shards.parquet.reading import SealedReader
@@ -126,7 +126,7 @@ def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
             f"{path} is a Parquet file, and to read it {error.name} has to be installed: {install_command('parquet')}"
         ) from error
     from journal.cli.record_lines import json_lines
-    from shards.batch import read_records
+    from shards.format.batch import read_records
 
     with SealedReader(OsFileSystem(), path) as sealed:
         metadata = sealed.metadata
@@ -158,7 +158,7 @@ def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 def _dump_index(path: str, content: memoryview, wanted: _Wanted) -> None:
     from shards.errors import CorruptionError
-    from shards.sparse_index import STORED_SIZE, SparseIndex
+    from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 
     if wanted.as_json:
         write_json({"kind": "index", "size_bytes": len(content), "entries": len(content) // STORED_SIZE})
@@ -186,8 +186,8 @@ def _dump_index(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 def _check_payload(path: str, entry: Entry) -> None:
     """Raise for a payload that does not match its checksums."""
-    from journal.entry import ENTRY_HEADER_SIZE
-    from journal.recovery import check_payload
+    from journal.engine.wal.entry import ENTRY_HEADER_SIZE
+    from journal.engine.wal.recovery import check_payload
     from shards.errors import CorruptionError
 
     if problem := check_payload(entry):
@@ -195,7 +195,7 @@ def _check_payload(path: str, entry: Entry) -> None:
 
 
 def _print_entry(path: str, entry: Entry, wanted: _Wanted) -> None:
-    from journal.entry import Kind
+    from journal.engine.wal.entry import Kind
 
     kind = Kind(entry.kind).name.lower() if entry.kind in set(Kind) else f"kind {entry.kind}"
     payload_bytes = len(entry.payload)
@@ -212,8 +212,8 @@ def _print_entry(path: str, entry: Entry, wanted: _Wanted) -> None:
 
 
 def _decision_in(path: str, entry: Entry) -> Decision | None:
-    from journal.decisions import decode_decision
-    from journal.entry import ENTRY_HEADER_SIZE, Kind
+    from journal.engine.wal.entry import ENTRY_HEADER_SIZE, Kind
+    from journal.engine.wal.entry_payloads import decode_decision
     from shards.errors import CorruptionError
 
     if entry.kind == Kind.APPEND or entry.kind not in set(Kind):
@@ -252,6 +252,6 @@ def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:
 
 def _print_records(shard: str, content: memoryview, position: int) -> None:
     from journal.cli.record_lines import json_lines
-    from shards.batch import decode
+    from shards.format.batch import decode
 
     write_lines(json_lines(shard, decode(content, position)))

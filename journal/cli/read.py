@@ -15,8 +15,8 @@ from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from shards.format.record import Gap, StoredRecord
     from shards.position import Start
-    from shards.record import Gap, StoredRecord
 
     TextLines = Callable[[str, Iterable[StoredRecord]], Iterator[bytes]]
 
@@ -83,7 +83,7 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
 def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLines, *, as_json: bool) -> None:
     """Print records; in text a lost range is told on stderr, in its place among the lines."""
     from journal.cli.record_lines import gap_note, json_lines
-    from shards.record import Gap
+    from shards.format.record import Gap
 
     if as_json:
         write_lines(json_lines(shard, records))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from journal.record_json import record_fields
-from shards.record import Gap, StoredRecord
+from journal.protocol.record_json import record_fields
+from shards.format.record import Gap, StoredRecord
 
 
 def payload_lines(_shard: str, records: Iterable[StoredRecord]) -> Iterator[bytes]:

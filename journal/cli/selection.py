@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from shards.record import Gap, StoredRecord
+from shards.format.record import Gap, StoredRecord
 
 
 @attrs.define(slots=True)

@@ -31,9 +31,9 @@ def serve(
     import trio
 
     from command_line.serving import exit_status_for_supervisor
-    from journal.config import ServerConfig, load_config
     from journal.server import run_server
-    from journal.settings import ConfigurationError
+    from journal.settings.server import ServerConfig, load_config
+    from journal.settings.values import ConfigurationError
 
     overrides = overrides_of(settings, listed_by="journal config --default")
     if listen is not None:

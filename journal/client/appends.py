@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 
 import trio
 
+from journal.client.append_future import NOT_JOINED, PendingAppend
 from journal.client.batching import ENCODING_FAULTS, AppendQueue, BatchEncoder
 from journal.client.connection import Connection
-from journal.client.pending import NOT_JOINED, PendingAppend
 from journal.client.producer_window import Action, Entry, ProducerWindow
 from journal.client.session_keeper import Backoff
 from journal.client.shard_appends import ShardAppends

@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, cast
 
-from journal.client.pending import NOT_JOINED, PendingAppend
+from journal.client.append_future import NOT_JOINED, PendingAppend
 from journal.client.producer_window import Entry
 from journal.protocol.frames import NO_OFFSET
-from shards.batch import encode, encode_values
-from shards.batch_header import verify_body
-from shards.compression import Codec
 from shards.errors import InvalidRequestError, LimitExceededError, StorageError
+from shards.format.batch import encode, encode_values
+from shards.format.batch_header import verify_body
+from shards.format.compression import Codec
+from shards.format.record import Record
 from shards.model import ProducerIdentity
-from shards.record import Record
 
 # What an append, and each record with fields, costs in the window over its payload.
 _OVERHEAD_BYTES: Final = 128

@@ -17,13 +17,13 @@ from typing import Any, Final
 import trio
 
 from journal.client.address import Address
+from journal.client.append_future import PendingAppend
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
 from journal.client.connection import HEARTBEAT_S, Connection
 from journal.client.failed_shards import FailedShards
 from journal.client.feed import Feed
 from journal.client.operations import Operations
-from journal.client.pending import PendingAppend
 from journal.client.receiver import Receiver
 from journal.client.reconnection import Reconnection
 from journal.client.restored import ServerRestored, lost_history
@@ -46,12 +46,12 @@ from journal.protocol.messages import (
     ShardEvent,
     UnsubscribeRequest,
 )
-from shards.compression import Codec
 from shards.errors import InvalidRequestError, StorageError, afresh
+from shards.format.compression import Codec
+from shards.format.record import Record
 from shards.history import HistoryGap
 from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
-from shards.record import Record
 
 FIRST_WITHIN_S: Final = 10.0
 """So long a client tries to reach a server for the first time, unless told otherwise."""

@@ -7,7 +7,7 @@ from typing import Self
 from journal.client.receiver import Delivery, Receiver
 from journal.protocol.messages import SubscribeReply
 from shards.position import Start
-from shards.pushes import Progress
+from shards.subscriptions.events import Progress
 
 
 class Feed(Receiver):

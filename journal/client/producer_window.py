@@ -33,8 +33,6 @@ from journal.protocol.errors import (
     is_retriable,
 )
 from journal.protocol.frames import NO_OFFSET
-from shards.batch import with_sequence
-from shards.batch_header import MAX_SEQUENCE
 from shards.errors import (
     CorruptionError,
     SequenceGapError,
@@ -46,6 +44,8 @@ from shards.errors import (
     StorageFailedError,
     UnknownProducerError,
 )
+from shards.format.batch import with_sequence
+from shards.format.batch_header import MAX_SEQUENCE
 from shards.model import ProducerIdentity
 
 # Refusals of the same head for a gap, without progress, after which its error goes to the caller.

@@ -16,10 +16,10 @@ import trio
 from journal.protocol import RemoteProtocolError, frames
 from journal.protocol.errors import decode_error_parts
 from journal.protocol.messages import ShardEvent, SubscribeReply, SubscribeRequest
-from shards.batch import iterate
 from shards.errors import BatchError, ShardNotFoundError, StorageError, afresh
+from shards.format.batch import iterate
 from shards.position import Start
-from shards.pushes import Progress
+from shards.subscriptions.events import Progress
 
 
 @attrs.frozen(slots=True, eq=False)

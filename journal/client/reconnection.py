@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from journal.client.append_future import PendingAppend
 from journal.client.appends import Appends
 from journal.client.connection import Connection
 from journal.client.operations import Operations
-from journal.client.pending import PendingAppend
 from journal.protocol import Op, decode_reply, encode
 from journal.protocol.messages import OpenShardReply, OpenShardRequest
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from journal.client.append_future import PendingAppend
 from journal.client.batching import AppendQueue
-from journal.client.pending import PendingAppend
 from journal.client.producer_window import Entry, ProducerWindow
 from shards.errors import StorageError
 

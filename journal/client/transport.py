@@ -15,11 +15,11 @@ import trio
 
 from journal.client.address import Address
 from journal.client.opening_stream import OpeningStream
-from journal.client.what_answers import check_answer, closed_unheard, no_tls, not_a_websocket
-from journal.first_bytes import ENOUGH_BYTES
+from journal.client.peer_diagnosis import check_answer, closed_unheard, no_tls, not_a_websocket
+from journal.net.protocol_sniffing import ENOUGH_BYTES
+from journal.net.tls_sockets import TlsSocket
 from journal.protocol import RemoteProtocolError
 from journal.protocol.errors import AuthenticationError, ConnectionLostError
-from journal.tls_sockets import TlsSocket
 from shards.errors import StorageError
 
 # The frame parser has the real limit, from HELLO; this only keeps one message from being endless.

@@ -2,6 +2,6 @@
 
 from journal.engine.engine import Engine
 from journal.engine.opening import open_engine, open_rocks_store
-from journal.engine.replaying import RecoveryReport
+from journal.engine.replay import RecoveryReport
 
 __all__ = ["Engine", "RecoveryReport", "open_engine", "open_rocks_store"]

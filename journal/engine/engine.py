@@ -15,49 +15,49 @@ from time import perf_counter
 import attrs
 import trio
 
-from journal.ack_waiter import AckWaiter
-from journal.appender import Appender
-from journal.atomic_changes import AtomicChanges
-from journal.commit import MOST_WORDS, AckSink, Committer, Group
-from journal.config import ServerConfig
-from journal.control import Control
-from journal.data_directory import DataDirectory
-from journal.decisions import CursorCommitted, CursorDeleted
-from journal.disk import Disk
-from journal.engine.replaying import RecoveryReport, replay
+from journal.engine.directory.data_directory import DataDirectory
+from journal.engine.directory.restores import Restores
+from journal.engine.parquet.converter import Sealer
+from journal.engine.parquet.scheduler import Sealing
+from journal.engine.read.reader import Reader
+from journal.engine.replay import RecoveryReport, replay
 from journal.engine.restoration import Restoration
-from journal.journal_file import JournalWriter
-from journal.maintenance import Maintenance
-from journal.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
-from journal.node_time import NodeTime
-from journal.producer_expiry import ProducerExpiry
-from journal.producer_use import ProducerUse
+from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.segments.snapshots import Snapshots
+from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
+from journal.engine.state.node_time import NodeTime
+from journal.engine.state.producer_use import ProducerUse
+from journal.engine.state.shard_discovery import ShardNews
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from journal.engine.subscribe.subscriptions import Subscriptions
+from journal.engine.wal.disk import Disk
+from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
+from journal.engine.wal.group_commit import MOST_WORDS, AckSink, Committer, Group
+from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.pending_ack import AckWaiter
+from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
+from journal.engine.write.appender import Appender
+from journal.engine.write.commands import Control
+from journal.engine.write.producer_expiry import ProducerExpiry
+from journal.engine.write.transactions import AtomicChanges
 from journal.protocol.frames import NO_OFFSET, build_append
-from journal.reader import Reader
-from journal.recovery import Recovered, RecoveredGroup, read_journal
-from journal.restores import Restores
-from journal.sealer import Sealer
-from journal.sealing import Sealing
-from journal.segment_files import SegmentFiles
-from journal.shard_news import ShardNews
-from journal.shard_table import ShardTable
-from journal.snapshots import Snapshots
-from journal.subscriptions import Subscriptions
-from journal.views import Views
-from shards.batch_header import BatchHeader
-from shards.chunks import ChunkPool, Readable
-from shards.clock import Clock
+from journal.settings.server import ServerConfig
 from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
-from shards.file_system import FileSystem
+from shards.format.batch_header import BatchHeader
 from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
-from shards.parquet_segment import ParquetSegment
-from shards.producer_records import load_producers
-from shards.recent_shards import RecentShards
-from shards.segment import Segment
-from shards.shard import Shard
-from shards.shard_records import closed_logs
-from shards.store import DirectoryStore, Mutations
-from shards.word_index import Words, words_of
+from shards.seams.clock import Clock
+from shards.seams.file_system import FileSystem
+from shards.seams.store import DirectoryStore, Mutations
+from shards.segments.chunks import ChunkPool, Readable
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment import Segment
+from shards.segments.shard import Shard
+from shards.topics.publish_epochs import RecentShards
+from shards.views.inverted_index import Words, words_of
+from shards.views.producer_records import load_producers
+from shards.views.shard_records import closed_logs
 
 _OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
 """Decisions about a shard that change nothing of what a checkpoint saves of it: the views have all of them already."""

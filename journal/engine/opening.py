@@ -12,17 +12,17 @@ from contextlib import asynccontextmanager, nullcontext
 
 import trio
 
-from journal.config import ServerConfig
-from journal.data_directory import DataDirectory, open_directory
-from journal.disk import Disk, DiskThread
+from journal.engine.directory.data_directory import DataDirectory, open_directory
+from journal.engine.directory.mounts import check_mounts
+from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine
-from journal.mounts import check_mounts
-from journal.reader_lock import open_after_readers, reader_lock
-from journal.sealer import Sealer, open_worker_sealer
-from shards.clock import Clock, SystemClock
+from journal.engine.parquet.converter import Sealer, open_worker_sealer
+from journal.engine.wal.disk import Disk, DiskThread
+from journal.settings.server import ServerConfig
 from shards.errors import CorruptionError
-from shards.file_system import FileSystem, OsFileSystem
-from shards.store import DirectoryStore
+from shards.seams.clock import Clock, SystemClock
+from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.store import DirectoryStore
 
 
 def open_rocks_store(path: str) -> DirectoryStore:
@@ -31,7 +31,7 @@ def open_rocks_store(path: str) -> DirectoryStore:
     Raises:
         CorruptionError: It is gone although the journal beside it was in use: acknowledged data would be forgotten.
     """
-    from shards.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
+    from shards.seams.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
 
     journal = f"{posixpath.dirname(path)}/journal"
     if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
@@ -64,7 +64,8 @@ async def open_engine(
     Cancelled while the context is entered, it leaves the directory as a crash would, and the next start recovers it.
 
     Args:
-        to_read: Open it for a moment, to see what it holds; a start that comes meanwhile waits (`journal.reader_lock`).
+        to_read: Open it for a moment, to see what it holds; a start that comes meanwhile waits
+        (`journal.engine.directory.reader_lock`).
             It is refused at once when anybody else has the directory.
 
     Raises:

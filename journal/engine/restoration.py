@@ -1,14 +1,14 @@
-"""What the first start of a restored data directory does; what a node remembers of it is in `journal.restores`."""
+"""What the first start of a restored data directory does; what a node remembers of it is in `directory.restores`."""
 
 from __future__ import annotations
 
 import logging
 
-from journal.maintenance import Maintenance
-from journal.restores import Restores, read_restore_marker, remove_restore_marker
-from journal.shard_table import ShardTable
-from journal.views import Views
-from shards.file_system import FileSystem
+from journal.engine.directory.restores import Restores, read_restore_marker, remove_restore_marker
+from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from shards.seams.file_system import FileSystem
 
 _log = logging.getLogger("journal.engine")
 

@@ -14,21 +14,21 @@ import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
-from journal.access.principal import EVERYBODY, Action, Principal, SentAway, require
+from journal.access.authorization import EVERYBODY, Action, Principal, SentAway, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
-from journal.first_bytes import ENOUGH_BYTES, Spoken, spoken_in
+from journal.net.protocol_sniffing import ENOUGH_BYTES, Spoken, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
-from journal.server.encryption import speaks_no_tls
 from journal.server.output import Output
 from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
 from journal.server.silence import MEMBER_PATIENCE_S, Silence, promised_s, reason_of
 from journal.server.statistics import ServerStatistics
+from journal.server.tls import speaks_no_tls
 from shards.errors import OverloadedError, StorageError, StorageFailedError
-from shards.extents import Place
-from shards.shard import Shard
+from shards.segments.read_slices import Place
+from shards.segments.shard import Shard
 
 _REQUESTS_AT_ONCE = 1024
 _TURN_S = 0.002

@@ -22,9 +22,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ConnectionState
 from hypercorn.utils import wrap_app
 
-from journal.listening import accept
-from journal.server.encryption import is_encrypted_alike, shake_hands
+from journal.net.listening import accept
 from journal.server.statistics import ServerStatistics
+from journal.server.tls import is_encrypted_alike, shake_hands
 
 MOST_CONNECTIONS: Final = 1000
 """Those who ask for health and metrics are few, and each connection takes a descriptor that a client cannot have."""

@@ -17,12 +17,12 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from journal.engine import Engine
-from journal.histogram import Histogram
-from journal.observing.census import Census, CensusTaker
-from journal.observing.loop_monitor import LoopMonitor
-from journal.observing.pulse import Pulse
 from journal.protocol.errors import ERROR_NUMBERS
+from journal.server.inventory import Census, CensusTaker
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
+from journal.telemetry.histogram import Histogram
+from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_monitor import LoopMonitor
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from starlette.requests import Request
 
-from journal.access.principal import Action
+from journal.access.authorization import Action
 from journal.protocol.errors import NotAuthorizedError
-from journal.server.admission import Admission
-from journal.server.http_asker import asker_of
+from journal.server.http_identity import asker_of
+from journal.server.login import Admission
 from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError
 

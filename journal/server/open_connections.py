@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 import attrs
 import trio
 
-from journal.access.principal import Principal
+from journal.access.authorization import Principal
 from journal.access.quotas import Meter
 from journal.server.output import Output
 from journal.server.pushing import Pushing

@@ -16,20 +16,20 @@ from typing import Any
 import attrs
 import trio
 
-from journal.access.principal import Action, require
+from journal.access.authorization import Action, require
 from journal.engine import Engine
+from journal.engine.segments.snapshots import Snapshot
 from journal.protocol import messages
 from journal.protocol.errors import ShuttingDownError, UnknownOperationError
 from journal.protocol.frames import PROTOCOL_VERSION, Op, build, read_acknowledge, read_credit
 from journal.protocol.messages import decode_request, encode
-from journal.server.admission import Admission
 from journal.server.connection import BrokenFrameError, Connection, RequestHandler
+from journal.server.login import Admission
 from journal.server.open_connections import OpenConnections
 from journal.server.read_operations import ReadOperations
 from journal.server.shard_operations import ShardOperations
 from journal.server.state_operations import StateOperations
 from journal.server.statistics import ServerStatistics
-from journal.snapshots import Snapshot
 from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from shards.model import Mode, ShardConfig, ShardInfo
 from shards.position import Start

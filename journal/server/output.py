@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import trio
 
-from shards.chunks import Readable
+from shards.segments.chunks import Readable
 
 _BUFFERS_AT_ONCE = 256
 _STALLED_AFTER_S = 60.0

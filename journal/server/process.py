@@ -11,18 +11,18 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from journal.config import OnFailure, ServerConfig
 from journal.engine import open_engine
-from journal.listening import bind, listens_at, reached_at
-from journal.log import configure_log
-from journal.server.guard import Guard, check_reload, missing_protection, read, unread_changes
+from journal.net.listening import bind, listens_at, reached_at
 from journal.server.http import Front, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.interpreter import collect_rarely, prepare_interpreter
+from journal.server.security import Guard, check_reload, missing_protection, read, unread_changes
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
-from journal.settings import ConfigurationError
-from journal.stop_signals import early_signals
+from journal.server.stop_signals import early_signals
+from journal.settings.server import OnFailure, ServerConfig
+from journal.settings.values import ConfigurationError
+from journal.telemetry.log import configure_log
 from shards.errors import afresh
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")

@@ -13,13 +13,13 @@ import attrs
 import trio
 
 from journal.access.quotas import Meter
+from journal.engine.subscribe.subscriptions import AnySubscription
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
 from journal.protocol.messages import ShardEvent, encode
 from journal.server.output import Output
-from journal.subscriptions import AnySubscription
 from shards.errors import InvalidRequestError
-from shards.pushes import Notice, Push
+from shards.subscriptions.events import Notice, Push
 
 _LARGEST_PUSH_BYTES = 1 << 20
 _SLICE_S = 0.0002

@@ -12,10 +12,10 @@ import attrs
 import msgspec
 
 from journal.engine import Engine
+from journal.engine.time_slice import TimeSlice
 from journal.server.shard_operations import Asker, ShardOperations
-from journal.time_slice import TimeSlice
 from shards.model import ShardInfo
-from shards.shard import Shard
+from shards.segments.shard import Shard
 
 FILTER: Final = "$queue/#"
 _PREFIX: Final = "$queue/"

@@ -9,16 +9,16 @@ from collections.abc import Awaitable
 
 import trio
 
-from journal.access.principal import Action, require
+from journal.access.authorization import Action, require
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.frames import FETCH_REPLY, Op, build, build_fetch_reply_head, read_fetch
 from journal.protocol.messages import decode_request, encode
 from journal.server.connection import Connection, RequestHandler
 from journal.server.statistics import ServerStatistics
-from shards.extents import Extent
 from shards.position import Start
-from shards.shard import Shard
+from shards.segments.read_slices import Extent
+from shards.segments.shard import Shard
 
 
 class ReadOperations:

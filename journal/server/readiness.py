@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from journal.engine import Engine
-from journal.observing.pulse import Pulse
+from journal.telemetry.loop_lag import Pulse
 
 PATIENCE_S: Final = 5.0
 """Appends that are held back for a moment are the normal back-pressure; for longer, something is too slow."""

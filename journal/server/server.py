@@ -13,28 +13,25 @@ import structlog
 import trio
 from structlog.contextvars import bind_contextvars
 
-from journal.config import OnFailure
 from journal.engine import Engine
-from journal.listening import accept, linger, listens_at, prepare
-from journal.observing.census import CensusTaker
-from journal.observing.loop_monitor import LoopMonitor
-from journal.observing.pulse import Pulse
-from journal.origins import Origins
+from journal.net.listening import accept, linger, listens_at, prepare
+from journal.net.origins import Origins
+from journal.net.tls_sockets import TlsSocket, common_name
+from journal.net.websocket_handshake import open_websocket
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
 from journal.server.admin import Administration, admin_routes
 from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
-from journal.server.admission import Admission
 from journal.server.connection import Connection
 from journal.server.console import console_routes
-from journal.server.encryption import Listener, is_encrypted_alike, shake_hands
-from journal.server.guard import Guard, Readable
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, make_app, serve_http
 from journal.server.http_connections import Encryption
+from journal.server.inventory import CensusTaker
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
 from journal.server.json_protocol.connection import JsonCarrier
+from journal.server.login import Admission
 from journal.server.metrics import ServerCollector, page_of
 from journal.server.observers import Observers
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
@@ -43,13 +40,16 @@ from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.queues import QueueOperations
 from journal.server.readiness import why_not_ready
 from journal.server.receive_buffers import BufferPool
+from journal.server.security import Guard, Readable
 from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
 from journal.server.stored_quotas import StoredQuotas
 from journal.server.tcp import receive
+from journal.server.tls import Listener, is_encrypted_alike, shake_hands
 from journal.server.websocket import WebSocketCarrier, receive_messages
-from journal.tls_sockets import TlsSocket, common_name
-from journal.websocket_opening import open_websocket
+from journal.settings.server import OnFailure
+from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_monitor import LoopMonitor
 
 _GOODBYE_S = 2.0
 _GOODBYE_AFTER_FAILURE_S = 5.0

@@ -11,14 +11,14 @@ from typing import Protocol
 import attrs
 import trio
 
-from journal.access.principal import Action, Principal, require
+from journal.access.authorization import Action, Principal, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
-from journal.name_scan import NameScan
-from journal.time_slice import TimeSlice
+from journal.engine.state.name_scan import NameScan
+from journal.engine.time_slice import TimeSlice
 from shards.model import Cursor, Mode, Retention, ShardConfig, ShardInfo
-from shards.names import MAX_NAME_BYTES
-from shards.shard import Shard
+from shards.segments.shard import Shard
+from shards.topics.names import MAX_NAME_BYTES
 
 LARGEST_PAGE = 1_000
 """Most entries of a page. Pages of shards are made in steps of some milliseconds, others have their turn in between."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import attrs
 
-from journal.access.principal import Action, require, require_somewhere
-from journal.atomic_changes import CursorCheck, Delete, Put
+from journal.access.authorization import Action, require, require_somewhere
 from journal.engine import Engine
+from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.protocol import messages
 from journal.protocol.frames import Op, build
 from journal.protocol.messages import decode_request, encode
-from journal.server.admission import scan_target, state_target
 from journal.server.connection import Connection, RequestHandler
+from journal.server.login import scan_target, state_target
 from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
 from shards.model import StateValue
 

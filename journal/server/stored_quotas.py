@@ -9,8 +9,8 @@ import trio
 
 from journal.access.quotas import Account, Quotas
 from journal.engine import Engine
-from journal.name_scan import NameScan
-from journal.time_slice import TimeSlice
+from journal.engine.state.name_scan import NameScan
+from journal.engine.time_slice import TimeSlice
 from shards.errors import ShardNotFoundError
 
 _INTERVAL_S: Final = 1.0

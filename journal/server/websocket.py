@@ -9,7 +9,7 @@ from journal.protocol.errors import RemoteProtocolError
 from journal.server.connection import Connection
 from journal.server.heartbeat import Heartbeat
 from journal.server.receive_buffers import ReceiveBuffer
-from shards.chunks import Readable
+from shards.segments.chunks import Readable
 
 
 class WebSocketCarrier:

@@ -1,5 +1,5 @@
 """Sealed segments as Parquet files: written from log segments, read back as batches, checked.
 
 What needs pyarrow and numpy lives here and nowhere else in `shards`; the segment as the shard sees it does not
-(`shards.parquet_segment`).
+(`shards.segments.parquet_segment`).
 """

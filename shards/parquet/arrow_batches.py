@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, verify
-from shards.checksum import Buffer
-from shards.columns import Column
-from shards.compression import decompress
 from shards.errors import BatchError, LimitExceededError
+from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, verify
+from shards.format.checksum import Buffer
+from shards.format.columns import Column
+from shards.format.compression import decompress
 from shards.parquet.ragged import Ints, padded, ranges, starts_of
 from shards.parquet.schema import HEADER, HEADERS, SCHEMA, TAGS, TIME
 
@@ -30,7 +30,7 @@ def read_table(batches: Buffer, *, max_raw_bytes: int = MAX_RAW_BYTES) -> pa.Rec
         max_raw_bytes: Limit of one batch's body before compression.
 
     Raises:
-        BatchError: As `shards.batch.decode`, for any of the batches.
+        BatchError: As `shards.format.batch.decode`, for any of the batches.
         LimitExceededError: The data of one column are over 2 GiB together.
     """
     collector = BatchCollector(max_raw_bytes=max_raw_bytes)

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import attrs
 import pyarrow as pa
 
-from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, decode, iterate, verify
-from shards.batch_header import stored_size
 from shards.errors import BatchError, CorruptionError
-from shards.file_system import File
-from shards.log_segment import LogHeader
+from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, decode, iterate, verify
+from shards.format.batch_header import stored_size
 from shards.parquet.arrow_batches import BatchCollector
 from shards.parquet.arrow_buffers import column_numbers, data_size
 from shards.parquet.schema import SCHEMA
-from shards.seal_plan import SealPlan
+from shards.seams.file_system import File
+from shards.segments.conversion_plan import SealPlan
+from shards.segments.log_segment import LogHeader
 
 ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_RECORDS = 1 << 16

@@ -11,9 +11,8 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError
-from shards.file_system import File, FileSystem
+from shards.format.checksum import crc32c
 from shards.parquet.schema import (
     FORMAT_VERSION,
     MAGIC,
@@ -25,6 +24,7 @@ from shards.parquet.schema import (
     SegmentMetadata,
 )
 from shards.parquet.wire_batches import EncodedGroup, encode_group
+from shards.seams.file_system import File, FileSystem
 
 _FIRST_READ_BYTES = 64 << 10
 

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError, InvalidNameError
-from shards.file_system import File, FileSystem
-from shards.names import shard_name
+from shards.format.checksum import crc32c
 from shards.parquet.arrow_buffers import column_numbers, data_size
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import MAGIC
-from shards.segment_paths import sealed_path
+from shards.seams.file_system import File, FileSystem
+from shards.segments.segment_paths import sealed_path
+from shards.topics.names import shard_name
 
 _READ_BYTES = 1 << 20
 _COUNTED = ("offset", "lsn", "timestamp", "append_time")

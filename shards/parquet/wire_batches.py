@@ -12,10 +12,10 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from shards.batch import HEADER_SIZE, stamp
-from shards.batch_header import BODY_CRC_AT, CHECKED, CHECKED_FROM
-from shards.checksum import crc32c
-from shards.columns import Column
+from shards.format.batch import HEADER_SIZE, stamp
+from shards.format.batch_header import BODY_CRC_AT, CHECKED, CHECKED_FROM
+from shards.format.checksum import crc32c
+from shards.format.columns import Column
 from shards.parquet.arrow_buffers import column_numbers, column_offsets
 from shards.parquet.ragged import Ints, padded, ranges, starts_of
 

@@ -14,7 +14,7 @@ from command_line.quantities import parse_duration_us
 from spark_export.cli.place import Place
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, named_values, running_spark
 from spark_export.cli.task_progress import run_display
-from spark_export.held_queue import require_queue
+from spark_export.leased_queue import require_queue
 from spark_export.options import parse_options
 
 

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from spark_export.errors import SourceError
-from spark_export.java import JavaNotFoundError
+from spark_export.jvm import JavaNotFoundError
 from spark_export.session import SparkStartError
 
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")

@@ -67,7 +67,7 @@ def running_spark(options: SparkOptions, *, makes_archive: bool = False) -> Iter
     from pyspark.sql import SparkSession
 
     from spark_export.class_archive import find_archive
-    from spark_export.java import find_java
+    from spark_export.jvm import find_java
     from spark_export.session import end_session, make_session
 
     if (active := SparkSession.getActiveSession()) is not None:

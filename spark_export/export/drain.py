@@ -31,8 +31,8 @@ from spark_export.export.writing import (
     target_of,
     write_aside,
 )
-from spark_export.held_queue import WAIT_S, Backlog, HeldQueue
 from spark_export.history import Places, Reached
+from spark_export.leased_queue import WAIT_S, Backlog, HeldQueue
 from spark_export.options import parse_options
 
 if TYPE_CHECKING:

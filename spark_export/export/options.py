@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 import attrs
 
-from shards.topic_filters import validate_filter
+from shards.topics.topic_filters import validate_filter
 from spark_export.errors import OptionError
 from spark_export.history import Origin
 

@@ -14,7 +14,7 @@ import sys
 import time
 
 from journal.protocol import Op, frames, messages
-from shards.batch import encode_values
+from shards.format.batch import encode_values
 from shards.model import ShardConfig
 from tests.faults.processes import Client
 

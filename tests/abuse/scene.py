@@ -17,7 +17,7 @@ from typing import IO
 import attrs
 import pytest
 
-from journal.settings import KIB, MIB
+from journal.settings.values import KIB, MIB
 from tests.faults.processes import ServerProcess, running
 
 RECEIVE_BUFFERS = 16

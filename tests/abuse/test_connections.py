@@ -12,7 +12,7 @@ import pytest
 
 from journal.protocol import Op
 from journal.protocol.frames import HEADER
-from journal.settings import KIB
+from journal.settings.values import KIB
 from tests.abuse.peers import HELLO, connections, fragment, greeted, is_closed, open_websocket, reason_of_end
 from tests.abuse.scene import FRAME_BYTES, POOL_BYTES, Scene, allow_descriptors, scene
 

@@ -15,12 +15,12 @@ import zstandard
 
 from journal.protocol import Op, frames, messages
 from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
-from journal.settings import KIB, MIB
-from shards.batch import HEADER_SIZE, MAX_RAW_BYTES, decode, encode_values, stamp
-from shards.batch_header import CHECKED
-from shards.checksum import crc32c
-from shards.compression import Codec
+from journal.settings.values import KIB, MIB
 from shards.errors import BatchError, LimitExceededError
+from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, decode, encode_values, stamp
+from shards.format.batch_header import CHECKED
+from shards.format.checksum import crc32c
+from shards.format.compression import Codec
 from shards.model import ShardConfig
 from tests.abuse.peers import flood, fragment, is_closed, open_websocket, upgraded
 from tests.abuse.scene import FRAME_BYTES, OUTPUT_BYTES, POOL_BYTES, Scene, scene

@@ -9,7 +9,7 @@ import pytest
 
 from journal.access.tokens import TokenHash, Tokens, add_token, read_tokens, remove_tokens
 from journal.cli.main import run
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 
 def test_a_token_is_shown_once_and_found_by_itself_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.access.users import Cost, PasswordHash, Users, check_name, read_users, write_user
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 CHEAP = Cost(n=2, r=1, p=1)
 

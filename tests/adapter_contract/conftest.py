@@ -14,10 +14,10 @@ import pytest
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.engines.embedded import open_embedded
-from journal.config import ListenConfig, ServerConfig, StorageConfig
 from journal.engine import open_engine
-from journal.listening import bind
+from journal.net.listening import bind
 from journal.server.server import Server
+from journal.settings.server import ListenConfig, ServerConfig, StorageConfig
 
 Opening = Callable[[], AbstractAsyncContextManager[StorageAdapter]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from broker_adapter import Delivery, StorageAdapter, Subscription
-from shards.record import Gap, StoredRecord
+from shards.format.record import Gap, StoredRecord
 from tests.patience import PATIENCE_S
 
 """What has not happened after so long never will."""

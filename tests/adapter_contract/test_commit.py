@@ -15,8 +15,8 @@ from shards.errors import (
     StorageError,
     VersionConflictError,
 )
+from shards.format.record import Record, StoredRecord
 from shards.model import AckLevel, Mode, ShardConfig
-from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Opening
 from tests.patience import PATIENCE_S
 

@@ -12,9 +12,9 @@ import trio.testing
 
 from broker_adapter import Delivery, Feed, Progress, StorageAdapter
 from shards.errors import InvalidNameError, InvalidRequestError
+from shards.format.record import Gap, Record, StoredRecord
 from shards.model import AckLevel, Mode, ShardConfig
-from shards.record import Gap, Record, StoredRecord
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 from tests.adapter_contract.conftest import Engine, Opening
 from tests.adapter_contract.reading import read_all
 from tests.patience import PATIENCE_S

@@ -7,8 +7,8 @@ import trio
 
 from broker_adapter import PendingAppend, StorageAdapter
 from shards.errors import InvalidRequestError, OffsetConflictError, OverloadedError, ShardNotFoundError
+from shards.format.record import Record
 from shards.model import Mode, ShardConfig
-from shards.record import Record
 from tests.adapter_contract.conftest import Opening
 from tests.adapter_contract.reading import read_all, values_of
 from tests.patience import PATIENCE_S

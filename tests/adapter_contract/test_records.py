@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from broker_adapter import StorageAdapter
-from shards import batch as batches
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
@@ -17,9 +16,10 @@ from shards.errors import (
     OffsetConflictError,
     OffsetOutOfRangeError,
 )
+from shards.format import batch as batches
+from shards.format.record import Record, StoredRecord
 from shards.model import AckLevel, Mode, ShardConfig
 from shards.position import Start
-from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Engine
 from tests.adapter_contract.reading import offsets_of, read_all, values_of
 from tests.patience import PATIENCE_S

@@ -12,8 +12,8 @@ from shards.errors import (
     ShardExistsError,
     ShardNotFoundError,
 )
+from shards.format.record import StoredRecord
 from shards.model import AckLevel, Mode, Retention, SegmentKind, ShardConfig
-from shards.record import StoredRecord
 from tests.adapter_contract.reading import offsets_of, read_all, values_of
 from tests.patience import PATIENCE_S
 

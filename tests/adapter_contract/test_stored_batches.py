@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from broker_adapter import StorageAdapter
-from shards import batch as batches
 from shards.errors import OffsetOutOfRangeError, ShardNotFoundError
+from shards.format import batch as batches
+from shards.format.record import Record, StoredRecord
 from shards.model import Mode
 from shards.position import Start
-from shards.record import Record, StoredRecord
 from tests.adapter_contract.conftest import Opening
 from tests.adapter_contract.reading import offsets_of, read_all, values_of
 from tests.patience import PATIENCE_S

@@ -10,9 +10,9 @@ import trio.testing
 
 from broker_adapter import StorageAdapter
 from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
+from shards.format.record import Gap, Record
 from shards.model import AckLevel
 from shards.position import Start
-from shards.record import Gap, Record
 from tests.adapter_contract.reading import assert_silent, next_delivery, take, values_of
 from tests.patience import PATIENCE_S
 

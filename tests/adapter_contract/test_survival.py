@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import trio
 
-from shards import batch as batches
 from shards.errors import (
     InvalidRequestError,
     ShardNotFoundError,
@@ -13,9 +12,10 @@ from shards.errors import (
     UnknownProducerError,
     VersionConflictError,
 )
+from shards.format import batch as batches
+from shards.format.record import Record
 from shards.model import AckLevel, Mode, Retention, ShardConfig
 from shards.position import Start
-from shards.record import Record
 from tests.adapter_contract.conftest import Engine, Opening
 from tests.adapter_contract.reading import next_delivery, read_all, values_of
 

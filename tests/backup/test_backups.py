@@ -14,11 +14,11 @@ import pytest
 from journal.backup import Made, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.engine import open_engine
-from journal.sealer import InlineSealer
+from journal.engine.parquet.converter import InlineSealer
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
-from shards.file_system import OsDirectory, OsFile, OsFileSystem
 from shards.model import ShardConfig
-from shards.parquet.sealing import seal_log
+from shards.parquet.conversion import seal_log
+from shards.seams.file_system import OsDirectory, OsFile, OsFileSystem
 from tests.journal.engines import append, config, stop_without_checkpoint, values_of
 
 FILES = OsFileSystem()

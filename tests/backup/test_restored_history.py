@@ -17,9 +17,8 @@ import trio.testing
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.backup import back_up, newest_lsn, restore
 from journal.check import check_directory
-from journal.disk import InlineDisk
 from journal.engine import Engine, open_engine
-from journal.restores import (
+from journal.engine.directory.restores import (
     LARGEST_LSN,
     LEAST_LSN_STEP,
     LSNS_PER_SECOND,
@@ -30,16 +29,17 @@ from journal.restores import (
     decode_restores,
     read_restore_marker,
 )
-from shards.batch import encode
-from shards.batch_header import BatchHeader
-from shards.clock import ManualClock
+from journal.engine.wal.disk import InlineDisk
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StaleEpochError
-from shards.file_system import FileSystem
-from shards.memory_store import MemoryStore
+from shards.format.batch import encode
+from shards.format.batch_header import BatchHeader
+from shards.format.record import Record
 from shards.model import Mode, ProducerIdentity, ShardConfig
 from shards.position import Start
-from shards.record import Record
-from shards.store import Family, Mutations
+from shards.seams.clock import ManualClock
+from shards.seams.file_system import FileSystem
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
 from tests.crash.simulation import SimulatedDisk, deterministic
 from tests.journal.engines import DATA, append, config, stop_without_checkpoint, values_of
 from tests.simulation.file_system import (
@@ -343,7 +343,7 @@ async def test_a_restored_node_does_not_start_without_room_for_its_first_checkpo
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr("journal.maintenance.Maintenance.flush", refused)
+        patch.setattr("journal.engine.segments.checkpointer.Maintenance.flush", refused)
         with pytest.raises(DiskFullError, match="no checkpoint could be made"):
             async with opened(files, RESTORED):
                 raise AssertionError

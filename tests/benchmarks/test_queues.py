@@ -15,7 +15,7 @@ from broker_adapter import PendingAppend, StorageAdapter, open_adapter
 from broker_adapter.cache_queue import QueueWriter, ensure_queue, look
 from broker_adapter.mqtt.config import load_broker_config
 from shards.errors import OverloadedError
-from shards.record import Record
+from shards.format.record import Record
 
 
 class FullNowAndThen(QueueWriter):

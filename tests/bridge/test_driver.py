@@ -17,7 +17,7 @@ from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueSettings, QueueState, ensure_queue, look, names
 from broker_adapter.cache_queue.dead_letters import DEAD_LETTER_OFFSET, DEAD_LETTER_REASON
 from broker_adapter.cache_queue.queue import change_queue, purge_queue
-from shards.record import Record, StoredRecord
+from shards.format.record import Record, StoredRecord
 from tests.bridge.fakes import Shelf
 
 QUEUE = "warehouse"

@@ -27,7 +27,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueMode, QueueSettings, QueueState, QueueWriter, look
 from broker_adapter.results import PendingAppend
 from shards.errors import OverloadedError
-from shards.record import Record
+from shards.format.record import Record
 from tests.faults.processes import command
 from tests.mqtt.cluster.processes import Process, free_port
 from tests.patience import PATIENCE_S

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 import trio
 
-from broker_adapter.mqtt.codec import ReasonCode
+from broker_adapter.mqtt_codec import ReasonCode
 from tests.mqtt.cluster.processes import REPOSITORY
 from tests.mqtt.edges.broker_process import broker_process
 from tests.patience import PATIENCE_S

@@ -6,7 +6,7 @@ import pytest
 
 from broker_adapter.bridge.projection import Projection, ProjectionError
 from broker_adapter.sinks import Value
-from shards.record import StoredRecord
+from shards.format.record import StoredRecord
 
 RECORD = StoredRecord(
     offset=7,

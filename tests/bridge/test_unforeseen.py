@@ -12,8 +12,8 @@ from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.projection import Projection
 from broker_adapter.cache_queue import look, names
-from journal.settings import ConfigurationError
-from shards.record import Record
+from journal.settings.values import ConfigurationError
+from shards.format.record import Record
 from tests.bridge.fakes import Shelf
 from tests.bridge.test_driver import QUEUE, numbers, put, spec_for, until_empty
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from broker_adapter.engines.key_value import KeyValueAdapter
 from broker_adapter.engines.local import open_store
-from shards.clock import ManualClock
 from shards.errors import ShardNotFoundError, StorageFailedError
-from shards.memory_store import MemoryStore
+from shards.format.record import Gap, StoredRecord
 from shards.model import AckLevel, Mode, Retention, ShardConfig
-from shards.record import Gap, StoredRecord
-from shards.store import Family, Mutations
+from shards.seams.clock import ManualClock
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
 from tests.adapter_contract.reading import offsets_of, read_all, values_of
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from broker_adapter import MappedStorage, MappingRule, TopicMapping, open_adapter
 from broker_adapter.topic_mapping import select, topic_of
 from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
-from shards.filter_overlap import covers, overlap
+from shards.format.record import Record, StoredRecord
 from shards.position import Start
-from shards.record import Record, StoredRecord
-from shards.topic_filters import is_filter, matches
+from shards.topics.filter_overlap import covers, overlap
+from shards.topics.topic_filters import is_filter, matches
 from tests.patience import PATIENCE_S
 
 levels = st.sampled_from(["a", "b", "c", "$s", ""])

@@ -9,7 +9,7 @@ from broker_adapter import StorageAdapter
 from broker_adapter.cache_queue import Grant, QueueDrain, QueueSettings, ensure_queue, names
 from broker_adapter.cache_queue.stored import Counts, Lease, Progress, Status
 from broker_adapter.state_forms import encode
-from shards.record import Record, StoredRecord
+from shards.format.record import Record, StoredRecord
 
 NAME = "plant"
 

@@ -14,9 +14,9 @@ from broker_adapter.cache_queue.dead_letters import (
     replay_dead_letters,
 )
 from broker_adapter.cache_queue.stored import Counts
-from shards.clock import ManualClock
 from shards.errors import ShardNotFoundError, StorageError
-from shards.record import StoredRecord
+from shards.format.record import StoredRecord
+from shards.seams.clock import ManualClock
 from tests.adapter_contract.conftest import Opening
 from tests.cache_queue.queues import NAME, driven, filled, records, waiting
 from tests.mqtt.session.faults import Path as StorePath

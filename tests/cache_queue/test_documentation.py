@@ -10,7 +10,7 @@ import attrs
 from broker_adapter.cache_queue import LeaseSettings, Overflow, QueueMode, QueueSettings
 from broker_adapter.cache_queue.cli.commands import COMMANDS
 from broker_adapter.cache_queue.stored import Counts, WriterCounts
-from journal.settings import format_size
+from journal.settings.values import format_size
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cache-queues.md").read_text()
 

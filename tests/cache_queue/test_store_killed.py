@@ -16,7 +16,7 @@ from broker_adapter.cache_queue import Overflow, QueueMode, QueueSettings, Queue
 from broker_adapter.cache_queue.cli.view import put_in
 from broker_adapter.cache_queue.progress import added
 from broker_adapter.cache_queue.stored import Counts, WriterCounts
-from shards.record import Record
+from shards.format.record import Record
 from tests.cache_queue.queues import NAME, driven, waiting
 from tests.faults.processes import command
 from tests.mqtt.cluster.processes import Process, free_port

@@ -26,7 +26,7 @@ from broker_adapter.cache_queue.stored import (
 )
 from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError
-from shards.record import Record, StoredRecord
+from shards.format.record import Record, StoredRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "queue_state"
 

@@ -20,10 +20,10 @@ from broker_adapter.cache_queue import (
     names,
 )
 from broker_adapter.cache_queue.stored import Counts, WriterCounts
-from shards.clock import ManualClock
 from shards.errors import DiskFullError
+from shards.format.record import Record
 from shards.model import Mode
-from shards.record import Record
+from shards.seams.clock import ManualClock
 from tests.adapter_contract.conftest import Engine, Opening
 from tests.cache_queue.queues import NAME, driven, filled, waiting
 from tests.mqtt.session.faults import Path as StorePath

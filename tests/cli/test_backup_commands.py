@@ -10,8 +10,8 @@ import pytest
 
 from journal.cli.main import run
 from journal.protocol import Op, messages
-from shards.file_system import OsFileSystem
 from shards.model import ShardConfig
+from shards.seams.file_system import OsFileSystem
 from tests.faults.processes import running
 
 

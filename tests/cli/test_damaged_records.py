@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shards.batch_header import MAGIC
+from shards.format.batch_header import MAGIC
 from tests.cli.test_commands_end_to_end import Server, run
 
 LINES = [b"%d" % number for number in range(3_000)]

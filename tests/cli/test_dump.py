@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from journal.cli.main import run
-from shards.batch import encode
-from shards.chunks import ChunkPool
-from shards.file_system import OsFileSystem
-from shards.log_segment import LogHeader, LogSegment
-from shards.record import Record
+from shards.format.batch import encode
+from shards.format.record import Record
+from shards.seams.file_system import OsFileSystem
+from shards.segments.chunks import ChunkPool
+from shards.segments.log_segment import LogHeader, LogSegment
 from tests.journal.sealed import seal_segment
 from tests.shards.batches import NOW_US, stamped
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.cli.record_lines import gap_note, json_lines, payload_lines, topic_lines
-from shards.record import Gap, StoredRecord
+from shards.format.record import Gap, StoredRecord
 
 
 def record(**fields: object) -> StoredRecord:

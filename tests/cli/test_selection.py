@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.cli.selection import Selection
-from shards.record import Gap, StoredRecord
+from shards.format.record import Gap, StoredRecord
 
 
 def records(first: int, next_: int) -> list[StoredRecord | Gap]:

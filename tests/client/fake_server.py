@@ -24,8 +24,6 @@ from journal.protocol import (
 )
 from journal.protocol.errors import AuthenticationError, UnknownHandleError, UnknownOperationError
 from journal.protocol.frames import build
-from shards.batch import stamp, verify_body
-from shards.batch_header import MAX_SEQUENCE, BatchHeader
 from shards.errors import (
     OffsetConflictError,
     OffsetOutOfRangeError,
@@ -35,6 +33,8 @@ from shards.errors import (
     StorageError,
     UnknownProducerError,
 )
+from shards.format.batch import stamp, verify_body
+from shards.format.batch_header import MAX_SEQUENCE, BatchHeader
 from shards.model import ProducerIdentity, ShardConfig, ShardInfo
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.client.append_future import PendingAppend
 from journal.client.batching import AppendQueue, BatchEncoder, pending_of
-from journal.client.pending import PendingAppend
 from journal.client.producer_window import Entry
-from shards.batch import values
-from shards.batch_header import BatchHeader
 from shards.errors import LimitExceededError
+from shards.format.batch import values
+from shards.format.batch_header import BatchHeader
+from shards.format.record import Record
 from shards.model import ProducerIdentity
-from shards.record import Record
 
 IDENTITY = ProducerIdentity(3, 2)
 

@@ -11,7 +11,6 @@ from journal.client import Client, PendingAppend, open_client
 from journal.protocol import Op
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.frames import HEADER
-from shards.batch import encode, encode_values, values
 from shards.errors import (
     BatchError,
     InvalidRequestError,
@@ -21,8 +20,9 @@ from shards.errors import (
     ShardNotFoundError,
     StaleEpochError,
 )
+from shards.format.batch import encode, encode_values, values
+from shards.format.record import Record
 from shards.model import AckLevel, Appended
-from shards.record import Record
 from tests.client.fake_server import FakeServer, FakeShard
 
 pytestmark = pytest.mark.trio

@@ -13,7 +13,6 @@ from journal.client import open_client
 from journal.client.address import Address
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, UnknownOperationError
-from shards.batch import read_records
 from shards.errors import (
     InvalidRequestError,
     LimitExceededError,
@@ -21,9 +20,10 @@ from shards.errors import (
     OverloadedError,
     ShardNotFoundError,
 )
+from shards.format.batch import read_records
+from shards.format.record import StoredRecord
 from shards.model import ShardConfig
 from shards.position import Start
-from shards.record import StoredRecord
 from tests.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.trio

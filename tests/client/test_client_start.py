@@ -11,10 +11,10 @@ import trio.testing
 from journal.client import Client, PendingAppend, open_client
 from journal.client.address import Address
 from journal.client.transport import Transport, open_transport
-from shards.batch import values
 from shards.errors import LimitExceededError, OverloadedError
+from shards.format.batch import values
+from shards.format.record import Record
 from shards.model import AckLevel
-from shards.record import Record
 from tests.client.fake_server import FakeServer
 from tests.patience import PATIENCE_S
 

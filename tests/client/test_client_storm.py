@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from journal.client import PendingAppend, open_client
-from shards.batch import values
 from shards.errors import LimitExceededError, OverloadedError, StorageError
+from shards.format.batch import values
 from tests.client.fake_server import FakeServer
 from tests.patience import PATIENCE_S
 

@@ -13,11 +13,11 @@ from journal.protocol import Op, encode
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.protocol.frames import build
 from journal.protocol.messages import ShardEvent, SubscribeReply
-from shards.batch import read_records
 from shards.errors import InvalidRequestError, ShardDamagedError, ShardNotFoundError
+from shards.format.batch import read_records
+from shards.format.record import StoredRecord
 from shards.model import ProducerIdentity
 from shards.position import Start
-from shards.record import StoredRecord
 from tests.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.trio

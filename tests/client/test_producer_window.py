@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from journal.client.producer_window import Action, Entry, ProducerWindow
 from journal.protocol.errors import InternalError, UnknownHandleError
-from shards.batch import encode_values, values
-from shards.batch_header import MAX_SEQUENCE, BatchHeader
 from shards.errors import (
     LimitExceededError,
     OverloadedError,
@@ -21,6 +19,8 @@ from shards.errors import (
     StorageError,
     UnknownProducerError,
 )
+from shards.format.batch import encode_values, values
+from shards.format.batch_header import MAX_SEQUENCE, BatchHeader
 from shards.model import ProducerIdentity
 
 IDENTITY = ProducerIdentity(7, 1)

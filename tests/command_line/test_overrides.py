@@ -6,8 +6,8 @@ import pytest
 
 from command_line.boundary import UsageError
 from command_line.overrides import overrides_of
-from journal.config import load_config
-from journal.settings import ConfigurationError
+from journal.settings.server import load_config
+from journal.settings.values import ConfigurationError
 
 
 def test_a_setting_is_its_dotted_name_and_its_value() -> None:

@@ -14,9 +14,9 @@ import attrs
 import trio
 
 from journal.client import Client, open_client
-from shards.batch import read_records
+from shards.format.batch import read_records
+from shards.format.record import Gap
 from shards.model import AckLevel
-from shards.record import Gap
 from tests.crash.acknowledged import SHARDS, Acknowledged, digest, read
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import attrs
 
+from shards.format.record import Gap, StoredRecord
 from shards.model import AckLevel, Cursor, ProducerIdentity, StateValue
-from shards.record import Gap, StoredRecord
 
 
 class BrokenPromiseError(AssertionError):

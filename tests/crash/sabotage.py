@@ -15,10 +15,15 @@ from typing import Any
 import attrs
 import pytest
 
-from journal.appender import Appender
-from journal.commit import Committer
-from journal.control import Control
-from journal.decisions import (
+from journal.engine.engine import Engine
+from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.segments.flusher import Flusher
+from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.segments.snapshots import Snapshots
+from journal.engine.segments.unsynced_files import UnsyncedFiles
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from journal.engine.wal.entry_payloads import (
     CursorCommitted,
     ProducerUsed,
     ShardDeleted,
@@ -26,17 +31,12 @@ from journal.decisions import (
     StatePut,
     Trimmed,
 )
-from journal.engine.engine import Engine
-from journal.flusher import Flusher
-from journal.journal_file import JournalWriter
-from journal.maintenance import Maintenance
-from journal.recovery import Expected, Verdict
-from journal.segment_files import SegmentFiles
-from journal.shard_table import ShardTable
-from journal.snapshots import Snapshots
-from journal.unsynced_files import UnsyncedFiles
-from journal.views import Views
-from shards.resends import Answer
+from journal.engine.wal.group_commit import Committer
+from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.recovery import Expected, Verdict
+from journal.engine.write.appender import Appender
+from journal.engine.write.commands import Control
+from shards.idempotence.resends import Answer
 from tests.crash.fates import (
     ANY,
     DIRECTORIES,
@@ -290,7 +290,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("keeps a torn group", _torn_group)
 def _(patch: Patch) -> None:
-    from journal import recovery
+    from journal.engine.wal import recovery
 
     judge = recovery.judge
 
@@ -303,7 +303,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("does not hold the entries of a group against its lsns", _torn_aligned_group)
 def _(patch: Patch) -> None:
-    from journal import recovery
+    from journal.engine.wal import recovery
 
     def unchecked(path: str, data: memoryview, start: int, end: int, least_lsn: int, next_lsn: int) -> Any:
         entries: list[Any] = []
@@ -328,7 +328,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("does not look at the markers of its directories", _without_mount)
 def _(patch: Patch) -> None:
-    patch.setattr("journal.data_directory.check_markers", lambda files, path, node_id: None)
+    patch.setattr("journal.engine.directory.data_directory.check_markers", lambda files, path, node_id: None)
 
 
 def _drop_in_replay(patch: Patch, kind: type) -> None:
@@ -396,7 +396,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("does not check the sequence of a producer")
 def _(patch: Patch) -> None:
-    patch.setattr("journal.appender.answer_to", lambda producer, sequence, places: (Answer.STORE, -1))
+    patch.setattr("journal.engine.write.appender.answer_to", lambda producer, sequence, places: (Answer.STORE, -1))
 
 
 @_sabotage("forgets the sequences of producers in replay")
@@ -446,7 +446,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("records what of a log file is written before the journal has it")
 def _(patch: Patch) -> None:
-    from shards import shard_records
+    from shards.views import shard_records
 
     patch.setattr(shard_records, "safe_offset", lambda shard: shard.next_offset)
 

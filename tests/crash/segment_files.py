@@ -7,12 +7,12 @@ import posixpath
 
 import trio
 
-from journal.data_directory import MARKER
 from journal.engine import Engine
-from shards.file_system import FileSystem
-from shards.log_segment import LogSegment
-from shards.parquet_segment import ParquetSegment
-from shards.segment_paths import start_mark_path
+from journal.engine.directory.data_directory import MARKER
+from shards.seams.file_system import FileSystem
+from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment_paths import start_mark_path
 from tests.crash.ledger import require
 
 

@@ -14,15 +14,15 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from journal.atomic_changes import Put
 from journal.backup import back_up
 from journal.engine import Engine
-from shards.batch import encode_values
-from shards.clock import ManualClock
+from journal.engine.write.transactions import Put
 from shards.errors import DiskFullError, SequenceGapError, SequenceLostError
+from shards.format.batch import encode_values
+from shards.format.record import StoredRecord
 from shards.model import AckLevel, Appended, Mode
-from shards.record import StoredRecord
-from shards.shard import Shard
+from shards.seams.clock import ManualClock
+from shards.segments.shard import Shard
 from tests.crash.ledger import Ledger, ProducerLedger, Register, Sent, ShardLedger, require
 from tests.crash.simulated_workload import Workload, append_together, read_all
 from tests.simulation.file_system import SimulatedFileSystem

@@ -17,10 +17,10 @@ import attrs
 
 from journal.backup import restore
 from journal.check import check_directory
-from journal.data_directory import is_complete
 from journal.engine import Engine
-from shards.clock import ManualClock
+from journal.engine.directory.data_directory import is_complete
 from shards.errors import StorageError
+from shards.seams.clock import ManualClock
 from tests.crash.fates import (
     DIRECTORIES,
     SEGMENT_FILES,

@@ -13,12 +13,12 @@ import trio
 
 from journal.engine import Engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE, build_append
-from shards.batch import encode_values, read_records
-from shards.clock import ManualClock
 from shards.errors import DiskFullError, OffsetOutOfRangeError, SealFailedError, StaleEpochError, StorageFailedError
+from shards.format.batch import encode_values, read_records
+from shards.format.record import Gap, StoredRecord
 from shards.model import AckLevel, Appended, Mode, SegmentKind, ShardConfig
-from shards.record import Gap, StoredRecord
-from shards.shard import Shard
+from shards.seams.clock import ManualClock
+from shards.segments.shard import Shard
 from tests.crash.ledger import Ledger, ProducerLedger, Register, Sent, ShardLedger, require
 
 SHARD_OF_PRODUCER = {"switcher": "log/switched", "rememberer": "memory/plain", "steady": "log/produced"}

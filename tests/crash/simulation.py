@@ -20,13 +20,13 @@ import pytest
 import trio
 import trio.testing
 
-from journal.config import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
-from journal.disk import Done, Work
 from journal.engine import Engine, open_engine
-from journal.sealer import InlineSealer
-from shards.clock import ManualClock
+from journal.engine.parquet.converter import InlineSealer
+from journal.engine.wal.disk import Done, Work
+from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
-from shards.parquet.sealing import seal_log
+from shards.parquet.conversion import seal_log
+from shards.seams.clock import ManualClock
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
 
@@ -34,7 +34,8 @@ DATA = "/data"
 KIB = 1024
 LARGE_TAIL_BYTES = 1200
 MOST_WORK_S = 0.001
-"""What one look at the clock of `journal.time_slice` adds at most; a step there is two thousandths of a second."""
+"""What one look at the clock of `journal.engine.time_slice` adds at most; a step there is two thousandths of a
+second."""
 
 # Sizes at which a workload of a few hundred records rolls segments, recycles journal files and makes checkpoints.
 TINY = ServerConfig(
@@ -140,12 +141,14 @@ def deterministic(seed: int, *, short_steps: bool = False) -> Iterator[random.Ra
         patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         patch.setattr("trio._core._run._r", random.Random(seed))
         patch.setattr("trio.to_thread.run_sync", in_place)
-        patch.setattr("journal.time_slice.perf_counter", pass_time)
+        patch.setattr("journal.engine.time_slice.perf_counter", pass_time)
         patch.setattr("journal.engine.engine._new_salt", lambda: rng.getrandbits(64))
-        patch.setattr("journal.data_directory.secrets.token_hex", lambda size: rng.randbytes(size).hex())
+        patch.setattr(
+            "journal.engine.directory.data_directory.secrets.token_hex", lambda size: rng.randbytes(size).hex()
+        )
         # The default is 1 MiB, more than a simulated tail ever has; what only large tails reach must be reached.
-        patch.setattr("journal.flusher.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
-        patch.setattr("journal.maintenance.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
+        patch.setattr("journal.engine.segments.flusher.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
+        patch.setattr("journal.engine.segments.checkpointer.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
         yield rng
 
 

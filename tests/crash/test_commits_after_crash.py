@@ -12,13 +12,13 @@ import attrs
 import pytest
 import trio
 
-from journal.atomic_changes import Put
 from journal.engine import Engine
-from shards.batch import encode_values, read_records
-from shards.clock import ManualClock
+from journal.engine.write.transactions import Put
 from shards.errors import VersionConflictError
+from shards.format.batch import encode_values, read_records
+from shards.format.record import StoredRecord
 from shards.model import ShardConfig
-from shards.record import StoredRecord
+from shards.seams.clock import ManualClock
 from tests.crash.simulation import run
 from tests.crash.test_simulated_crashes import choices
 from tests.simulation.file_system import SimulatedFileSystem

@@ -20,8 +20,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from journal.engine import Engine
-from shards.batch import encode_values, read_records
-from shards.clock import ManualClock
 from shards.errors import (
     OffsetConflictError,
     OffsetOutOfRangeError,
@@ -31,9 +29,11 @@ from shards.errors import (
     StaleEpochError,
     VersionConflictError,
 )
+from shards.format.batch import encode_values, read_records
+from shards.format.record import Gap
 from shards.model import AckLevel, Appended, Mode, ProducerIdentity, Retention, SegmentKind, ShardConfig
 from shards.position import Start
-from shards.record import Gap
+from shards.seams.clock import ManualClock
 from tests.crash.segment_files import check_files
 from tests.crash.simulation import DATA, QUIET, deterministic, opened
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem, everything_lost, everything_survived

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from journal.client import Client, Delivery, Feed, open_client
-from shards.batch import read_records
-from shards.record import StoredRecord
-from shards.topic_filters import matches
+from shards.format.batch import read_records
+from shards.format.record import StoredRecord
+from shards.topics.topic_filters import matches
 from tests.mqtt.cluster.processes import Process, free_port, journal_server
 from tests.patience import PATIENCE_S
 

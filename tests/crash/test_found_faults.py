@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 
 from journal.engine import Engine
-from shards.batch import encode_values
-from shards.clock import ManualClock
 from shards.errors import StorageError
+from shards.format.batch import encode_values
+from shards.format.record import StoredRecord
 from shards.model import Mode, ShardConfig
 from shards.position import Start
-from shards.record import StoredRecord
+from shards.seams.clock import ManualClock
 from tests.crash.segment_files import check_files
 from tests.crash.simulated_workload import read_all
 from tests.crash.simulation import DATA, QUIET, run

@@ -13,7 +13,7 @@ import random
 import pytest
 
 from journal.engine import Engine
-from shards.clock import ManualClock
+from shards.seams.clock import ManualClock
 from tests.crash.ledger import Ledger
 from tests.crash.segment_files import check_files
 from tests.crash.simulated_workload import Workload, check

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from journal.engine import Engine
-from shards.clock import ManualClock
 from shards.model import ShardConfig
+from shards.seams.clock import ManualClock
 from tests.crash.simulation import DATA, run
 from tests.journal.engines import append, values_of
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived

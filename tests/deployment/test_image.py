@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.config import ServerConfig
+from journal.settings.server import ServerConfig
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = re.sub(r"\\\n", "", (REPOSITORY / "Dockerfile").read_text())

@@ -21,9 +21,9 @@ import attrs
 
 from journal.cli.main import run
 from journal.protocol import FrameParser, Op, decode_error, decode_reply, encode, frames, messages
-from shards.batch import encode_values, read_records
+from shards.format.batch import encode_values, read_records
+from shards.format.record import StoredRecord
 from shards.model import ShardConfig
-from shards.record import StoredRecord
 from tests.patience import PATIENCE_S
 
 SERVE = [sys.executable, "-m", "journal.cli.main", "serve"]

@@ -12,8 +12,8 @@ import attrs
 import pytest
 import trio
 
-from journal.config import ServerConfig, StorageConfig
 from journal.engine import Engine, open_engine
+from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import DiskFullError
 from shards.model import ShardConfig
 from tests.faults.disks import MIB, ext4, fill

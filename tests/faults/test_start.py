@@ -14,12 +14,12 @@ import pytest
 import trio
 
 from command_line.overrides import overrides_of
-from journal.config import load_config
 from journal.engine import open_engine
-from shards.batch import encode_values
+from journal.settings.server import load_config
 from shards.errors import ShardDamagedError
-from shards.file_system import OsFileSystem
+from shards.format.batch import encode_values
 from shards.model import ShardConfig
+from shards.seams.file_system import OsFileSystem
 from tests.faults.processes import SETTINGS, refusal, running
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from shards.file_system import FileSystem
+from shards.seams.file_system import FileSystem
 
 
 class _ReadFile:

@@ -6,13 +6,13 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from journal.config import ServerConfig, StorageConfig
-from journal.disk import InlineDisk
 from journal.engine import Engine, open_engine
-from shards.batch import encode_values, read_records
+from journal.engine.wal.disk import InlineDisk
+from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import StorageFailedError
-from shards.file_system import FileSystem
-from shards.record import Gap
+from shards.format.batch import encode_values, read_records
+from shards.format.record import Gap
+from shards.seams.file_system import FileSystem
 from tests.shards.batches import NOW_US
 from tests.simulation.store import SimulatedStore
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from journal.decisions import (
+from journal.engine.wal.entry import encode_entry
+from journal.engine.wal.entry_payloads import (
     KINDS,
     CursorCommitted,
     CursorDeleted,
@@ -24,11 +25,10 @@ from journal.decisions import (
     Trimmed,
     encode_decision,
 )
-from journal.entry import encode_entry
-from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, JournalWriter
-from shards.log_segment import LogHeader
+from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, JournalWriter
 from shards.model import Mode, Retention, ShardConfig
-from shards.sparse_index import SparseIndex
+from shards.segments.log_segment import LogHeader
+from shards.segments.sparse_index import SparseIndex
 from tests.journal.journals import append_entry
 from tests.shards.batches import NOW_US
 from tests.simulation.file_system import SimulatedFileSystem

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from journal.decisions import CursorCommitted, encode_decision
-from journal.entry import CHECKED_PART, NODE_EPOCH, NODE_GROUP, Kind, encode_entry
-from journal.journal_file import JournalWriter, UsedFile
-from journal.recovery import Expected, Recovered, RecoveredGroup, read_journal
-from shards.batch import BatchHeader, encode_values
-from shards.checksum import crc32c
-from shards.file_system import make_durable_directory
+from journal.engine.wal.entry import CHECKED_PART, NODE_EPOCH, NODE_GROUP, Kind, encode_entry
+from journal.engine.wal.entry_payloads import CursorCommitted, encode_decision
+from journal.engine.wal.journal_file import JournalWriter, UsedFile
+from journal.engine.wal.recovery import Expected, Recovered, RecoveredGroup, read_journal
+from shards.format.batch import BatchHeader, encode_values
+from shards.format.checksum import crc32c
+from shards.seams.file_system import make_durable_directory
 from tests.shards.batches import NOW_US, stamped
 from tests.simulation.file_system import SimulatedFileSystem
 

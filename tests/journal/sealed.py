@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shards.file_system import FileSystem
-from shards.log_segment import LogSegment
-from shards.parquet.sealing import SealPlan, seal_log
-from shards.parquet_segment import ParquetSegment
+from shards.parquet.conversion import SealPlan, seal_log
+from shards.seams.file_system import FileSystem
+from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
 from tests.shards.shard_workload import SEALED, ShardWorkload, parquet_segment
 
 

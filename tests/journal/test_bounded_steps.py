@@ -12,18 +12,19 @@ import pytest
 import trio
 import trio.testing
 
-from journal import maintenance, time_slice
-from journal.atomic_changes import MOST_CHANGES, Put
-from journal.commit import MOST_DECISIONS, MOST_WORDS
-from journal.maintenance import _REMOVED_AT_ONCE
-from shards import leftovers
-from shards.batch import encode
+from journal.engine import time_slice
+from journal.engine.segments import checkpointer
+from journal.engine.segments.checkpointer import _REMOVED_AT_ONCE
+from journal.engine.wal.group_commit import MOST_DECISIONS, MOST_WORDS
+from journal.engine.write.transactions import MOST_CHANGES, Put
 from shards.errors import LimitExceededError
-from shards.memory_store import MemoryStore
+from shards.format.batch import encode
+from shards.format.record import Record
 from shards.model import ShardConfig
-from shards.record import Record
-from shards.state_store import StateStore, expiry_key
-from shards.store import Family, Mutations
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
+from shards.views import leftovers
+from shards.views.state_store import StateStore, expiry_key
 from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
 from tests.patience import PATIENCE_S
 from tests.shards.batches import NOW_US
@@ -400,8 +401,8 @@ def test_after_a_crash_the_rest_of_what_a_shard_left_is_looked_for_behind_what_w
 
 
 async def test_the_index_of_trimmed_records_was_cleaned_to_its_end_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_UNINDEXED_AT_ONCE", 10)
-    monkeypatch.setattr(maintenance, "_STEPS_IN_A_TURN", 3)
+    monkeypatch.setattr(checkpointer, "_UNINDEXED_AT_ONCE", 10)
+    monkeypatch.setattr(checkpointer, "_STEPS_IN_A_TURN", 3)
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:

@@ -11,13 +11,13 @@ import pytest
 
 from journal.check import Report, check_directory
 from journal.check import window as window_module
-from journal.data_directory import open_directory
 from journal.engine import open_engine
-from journal.journal_file import JournalFileHeader
+from journal.engine.directory.data_directory import open_directory
+from journal.engine.wal.journal_file import JournalFileHeader
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.model import Mode, ShardConfig
-from shards.sparse_index import SparseIndex
-from shards.store import Family, Mutations
+from shards.seams.store import Family, Mutations
+from shards.segments.sparse_index import SparseIndex
 from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
 from tests.journal.journals import append_entry
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived

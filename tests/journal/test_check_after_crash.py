@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from journal.check import check_directory
 from journal.engine import Engine
 from shards.model import Mode, ShardConfig
-from shards.sparse_index import INTERVAL_BYTES
+from shards.segments.sparse_index import INTERVAL_BYTES
 from tests.journal.engines import (
     DATA,
     append,

@@ -12,13 +12,13 @@ from journal.check import Report, check_directory
 from journal.check.journal_files import CheckedJournal
 from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews
-from journal.decisions import Sealed, ShardCreated, ShardDeleted
 from journal.engine import Engine
-from shards.catalogue import CatalogueRecord
-from shards.log_segment import LogSegment
+from journal.engine.wal.entry_payloads import Sealed, ShardCreated, ShardDeleted
 from shards.model import ShardConfig
-from shards.parquet_segment import ParquetSegment
-from shards.store import Family, Mutations
+from shards.seams.store import Family, Mutations
+from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
+from shards.views.catalogue import CatalogueRecord
 from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
 from tests.journal.sealed import seal_segment
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal.engine import Engine, open_engine
-from journal.subscriptions import AnySubscription
-from shards.batch import encode_values
+from journal.engine.subscribe.subscriptions import AnySubscription
+from shards.format.batch import encode_values
 from shards.model import Mode, Retention, ShardConfig
 from shards.position import Start
-from shards.pushes import Push
+from shards.subscriptions.events import Push
 from tests.journal.engines import append, config, open_simulated, values_of
 from tests.simulation.file_system import SimulatedFileSystem
 

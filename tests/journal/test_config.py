@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from journal.access_settings import AccessRuleTable, QuotaTable, RuleAction
-from journal.config import SECTIONS, TABLES, ListenConfig, ServerConfig, StorageConfig, load_config
-from journal.settings import ConfigurationError, LogFormat, Permission, allowed
+from journal.settings.access import AccessRuleTable, QuotaTable, RuleAction
+from journal.settings.server import SECTIONS, TABLES, ListenConfig, ServerConfig, StorageConfig, load_config
+from journal.settings.values import ConfigurationError, LogFormat, Permission, allowed
 from shards.model import Mode
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "journal.toml"

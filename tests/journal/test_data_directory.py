@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from journal.data_directory import open_directory
+from journal.engine.directory.data_directory import open_directory
 from shards.errors import DataDirectoryError
 from tests.simulation.file_system import SimulatedFileSystem
 

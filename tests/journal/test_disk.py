@@ -13,7 +13,7 @@ from pathlib import Path
 import outcome
 import trio
 
-from journal.disk import DiskThread
+from journal.engine.wal.disk import DiskThread
 from shards.model import ShardConfig
 from tests.faults.processes import running
 from tests.patience import PATIENCE_S

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.entry import (
+from journal.engine.wal.entry import (
     ENTRY_HEADER_SIZE,
     GROUP_HEADER_SIZE,
     BadEntryHeader,

@@ -13,8 +13,8 @@ import attrs
 import pytest
 import trio
 
-from journal.config import ServerConfig, StorageConfig
 from journal.engine import Engine
+from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import StorageFailedError
 from shards.model import ShardConfig
 from tests.journal.engines import append, open_simulated, values_of

@@ -14,15 +14,15 @@ import attrs
 import pytest
 
 from journal.check import check_directory
-from journal.decisions import KINDS, decode_decision
 from journal.engine import open_engine
-from journal.entry import Entry, Kind, decode_entries
-from journal.journal_file import JournalFileHeader, journal_path
-from journal.recovery import Recovered, check_payload, judge, read_journal
-from shards.batch import decode, encode_values, iterate
-from shards.log_segment import LogHeader
+from journal.engine.wal.entry import Entry, Kind, decode_entries
+from journal.engine.wal.entry_payloads import KINDS, decode_decision
+from journal.engine.wal.journal_file import JournalFileHeader, journal_path
+from journal.engine.wal.recovery import Recovered, check_payload, judge, read_journal
+from shards.format.batch import decode, encode_values, iterate
 from shards.model import AckLevel, Appended, Cursor, Mode, ProducerIdentity, Retention, ShardConfig, StateValue
-from shards.sparse_index import SparseIndex
+from shards.segments.log_segment import LogHeader
+from shards.segments.sparse_index import SparseIndex
 from tests.journal.engines import append, config, values_of
 from tests.journal.golden import (
     DECISIONS,

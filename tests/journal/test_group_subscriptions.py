@@ -13,16 +13,16 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.config import ServerConfig, StorageConfig
 from journal.engine import Engine, open_engine
-from journal.group_subscriptions import Member, SharedGroup
-from shards.batch import encode_values
+from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
+from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import CorruptionError, DiskFullError, InvalidNameError
-from shards.group_assignment import GroupAssignment
+from shards.format.batch import encode_values
 from shards.model import ShardConfig
 from shards.position import Start
-from shards.pushes import Notice, Push
-from shards.shard import Shard
+from shards.segments.shard import Shard
+from shards.subscriptions.events import Notice, Push
+from shards.subscriptions.group_assignment import GroupAssignment
 from tests.journal.engines import open_simulated
 from tests.patience import PATIENCE_S
 from tests.simulation.file_system import SimulatedFileSystem

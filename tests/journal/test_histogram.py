@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
+from journal.telemetry.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
 
 
 @pytest.mark.parametrize(

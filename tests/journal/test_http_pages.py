@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from journal.listening import bind
-from journal.observing import http_pages
-from journal.observing.http_pages import HttpPages, Reply, Request, Resource, health_reply
+from journal.net.listening import bind
+from journal.telemetry import http_pages
+from journal.telemetry.http_pages import HttpPages, Reply, Request, Resource, health_reply
 from tests.patience import PATIENCE_S
 
 CLOSE = "Connection: close\r\n"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.entry import GROUP_HEADER_SIZE
-from journal.journal_file import (
+from journal.engine.wal.entry import GROUP_HEADER_SIZE
+from journal.engine.wal.journal_file import (
     FIRST_GROUP_POSITION,
     JournalFileHeader,
     JournalWriter,
@@ -18,8 +18,8 @@ from journal.journal_file import (
     journal_path,
     list_journal_files,
 )
-from shards.checksum import crc32c
 from shards.errors import CorruptionError, DiskFullError, FormatVersionError
+from shards.format.checksum import crc32c
 from tests.journal.journals import DIRECTORY, FILE_BYTES, Written, cursor_entry, go_on, lsns, new_journal, read_back
 from tests.simulation.file_system import SimulatedFile, SimulatedFileSystem
 

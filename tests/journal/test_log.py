@@ -13,8 +13,8 @@ import trio
 from structlog.contextvars import bind_contextvars
 from trio.testing import MockClock
 
-from journal.log import LINES_PER_PERIOD, PERIOD_S, RateLimit, configure_log
-from journal.settings import LogConfig, LogFormat, LogLevel
+from journal.settings.values import LogConfig, LogFormat, LogLevel
+from journal.telemetry.log import LINES_PER_PERIOD, PERIOD_S, RateLimit, configure_log
 
 
 class Err:

@@ -7,8 +7,8 @@ import time
 import pytest
 import trio
 
-from journal.observing import loop_monitor
-from journal.observing.loop_monitor import LONG_S, LoopMonitor
+from journal.telemetry import loop_monitor
+from journal.telemetry.loop_monitor import LONG_S, LoopMonitor
 
 
 async def test_one_long_step_between_two_samples_of_the_pulse_is_seen() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from journal.check import check_directory
-from journal.data_directory import MARKED
-from journal.journal_file import list_journal_files
+from journal.engine.directory.data_directory import MARKED
+from journal.engine.wal.journal_file import list_journal_files
 from shards.errors import CorruptionError
 from shards.model import ShardConfig
 from tests.journal.engines import (

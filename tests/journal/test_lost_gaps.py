@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from journal.engine import Engine
-from shards.batch import read_records
-from shards.losses import MOST_LOSSES
+from shards.format.batch import read_records
+from shards.format.record import Gap
 from shards.model import Mode, ShardConfig
 from shards.position import Start
-from shards.pushes import Push
-from shards.record import Gap
+from shards.segments.losses import MOST_LOSSES
+from shards.subscriptions.events import Push
 from tests.journal.engines import append, open_simulated, stop_without_checkpoint
 from tests.simulation.file_system import SimulatedFileSystem
 

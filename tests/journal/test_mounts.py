@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from journal.config import ServerConfig, StorageConfig
 from journal.engine import open_engine
-from journal.mounts import mounts_below
+from journal.engine.directory.mounts import mounts_below
+from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import DataDirectoryError
 from shards.model import ShardConfig
 from tests.faults.disks import mounted

@@ -11,17 +11,17 @@ import pytest
 import trio
 
 from journal.check import check_directory
-from journal.config import SealingConfig, ServerConfig
-from journal.disk import InlineDisk
 from journal.engine import Engine, open_engine
-from journal.sealer import InlineSealer
-from shards.batch_header import BatchHeader
-from shards.clock import ManualClock
+from journal.engine.parquet.converter import InlineSealer
+from journal.engine.wal.disk import InlineDisk
+from journal.settings.server import SealingConfig, ServerConfig
 from shards.errors import VersionConflictError
+from shards.format.batch_header import BatchHeader
 from shards.model import Retention, SegmentKind, ShardConfig
-from shards.parquet.sealing import seal_log
-from shards.steady_clock import FORWARD_HOLD_US, SECOND_US
-from shards.store import Family, Mutations
+from shards.parquet.conversion import seal_log
+from shards.seams.clock import ManualClock
+from shards.seams.steady_clock import FORWARD_HOLD_US, SECOND_US
+from shards.seams.store import Family, Mutations
 from tests.journal.engines import DATA, append, config, stop_without_checkpoint, values_of
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived
 from tests.simulation.store import SimulatedStore

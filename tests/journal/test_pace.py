@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from journal.observing import pace as pace_module
-from journal.observing.pace import Pace
+from journal.telemetry import pace as pace_module
+from journal.telemetry.pace import Pace
 from tests.patience import PATIENCE_S
 
 

@@ -13,18 +13,18 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import parquet_reader
-from journal.parquet_reader import ParquetReader
-from journal.reader import Reader
-from journal.shard_table import ShardTable
-from journal.views import Views
-from shards.batch import BatchHeader, Codec, encode, iterate, read_records, verify
+from journal.engine.read import parquet_reader
+from journal.engine.read.parquet_reader import ParquetReader
+from journal.engine.read.reader import Reader
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
 from shards.errors import CorruptionError, OffsetOutOfRangeError, ShardDamagedError
-from shards.extents import Place
+from shards.format.batch import BatchHeader, Codec, encode, iterate, read_records, verify
+from shards.format.record import Record, StoredRecord
 from shards.model import Mode, SegmentKind
-from shards.parquet_segment import ParquetSegment
 from shards.position import Start
-from shards.record import Record, StoredRecord
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.read_slices import Place
 from tests.journal.sealed import HookedFiles, seal, swap
 from tests.shards.batches import NOW_US, codecs, record_lists, stamped
 from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps
@@ -398,7 +398,7 @@ def test_pyarrow_is_imported_only_when_a_sealed_segment_is_read() -> None:
 
 SHORT_OF_FILES = """
 import resource, sys
-from journal.arrow_import import sealed_reader_type
+from journal.engine.read.arrow_import import sealed_reader_type
 from shards.errors import OverloadedError
 
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)

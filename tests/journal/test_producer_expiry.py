@@ -9,17 +9,17 @@ import attrs
 import pytest
 import trio
 
-from journal.ack_waiter import AckWaiter
-from journal.disk import InlineDisk
 from journal.engine import Engine, open_engine
-from journal.producer_expiry import UNUSED_PRODUCERS_KEPT_US
-from journal.producer_use import RETURNS_WITHIN_S
-from shards import producer_records
-from shards.batch import encode_values
+from journal.engine.state.producer_use import RETURNS_WITHIN_S
+from journal.engine.wal.disk import InlineDisk
+from journal.engine.wal.pending_ack import AckWaiter
+from journal.engine.write.producer_expiry import UNUSED_PRODUCERS_KEPT_US
 from shards.errors import SequenceLostError, UnknownProducerError
+from shards.format.batch import encode_values
 from shards.model import Appended, ProducerIdentity, ShardConfig
-from shards.shard import Shard
-from shards.store import Family
+from shards.seams.store import Family
+from shards.segments.shard import Shard
+from shards.views import producer_records
 from tests.journal.engines import DATA, config, stop_without_checkpoint
 from tests.shards.batches import NOW_US
 from tests.simulation.file_system import SimulatedFileSystem

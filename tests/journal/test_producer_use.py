@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.producer_use import RETURNS_WITHIN_S, ProducerUse
+from journal.engine.state.producer_use import RETURNS_WITHIN_S, ProducerUse
 from shards.errors import StaleEpochError
 
 

@@ -13,16 +13,16 @@ import attrs
 import pytest
 import trio
 
-from journal.config import ServerConfig, StorageConfig
 from journal.engine import Engine, open_engine
-from journal.subscriptions import AnySubscription
-from shards.batch import encode_values
+from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import CorruptionError, OverloadedError, StorageError
-from shards.extents import Extent, Place
+from shards.format.batch import encode_values
 from shards.model import ShardConfig
 from shards.position import Start
-from shards.pushes import Notice, Push
-from shards.shard import Shard
+from shards.segments.read_slices import Extent, Place
+from shards.segments.shard import Shard
+from shards.subscriptions.events import Notice, Push
 from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
@@ -104,7 +104,7 @@ class Node:
 
 @asynccontextmanager
 async def node(path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError) -> AsyncIterator[Node]:
-    monkeypatch.setattr("journal.read_retries.RETRY_AFTER_S", 0.02)
+    monkeypatch.setattr("journal.engine.read.read_retries.RETRY_AFTER_S", 0.02)
     async with open_engine(str(path / "data"), CONFIG) as engine:
         for name in ("t/a", "t/b"):
             await engine.control.create_shard(name, ShardConfig())

@@ -9,14 +9,14 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.reader import Reader
-from journal.shard_table import ShardTable
-from journal.views import Views
-from shards.batch import BatchHeader, iterate, read_records, verify
+from journal.engine.read.reader import Reader
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
 from shards.errors import OffsetOutOfRangeError
-from shards.extents import Extent, Place
+from shards.format.batch import BatchHeader, iterate, read_records, verify
+from shards.format.record import Gap
 from shards.position import Start
-from shards.record import Gap
+from shards.segments.read_slices import Extent, Place
 from tests.shards.batches import NOW_US
 from tests.shards.shard_workload import ShardWorkload, Step, steps
 

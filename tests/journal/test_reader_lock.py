@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from broker_adapter.engines.embedded import open_embedded
-from journal import reader_lock
 from journal.check import check_directory
 from journal.engine import open_engine
+from journal.engine.directory import reader_lock
 from shards.errors import DataDirectoryError
 from tests.journal.engines import config
 from tests.patience import PATIENCE_S

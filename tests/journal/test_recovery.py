@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.entry import ENTRY_HEADER_SIZE, GROUP_HEADER_SIZE, Kind, encode_entry, encode_group_header
-from journal.journal_file import FIRST_GROUP_POSITION
-from journal.recovery import Verdict, judge
+from journal.engine.wal.entry import ENTRY_HEADER_SIZE, GROUP_HEADER_SIZE, Kind, encode_entry, encode_group_header
+from journal.engine.wal.journal_file import FIRST_GROUP_POSITION
+from journal.engine.wal.recovery import Verdict, judge
 from shards.errors import CorruptionError, FormatVersionError
 from tests.journal.journals import (
     DIRECTORY,

@@ -7,10 +7,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from journal.config import ServerConfig, StorageConfig
 from journal.engine import Engine, open_engine
-from shards.batch import encode_values
+from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import DiskFullError, StorageError, StorageFailedError
+from shards.format.batch import encode_values
 from shards.model import ShardConfig
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from journal.cli.dump import dump
-from journal.entry import ENTRY_HEADER_SIZE, Entry, Kind, decode_entries, decode_entry_size, encode_entry
-from journal.journal_file import FIRST_GROUP_POSITION
+from journal.engine.wal.entry import ENTRY_HEADER_SIZE, Entry, Kind, decode_entries, decode_entry_size, encode_entry
+from journal.engine.wal.journal_file import FIRST_GROUP_POSITION
 from shards.errors import CorruptionError, StorageFailedError
 from shards.model import Mode, ShardConfig
 from tests.journal.engines import (

@@ -10,17 +10,17 @@ import trio
 import trio.testing
 
 from journal.check import check_directory
-from journal.config import SealingConfig, ServerConfig, StorageConfig
 from journal.engine import Engine, open_engine
-from journal.subscriptions import AnySubscription
-from shards.batch import encode, read_records
-from shards.file_system import OsFileSystem
+from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
+from shards.format.batch import encode, read_records
+from shards.format.record import Record
 from shards.model import SegmentKind, ShardConfig
-from shards.parquet.sealing import seal_log
+from shards.parquet.conversion import seal_log
 from shards.position import Start
-from shards.pushes import Push
-from shards.record import Record
-from shards.seal_plan import SealedFile, SealPlan
+from shards.seams.file_system import OsFileSystem
+from shards.segments.conversion_plan import SealedFile, SealPlan
+from shards.subscriptions.events import Push
 from tests.shards.batches import NOW_US
 
 MIB = 1 << 20

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.settings import (
+from journal.settings.file import Relation, Schema
+from journal.settings.values import (
     ConfigurationError,
     Kind,
     Size,
@@ -23,7 +24,6 @@ from journal.settings import (
     parse_text,
     within,
 )
-from journal.settings_file import Relation, Schema
 
 
 def _shout(value: object) -> str:

@@ -8,7 +8,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.shared_cache import SharedCache
+from journal.engine.read.shared_cache import SharedCache
 
 
 class Maker:

@@ -12,14 +12,14 @@ import pytest
 import trio
 import trio.testing
 
-from journal import snapshots
 from journal.check import check_directory
-from journal.data_directory import MARKER
 from journal.engine import Engine, open_engine
-from journal.maintenance import Maintenance
+from journal.engine.directory.data_directory import MARKER
+from journal.engine.segments import snapshots
+from journal.engine.segments.checkpointer import Maintenance
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
-from shards.file_system import OsFileSystem
 from shards.model import Mode, ShardConfig
+from shards.seams.file_system import OsFileSystem
 from tests.journal.engines import append, config, values_of
 from tests.server.serving import serving
 

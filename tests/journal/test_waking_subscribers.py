@@ -10,15 +10,15 @@ import attrs
 import pytest
 import trio
 
-from journal.config import ServerConfig, StorageConfig
 from journal.engine import Engine, open_engine
-from journal.subscriptions import AnySubscription
-from shards.batch import encode_values
-from shards.extents import Extent, Place
+from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.settings.server import ServerConfig, StorageConfig
+from shards.format.batch import encode_values
 from shards.model import ShardConfig
 from shards.position import Start
-from shards.pushes import Notice, Push
-from shards.shard import Shard
+from shards.segments.read_slices import Extent, Place
+from shards.segments.shard import Shard
+from shards.subscriptions.events import Notice, Push
 from tests.patience import PATIENCE_S
 
 MIB = 1 << 20

@@ -12,8 +12,10 @@ import trio
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt.broker import Broker
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt.access.permissions import AllowAll
+from broker_adapter.mqtt.broker.broker import Broker
+from broker_adapter.mqtt.transport.streams import TcpStream
+from broker_adapter.mqtt_codec import (
     EMPTY,
     Connack,
     Connect,
@@ -38,8 +40,6 @@ from broker_adapter.mqtt.codec import (
     Will,
     encode,
 )
-from broker_adapter.mqtt.permissions import AllowAll
-from broker_adapter.mqtt.streams import TcpStream
 from tests.patience import PATIENCE_S
 
 Kind = TypeVar("Kind", bound=Packet)

@@ -12,11 +12,11 @@ from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import Overflow, QueueSettings, look, names
-from broker_adapter.mqtt.codec import Puback, Publish, ReasonCode, Version, Will
-from broker_adapter.mqtt.storage_rules import Storage, StorageRule, StorageRules
+from broker_adapter.mqtt.model.storage_rules import Storage, StorageRule, StorageRules
+from broker_adapter.mqtt_codec import Puback, Publish, ReasonCode, Version, Will
 from broker_adapter.sinks import Sink, SinkContext
 from shards.errors import ShardNotFoundError
-from shards.record import StoredRecord
+from shards.format.record import StoredRecord
 from tests.mqtt.serving import Serving, serving
 from tests.patience import PATIENCE_S
 

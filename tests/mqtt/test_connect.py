@@ -8,7 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt.access.permissions import Principal
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.session import Sessions, StoreUnavailableError
+from broker_adapter.mqtt_codec import (
     Connack,
     Connect,
     Disconnect,
@@ -24,9 +27,6 @@ from broker_adapter.mqtt.codec import (
     Will,
     encode,
 )
-from broker_adapter.mqtt.limits import Limits
-from broker_adapter.mqtt.permissions import Principal
-from broker_adapter.mqtt.session import Sessions, StoreUnavailableError
 from tests.mqtt.serving import serving
 
 BOTH = [Version.V311, Version.V5]

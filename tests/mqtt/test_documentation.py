@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker_adapter.mqtt.codec import Version
 from broker_adapter.mqtt.config import load_broker_config
-from broker_adapter.mqtt.limits import Limits
-from broker_adapter.mqtt.storage_rules import FOLDED_SHARDS, LIVE_CONFIG
-from broker_adapter.mqtt.topics import parse_filter, parse_topic
-from shards.names import MAX_SHARD_NAME_BYTES
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.storage_rules import FOLDED_SHARDS, LIVE_CONFIG
+from broker_adapter.mqtt.model.topics import parse_filter, parse_topic
+from broker_adapter.mqtt_codec import Version
+from shards.topics.names import MAX_SHARD_NAME_BYTES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "mqtt.md").read_text()
 SETTINGS = re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL)

@@ -21,7 +21,9 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.cache_queue import QueueSettings, names
 from broker_adapter.engines.journal import JournalAdapter
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt.session import SessionSettings, keys
+from broker_adapter.mqtt.session.stored import SessionRecord
+from broker_adapter.mqtt_codec import (
     Connack,
     Connect,
     Disconnect,
@@ -36,14 +38,12 @@ from broker_adapter.mqtt.codec import (
     Version,
     encode,
 )
-from broker_adapter.mqtt.session import SessionSettings, keys
-from broker_adapter.mqtt.session.stored import SessionRecord
 from broker_adapter.results import PendingAppend
 from broker_adapter.state_forms import decode
 from journal.client import open_client
 from shards.errors import ShardNotFoundError
+from shards.format.record import StoredRecord
 from shards.model import Appended
-from shards.record import StoredRecord
 from tests.mqtt.serving import Client, Serving
 from tests.mqtt.serving import serving as serving_broker
 from tests.mqtt.test_bridged_publish import bridge

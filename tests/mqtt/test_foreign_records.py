@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.codec import Properties, Publish, Version
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.publish_encoding import PublishEncoder
-from shards.record import Record
+from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt_codec import Properties, Publish, Version
+from shards.format.record import Record
 from tests.mqtt.serving import Client, Serving, serving
 
 KEPT = Properties(session_expiry_interval=3600)

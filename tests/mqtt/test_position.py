@@ -9,10 +9,10 @@ from typing import get_type_hints
 import pytest
 
 from broker_adapter.mqtt.delivery.distributor import Distributor
-from broker_adapter.mqtt.position import BEGINNING, Position, StateVersion
+from broker_adapter.mqtt.model.position import BEGINNING, Position, StateVersion
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session.session import Membership
 from broker_adapter.mqtt.session.sessions import Sessions
-from broker_adapter.mqtt.subscription import SubscriptionOptions
 
 
 @pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])

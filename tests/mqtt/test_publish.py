@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker_adapter import open_adapter
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     EMPTY,
     Properties,
     Puback,

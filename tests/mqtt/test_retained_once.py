@@ -6,8 +6,8 @@ import pytest
 
 from broker_adapter import open_adapter
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.codec import Properties, ReasonCode
 from broker_adapter.mqtt.session import keys
+from broker_adapter.mqtt_codec import Properties, ReasonCode
 from tests.mqtt.serving import serving
 from tests.mqtt.test_shared_exactly_once import Faulty
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from broker_adapter import open_adapter
-from broker_adapter.mqtt.codec import Properties, Puback, Publish, Pubrec, Version
 from broker_adapter.mqtt.session import Retained
+from broker_adapter.mqtt_codec import Properties, Puback, Publish, Pubrec, Version
 from tests.mqtt.delivery.delivering import until
 from tests.mqtt.serving import Client, Serving, serving
 

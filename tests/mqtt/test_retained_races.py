@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from broker_adapter import Delivery, Feed, Progress, StorageAdapter, open_adapter
-from broker_adapter.mqtt.storage_rules import LIVE_TARGET
+from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
 from tests.mqtt.serving import serving
 
 

@@ -12,11 +12,11 @@ import trio
 
 from broker_adapter import Delivery, StorageAdapter, Subscription, open_adapter
 from broker_adapter.changes import Changes, Committed
-from broker_adapter.mqtt.codec import Puback, Publish
-from broker_adapter.mqtt.codec.properties import Properties
-from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session import Origin, SessionSettings, keys
 from broker_adapter.mqtt.session.claims import Claim
+from broker_adapter.mqtt_codec import Puback, Publish
+from broker_adapter.mqtt_codec.properties import Properties
 from journal.protocol.errors import ConnectionLostError
 from tests.mqtt.delivery.delivering import until
 from tests.mqtt.serving import Client, Serving, serving

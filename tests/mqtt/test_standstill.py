@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from broker_adapter.mqtt.standstill import STANDSTILL_S, Standstill
+from broker_adapter.mqtt.connection.standstill import STANDSTILL_S, Standstill
 
 
 class Processor:

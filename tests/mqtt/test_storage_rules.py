@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_adapter import MappingRule
-from broker_adapter.mqtt.storage_rules import (
+from broker_adapter.mqtt.model.storage_rules import (
     LIVE_TARGET,
     BrokerTopicMapping,
     Placements,
@@ -14,7 +14,7 @@ from broker_adapter.mqtt.storage_rules import (
     StorageRules,
 )
 from shards.model import Mode, Retention, ShardConfig
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 
 NONE, MEMORY, FILE = Storage.NONE, Storage.MEMORY, Storage.FILE
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker_adapter.mqtt.codec import Properties, Publish, ReasonCode, Suback, Subscribe, SubscriptionRequest, Version
-from broker_adapter.mqtt.limits import Limits
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt_codec import Properties, Publish, ReasonCode, Suback, Subscribe, SubscriptionRequest, Version
 from tests.mqtt.serving import serving
 from tests.mqtt.test_connect import Doorkeeper
 from tests.patience import PATIENCE_S

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.codec.reason_codes import ReasonCode
-from broker_adapter.mqtt.faults import ConversationError
-from broker_adapter.mqtt.topic_aliases import InboundAliases, OutboundAliases
+from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.topic_aliases import InboundAliases, OutboundAliases
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 
 def test_an_alias_stands_for_the_topic_that_it_was_last_sent_with() -> None:

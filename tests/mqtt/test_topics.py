@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.codec.reason_codes import ReasonCode
-from broker_adapter.mqtt.replay_start import parse_replay_start
-from broker_adapter.mqtt.topics import FilterRequest, TopicRefusedError, parse_filter, parse_topic
+from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
+from broker_adapter.mqtt.model.topics import FilterRequest, TopicRefusedError, parse_filter, parse_topic
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from shards.position import Start
 
 NOW_US = 1_700_000_000_000_000

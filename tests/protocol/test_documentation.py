@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from journal.protocol import FrameParser, Op, encode, errors, frames
-from shards.batch import encode_values
+from shards.format.batch import encode_values
 
 TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 

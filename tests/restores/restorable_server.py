@@ -12,8 +12,8 @@ import trio
 
 from journal.backup import back_up, newest_lsn, restore
 from journal.client import Client, open_client
-from shards.file_system import OsFileSystem
 from shards.model import ShardConfig
+from shards.seams.file_system import OsFileSystem
 from tests.mqtt.cluster.processes import Process, free_port, journal_server
 from tests.patience import PATIENCE_S
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from broker_adapter.mqtt.codec import Properties
+from broker_adapter.mqtt_codec import Properties
 from command_line.boundary import STORAGE_FAILED
 from tests.mqtt.cluster.processes import REPOSITORY
 from tests.mqtt.edges.broker_process import PROGRAM, BrokerProcess, broker_process

@@ -23,10 +23,10 @@ from journal.client import Client, Delivery, ServerRestored, Subscription, open_
 from journal.client.address import Address
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import ServerRestoredError
-from shards.batch import read_records
 from shards.errors import StorageError
+from shards.format.batch import read_records
+from shards.format.record import StoredRecord
 from shards.position import Start
-from shards.record import StoredRecord
 from tests.patience import PATIENCE_S
 from tests.restores.restorable_server import RestorableServer, restorable_server
 

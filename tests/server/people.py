@@ -13,8 +13,8 @@ import trustme
 
 from journal.access.tokens import TokenHash
 from journal.access.users import Cost, PasswordHash, write_user
-from journal.access_settings import AccessRuleTable, RuleAction
-from journal.settings import Permission
+from journal.settings.access import AccessRuleTable, RuleAction
+from journal.settings.values import Permission
 from tests.server.serving import Served, serving
 
 AUTHORITY: Final = trustme.CA()

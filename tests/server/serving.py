@@ -11,16 +11,16 @@ from typing import Any
 import attrs
 import trio
 
-from journal.access_settings import AccessSection, TlsSection
-from journal.config import LimitsConfig, ListenConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.engine import Engine, open_engine
 from journal.protocol import Frame, FrameParser, Op, decode_error, decode_reply, encode, frames
 from journal.protocol.messages import HelloRequest, OpenShardRequest
 from journal.server import Server
-from journal.settings import KIB, MIB
-from shards.batch import encode_values, read_records
+from journal.settings.access import AccessSection, TlsSection
+from journal.settings.server import LimitsConfig, ListenConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.settings.values import KIB, MIB
+from shards.format.batch import encode_values, read_records
+from shards.format.record import Gap, StoredRecord
 from shards.model import Mode, ShardConfig
-from shards.record import Gap, StoredRecord
 from tests.patience import PATIENCE_S
 
 MEMORY = ShardConfig(mode=Mode.MEMORY)

@@ -16,13 +16,13 @@ from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from journal.access.tokens import TokenHash
 from journal.access.users import Cost, PasswordHash, Users, write_user
-from journal.access_settings import QuotaTable
 from journal.client import open_client
-from journal.config import ServerConfig
 from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError, RemoteProtocolError
-from journal.server import admission, stored_quotas
-from journal.server.guard import read
+from journal.server import login, stored_quotas
+from journal.server.security import read
+from journal.settings.access import QuotaTable
+from journal.settings.server import ServerConfig
 from shards.model import Mode
 from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
@@ -139,13 +139,13 @@ async def test_a_token_ends_by_the_clock_also_when_that_runs_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine was suspended, or its clock was set: what sleeps does not notice."""
-    monkeypatch.setattr(admission, "_LOOKED_AT_EVERY_S", 0.05)
+    monkeypatch.setattr(login, "_LOOKED_AT_EVERY_S", 0.05)
     people = write_people(tmp_path)
     Path(people["access__tokens_file"]).write_text(TokenHash.of("robot", TOKEN, time.time() + 3600).format())
     async with serving(tmp_path, **people) as served, served.client(token=TOKEN) as robot:
         await robot.call(Op.PING)
         really = time.time
-        monkeypatch.setattr(admission, "time", SimpleNamespace(time=lambda: really() + 3601))
+        monkeypatch.setattr(login, "time", SimpleNamespace(time=lambda: really() + 3601))
         assert "expired" in str(await told_at_the_end(robot))
 
 

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from journal.protocol import Op, encode, frames, messages
-from shards.batch import Codec
-from shards.batch import encode as encode_batch
+from shards.format.batch import Codec
+from shards.format.batch import encode as encode_batch
+from shards.format.record import Record
 from shards.model import Mode, ShardConfig
-from shards.record import Record
 from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, Served, batch_of, serving
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from journal.server import http_connections
 from journal.server.http import serve_http
-from journal.settings import MIB
+from journal.settings.values import MIB
 from tests.patience import PATIENCE_S
 
 LARGE_BYTES = 32 * MIB

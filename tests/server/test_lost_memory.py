@@ -9,11 +9,11 @@ import trio
 
 from journal.client import Client, Feed, open_client
 from journal.protocol import Op, messages
-from shards.batch import read_records
 from shards.errors import SequenceLostError
+from shards.format.batch import read_records
+from shards.format.record import StoredRecord
 from shards.model import AckLevel, Mode, ShardConfig
-from shards.pushes import Progress
-from shards.record import StoredRecord
+from shards.subscriptions.events import Progress
 from tests.journal.engines import stop_without_checkpoint
 from tests.server.admin.test_api import admin
 from tests.server.serving import MEMORY, RawClient, Served, serving

@@ -13,12 +13,12 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from journal.engine import Engine
-from journal.observing.census import NAMED_GROUPS, NAMED_QUEUES, OTHERS, SegmentState
-from journal.observing.pace import Pace
 from journal.protocol import Op, encode, frames, messages
-from shards.batch import encode_values
+from journal.server.inventory import NAMED_GROUPS, NAMED_QUEUES, OTHERS, SegmentState
+from journal.telemetry.pace import Pace
+from shards.format.batch import encode_values
 from shards.model import ShardConfig
-from shards.shard import Shard
+from shards.segments.shard import Shard
 from tests.patience import PATIENCE_S
 from tests.server.serving import FILE, MEMORY, RawClient, Served, serving
 

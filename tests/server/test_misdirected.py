@@ -13,7 +13,7 @@ import trio
 from structlog.testing import capture_logs
 
 from journal.client import open_client
-from journal.first_bytes import Spoken, spoken_in
+from journal.net.protocol_sniffing import Spoken, spoken_in
 from journal.protocol import FrameParser, Op, decode_error, encode, frames
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import HelloRequest

@@ -21,19 +21,19 @@ from broker_adapter.bridge.driver import DOINGS
 from broker_adapter.cache_queue.cli.prometheus import queue_metrics
 from broker_adapter.cache_queue.names import CURSOR, shard_of
 from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX
-from broker_adapter.mqtt.listeners import ListenerLimits, Listeners, Peer
-from broker_adapter.mqtt.observing.health import Health, Serving
-from broker_adapter.mqtt.observing.metrics import broker_metrics
-from broker_adapter.mqtt.observing.store_watch import EVERY_S as STORE_ASKED_EVERY_S
-from broker_adapter.mqtt.observing.store_watch import PATIENCE_S as STORE_PATIENCE_S
-from broker_adapter.mqtt.observing.store_watch import StoreWatch
+from broker_adapter.mqtt.model.statistics import DropReason, EndReason, RefusalReason
 from broker_adapter.mqtt.rules.follower import Followed
-from broker_adapter.mqtt.statistics import DropReason, EndReason, RefusalReason
-from journal.log import LINES_PER_PERIOD, PERIOD_S
-from journal.observing.census import GROUP_PREFIX, NAMED_GROUPS, NAMED_QUEUES, QUEUE_CURSOR, QUEUE_PREFIX
-from journal.observing.exposition import Family
+from broker_adapter.mqtt.telemetry.health import Health, Serving
+from broker_adapter.mqtt.telemetry.metrics import broker_metrics
+from broker_adapter.mqtt.telemetry.store_watch import EVERY_S as STORE_ASKED_EVERY_S
+from broker_adapter.mqtt.telemetry.store_watch import PATIENCE_S as STORE_PATIENCE_S
+from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
+from broker_adapter.mqtt.transport.listeners import ListenerLimits, Listeners, Peer
+from journal.server.inventory import GROUP_PREFIX, NAMED_GROUPS, NAMED_QUEUES, QUEUE_CURSOR, QUEUE_PREFIX
 from journal.server.readiness import PATIENCE_S
 from journal.server.statistics import CLOSING_REASONS
+from journal.telemetry.exposition import Family
+from journal.telemetry.log import LINES_PER_PERIOD, PERIOD_S
 from tests.mqtt.serving import serving as serving_clients
 from tests.server.serving import serving
 from tests.server.test_metrics import counted, filled, page

@@ -13,7 +13,6 @@ import trio.testing
 from journal.client import open_client
 from journal.protocol import Op, frames, messages
 from journal.protocol.errors import UnknownHandleError
-from shards.batch import encode
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
@@ -27,9 +26,10 @@ from shards.errors import (
     ShardNotFoundError,
     VersionConflictError,
 )
+from shards.format.batch import encode
+from shards.format.record import Record
 from shards.model import Mode, Retention, ShardConfig
-from shards.record import Record
-from shards.shard import Shard
+from shards.segments.shard import Shard
 from tests.server.serving import FILE, MEMORY, acks_in, batch_of, records_of, serving, values_of
 
 

@@ -16,12 +16,12 @@ import trio
 from trio.testing import MockClock
 
 import journal.server.process as process_module
-from journal.config import ListenConfig, OnFailure, ServerConfig
 from journal.engine import Engine, open_engine
-from journal.observing.pulse import Pulse
 from journal.server.http import Front
 from journal.server.process import run_server
 from journal.server.readiness import PATIENCE_S, why_not_ready
+from journal.settings.server import ListenConfig, OnFailure, ServerConfig
+from journal.telemetry.loop_lag import Pulse
 from shards.errors import DiskFullError
 from tests import patience
 from tests.server.serving import Served, serving, small_config

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from journal.protocol import Op, encode, frames, messages
-from journal.settings import KIB, MIB
+from journal.settings.values import KIB, MIB
 from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, Served, acks_in, batch_of, serving
 

@@ -10,7 +10,7 @@ import trio
 from journal.protocol import Op, decode_error, frames
 from journal.protocol.frames import HEADER
 from journal.server import tcp
-from journal.settings import KIB
+from journal.settings.values import KIB
 from tests.server.serving import batch_of, serving
 
 

@@ -15,12 +15,12 @@ import pytest
 import trio
 from cryptography import x509
 
-from journal.access_settings import TlsSection
 from journal.client import open_client
+from journal.net.tls_sockets import TlsSocket
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, NotAuthorizedError
-from journal.server.guard import read
-from journal.tls_sockets import TlsSocket
+from journal.server.security import read
+from journal.settings.access import TlsSection
 from shards.model import ShardConfig
 from shards.position import Start
 from tests.patience import PATIENCE_S

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from journal.net.tls_sockets import TlsSocket
 from journal.protocol import FrameParser, Op, encode, frames
 from journal.protocol.messages import HelloRequest
-from journal.tls_sockets import TlsSocket
 from tests.patience import PATIENCE_S
 from tests.server.people import AUTHORITY, PASSWORD, client_context, guarded, write_server_certificate
 

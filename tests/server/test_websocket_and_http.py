@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket
 
 from journal.client import open_client
-from journal.config import OnFailure
 from journal.protocol import FrameParser, Op, decode_error, encode, frames, messages
+from journal.settings.server import OnFailure
 from shards.errors import StorageFailedError
 from shards.model import ShardConfig
 from tests.patience import PATIENCE_S

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from shards.batch import Codec, encode, stamp
-from shards.record import Record, StoredRecord
+from shards.format.batch import Codec, encode, stamp
+from shards.format.record import Record, StoredRecord
 
 NOW_US = 1_700_000_000_000_000
 

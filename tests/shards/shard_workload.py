@@ -7,17 +7,17 @@ from collections.abc import Callable
 import attrs
 from hypothesis import strategies as st
 
-from shards.batch import encode_values
-from shards.chunks import ChunkPool
-from shards.log_segment import LogSegment
-from shards.memory_store import MemoryStore
+from shards.format.batch import encode_values
 from shards.model import Mode, SegmentKind, ShardConfig
-from shards.parquet_segment import ParquetSegment
-from shards.producer_records import save_changed
-from shards.shard import Published, Shard
-from shards.shard_records import load, safe_offset, save
-from shards.sparse_index import INTERVAL_BYTES
-from shards.store import Mutations
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Mutations
+from shards.segments.chunks import ChunkPool
+from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.shard import Published, Shard
+from shards.segments.sparse_index import INTERVAL_BYTES
+from shards.views.producer_records import save_changed
+from shards.views.shard_records import load, safe_offset, save
 from tests.shards.batches import NOW_US, stamped
 from tests.simulation.file_system import SimulatedFileSystem
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from shards.rocks_store import RocksStore
-from shards.store import Family, Mutations
+from shards.seams.rocks_store import RocksStore
+from shards.seams.store import Family, Mutations
 
 
 def main(path: str, wal: str, writes: str = "") -> None:

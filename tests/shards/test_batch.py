@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards import batch
-from shards.batch import (
+from shards.errors import BatchError, InvalidRequestError, LimitExceededError
+from shards.format import batch
+from shards.format.batch import (
     HEADER_SIZE,
     MAX_RECORD_COUNT,
     MAX_SEQUENCE,
@@ -28,8 +29,7 @@ from shards.batch import (
     verify_body,
     with_sequence,
 )
-from shards.errors import BatchError, InvalidRequestError, LimitExceededError
-from shards.record import Gap, Record, StoredRecord
+from shards.format.record import Gap, Record, StoredRecord
 from tests.shards.batches import NOW_US, codecs, encode_stamped, payloads, record_lists, stamped, stored
 
 offsets = st.integers(min_value=0, max_value=2**62)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 from hypothesis import given
 
-from shards.batch import HEADER_SIZE, BatchHeader
-from shards.record import Record
+from shards.format.batch import HEADER_SIZE, BatchHeader
+from shards.format.record import Record
 from tests.shards.batches import encode_stamped, record_lists, stored
 
 

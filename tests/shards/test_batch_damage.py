@@ -12,8 +12,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards import batch
-from shards.batch import (
+from shards.errors import BatchError
+from shards.format import batch
+from shards.format.batch import (
     HEADER_SIZE,
     MAX_RAW_BYTES,
     MAX_RECORD_COUNT,
@@ -26,10 +27,9 @@ from shards.batch import (
     verify,
     verify_body,
 )
-from shards.checksum import crc32c
-from shards.compression import decompress
-from shards.errors import BatchError
-from shards.record import Record
+from shards.format.checksum import crc32c
+from shards.format.compression import decompress
+from shards.format.record import Record
 from tests.shards.batches import codecs, encode_stamped, record_lists, stamped
 
 CHECKED = struct.Struct("<IIIHBBIQIIQQ")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shards.batch import Codec, decode, encode, encode_values, gap_batch, read_records, stamp, verify
-from shards.record import Gap, Record, StoredRecord
+from shards.format.batch import Codec, decode, encode, encode_values, gap_batch, read_records, stamp, verify
+from shards.format.record import Gap, Record, StoredRecord
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "v1"
 TIME_US = 1_700_000_000_000_000

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.catalogue import Catalogue, CatalogueRecord
 from shards.errors import CorruptionError, FormatVersionError
-from shards.memory_store import MemoryStore
 from shards.model import Mode, Retention, ShardConfig
-from shards.store import Family, Mutations
-from shards.topic_filters import matches
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
+from shards.topics.topic_filters import matches
+from shards.views.catalogue import Catalogue, CatalogueRecord
 
 NAMES = ["a", "a/b", "a/c", "\u00fc/b", "$SYS/x"]
 configs = st.builds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.chunks import FIRST_CHUNK_BYTES, FULL_CHUNK_BYTES, ChunkList, ChunkPool
+from shards.segments.chunks import FIRST_CHUNK_BYTES, FULL_CHUNK_BYTES, ChunkList, ChunkPool
 
 sizes = st.lists(st.integers(1, 700), min_size=1, max_size=40)
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.compare_and_set import check
-from shards.cursors import Cursors
 from shards.errors import CorruptionError, FormatVersionError, InvalidRequestError, VersionConflictError
-from shards.memory_store import MemoryStore
 from shards.model import Cursor
-from shards.store import Family, Mutations
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
+from shards.views.compare_and_set import check
+from shards.views.cursors import Cursors
 
 MAX_U64 = 2**64 - 1
 

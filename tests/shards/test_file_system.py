@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from shards import file_system
-from shards.clock import ManualClock, SystemClock
 from shards.errors import DataDirectoryError
-from shards.file_system import Buffer, OsFileSystem
+from shards.seams import file_system
+from shards.seams.clock import ManualClock, SystemClock
+from shards.seams.file_system import Buffer, OsFileSystem
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +55,7 @@ def test_short_reads_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_lock_of_another_process_is_refused_with_its_pid_and_ends_with_it(tmp_path: Path) -> None:
     script = (
-        "import sys; from shards.file_system import OsFileSystem\n"
+        "import sys; from shards.seams.file_system import OsFileSystem\n"
         "lock = OsFileSystem().lock(sys.argv[1]); print('held', flush=True); input()"
     )
     with subprocess.Popen(

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shards.errors import DataDirectoryError
-from shards.file_system import FileSystem, OsFileSystem
+from shards.seams.file_system import FileSystem, OsFileSystem
 from tests.simulation.file_system import SimulatedFileSystem
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shards.group_assignment import END_OF_SHARD, GroupAssignment, OffsetRange, RangeSet, sticky_key
+from shards.subscriptions.group_assignment import END_OF_SHARD, GroupAssignment, OffsetRange, RangeSet, sticky_key
 
 
 def test_members_share_ranges_in_order_and_the_least_loaded_comes_first() -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards.batch import encode_values
-from shards.chunks import ChunkPool
 from shards.errors import CorruptionError, FormatVersionError
-from shards.log_segment import LogHeader, LogSegment
-from shards.sparse_index import INTERVAL_BYTES, STORED_SIZE
+from shards.format.batch import encode_values
+from shards.segments.chunks import ChunkPool
+from shards.segments.log_segment import LogHeader, LogSegment
+from shards.segments.sparse_index import INTERVAL_BYTES, STORED_SIZE
 from tests.shards.batches import NOW_US, stamped
 from tests.simulation.file_system import SimulatedFileSystem
 

@@ -6,7 +6,7 @@ import enum
 
 import pytest
 
-from shards.compression import Codec
+from shards.format.compression import Codec
 from shards.model import AckLevel
 
 

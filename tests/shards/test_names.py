@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shards.errors import InvalidNameError
-from shards.names import MAX_DIRECTORY_NAME_BYTES, directory_name, shard_name, validate_name, validate_shard_name
+from shards.topics.names import MAX_DIRECTORY_NAME_BYTES, directory_name, shard_name, validate_name, validate_shard_name
 
 names = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="+#"), min_size=1, max_size=100

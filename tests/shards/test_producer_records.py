@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shards import producer_records
-from shards.producer_records import load_producers, save_changed
-from shards.producer_state import ProducerState
-from shards.shard import Shard
-from shards.store import Family, Mutations
+from shards.idempotence.producer_state import ProducerState
+from shards.seams.store import Family, Mutations
+from shards.segments.shard import Shard
+from shards.views import producer_records
+from shards.views.producer_records import load_producers, save_changed
 from tests.shards.shard_workload import ShardWorkload, Step
 
 

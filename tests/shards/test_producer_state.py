@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import CorruptionError, FormatVersionError
-from shards.producer_state import HALF, REMEMBERED_RUNS, SEQUENCE_MODULUS, ProducerState
+from shards.idempotence.producer_state import HALF, REMEMBERED_RUNS, SEQUENCE_MODULUS, ProducerState
 
 # A batch: how many records, and how many records of others were stored before it.
 batches = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 3)), min_size=1, max_size=30)

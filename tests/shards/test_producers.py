@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards import producers as producers_module
 from shards.errors import CorruptionError, FormatVersionError, UnknownProducerError
-from shards.memory_store import MemoryStore
 from shards.model import ProducerIdentity
-from shards.producers import Producers
-from shards.store import Family, Mutations
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
+from shards.views import producers as producers_module
+from shards.views.producers import Producers
 
 NAMES = ["i", "n", "s", "bridge-\u00fc"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.producer_state import REMEMBERED_RUNS, ProducerState, Relation
-from shards.resends import Answer, Place, answer_to, decide
+from shards.idempotence.producer_state import REMEMBERED_RUNS, ProducerState, Relation
+from shards.idempotence.resends import Answer, Place, answer_to, decide
 
 BOTH = (False, True)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.model import Retention
-from shards.retention import due
+from shards.segments.retention import due
 
 
 @attrs.frozen

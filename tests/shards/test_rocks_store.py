@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from rocksdict import Options
 
-from shards import rocks_store
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
-from shards.rocks_store import FAMILY_PREFIXES, RocksStore
-from shards.store import Family, Mutations
+from shards.seams import rocks_store
+from shards.seams.rocks_store import FAMILY_PREFIXES, RocksStore
+from shards.seams.store import Family, Mutations
 from tests.faults.disks import MIB, ext4, fill
 from tests.patience import PATIENCE_S
 
@@ -59,7 +59,8 @@ def test_after_sigkill_all_families_stand_at_one_point_not_before_the_last_flush
 def test_without_its_own_log_a_store_loses_what_was_not_flushed(tmp_path: Path) -> None:
     """Shows that the promise of `flush` is what makes data stay, so the test above judges something."""
     script = (
-        "import os, sys; from shards.rocks_store import RocksStore; from shards.store import Family, Mutations\n"
+        "import os, sys; from shards.seams.rocks_store import RocksStore\n"
+        "from shards.seams.store import Family, Mutations\n"
         "s = RocksStore(sys.argv[1])\n"
         "for n in (b'1', b'2'):\n"
         "    m = Mutations(); [m.put(f, b'n', n) for f in Family]; s.write(m)\n"
@@ -79,8 +80,8 @@ def test_a_flush_that_fails_raises_and_the_store_takes_no_more(tmp_path: Path, w
     script = (
         "import os, resource, sys\n"
         "from shards.errors import StorageFailedError\n"
-        "from shards.rocks_store import RocksStore\n"
-        "from shards.store import Family, Mutations\n"
+        "from shards.seams.rocks_store import RocksStore\n"
+        "from shards.seams.store import Family, Mutations\n"
         "store = RocksStore(sys.argv[1], wal=sys.argv[2] == 'True')\n"
         "mutations = Mutations()\n"
         "mutations.put(Family.META, b'k', os.urandom(100_000))\n"

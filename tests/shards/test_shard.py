@@ -8,12 +8,12 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
-from shards.chunks import ChunkPool
 from shards.errors import ShardDamagedError, ShardNotFoundError
+from shards.idempotence.resends import Place
 from shards.model import Mode, SegmentKind, ShardConfig
-from shards.parquet_segment import ParquetSegment
-from shards.resends import Place
-from shards.shard import Shard
+from shards.segments.chunks import ChunkPool
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.shard import Shard
 from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps, steps
 
 

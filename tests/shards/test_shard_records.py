@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.errors import CorruptionError, FormatVersionError
-from shards.log_segment import LogSegment
 from shards.model import SegmentKind
-from shards.parquet_segment import ParquetSegment
-from shards.shard_records import held_ranges, newest_lsn, outlines, safe_offset
-from shards.store import Family, Mutations
+from shards.seams.store import Family, Mutations
+from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
+from shards.views.shard_records import held_ranges, newest_lsn, outlines, safe_offset
 from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps
 
 SHARD_KEY = (7).to_bytes(8, "big")

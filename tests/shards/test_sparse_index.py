@@ -6,7 +6,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.sparse_index import STORED_SIZE, SparseIndex
+from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 
 
 @attrs.frozen

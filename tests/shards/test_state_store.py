@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shards.errors import CorruptionError, FormatVersionError
-from shards.memory_store import MemoryStore
 from shards.model import StateValue
-from shards.state_store import StateStore
-from shards.store import Family, Mutations
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
+from shards.views.state_store import StateStore
 
 
 def put(store: MemoryStore, key: bytes, value: bytes = b"", version: int = 1, expires_at_us: int = 0) -> None:

@@ -7,8 +7,16 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.clock import ManualClock
-from shards.steady_clock import BACKWARD_HOLD_US, FORWARD_HOLD_US, JUMP_US, SECOND_US, SLEW_DIVISOR, Jump, SteadyClock
+from shards.seams.clock import ManualClock
+from shards.seams.steady_clock import (
+    BACKWARD_HOLD_US,
+    FORWARD_HOLD_US,
+    JUMP_US,
+    SECOND_US,
+    SLEW_DIVISOR,
+    Jump,
+    SteadyClock,
+)
 
 HOUR_S: Final = 3600
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rocksdict import Rdict, WriteBatch
 
 from shards.errors import StorageFailedError
-from shards.memory_store import MemoryStore
-from shards.rocks_store import RocksStore
-from shards.store import Family, Mutations, OrderedStore, prefix_end
+from shards.seams.memory_store import MemoryStore
+from shards.seams.rocks_store import RocksStore
+from shards.seams.store import Family, Mutations, OrderedStore, prefix_end
 from tests.simulation.file_system import SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shards.errors import InvalidNameError
-from shards.filter_index import FilterIndex, TopicIndex
-from shards.topic_filters import is_filter, literal_prefix, matches, validate_filter
+from shards.topics.filter_index import FilterIndex, TopicIndex
+from shards.topics.topic_filters import is_filter, literal_prefix, matches, validate_filter
 
 levels = st.sampled_from(["", "a", "b", "a-b", "a0", "a.b", "$SYS", "é"])
 topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 
 from shards.errors import DataDirectoryError
-from shards.file_system import LOCK_FILE_NAME, Buffer
+from shards.seams.file_system import LOCK_FILE_NAME, Buffer
 from tests.simulation.disk import (
     SECTOR_BYTES,
     Choose,

@@ -13,9 +13,9 @@ import zlib
 import msgspec
 
 from shards.errors import CorruptionError, DiskFullError, StorageFailedError
-from shards.file_system import FileSystem, make_durable_directory
-from shards.memory_store import MemoryStore
-from shards.store import Family, Mutations
+from shards.seams.file_system import FileSystem, make_durable_directory
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
 from tests.simulation.disk import Choose, Disk, everything_lost
 
 _Content = dict[str, list[tuple[bytes, bytes]]]

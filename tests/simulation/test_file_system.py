@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards.file_system import make_durable_directory
+from shards.seams.file_system import make_durable_directory
 from tests.simulation.file_system import (
     SECTOR_BYTES,
     Choose,

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from shards.errors import DiskFullError, StorageFailedError
-from shards.store import Family, Mutations
+from shards.seams.store import Family, Mutations
 from tests.simulation.file_system import (
     Choose,
     CrashNow,

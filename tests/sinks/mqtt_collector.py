@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import trio
 
-from broker_adapter.mqtt.codec import Publish, ReasonCode, Version
+from broker_adapter.mqtt_codec import Publish, ReasonCode, Version
 from broker_adapter.sinks import Row
 from tests.mqtt.serving import Client
 from tests.patience import PATIENCE_S

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from broker_adapter.sinks import Batch, Row, Sink, SinkContext, SinkUnavailableError, Value, find_kind
-from journal.settings_file import Schema
+from journal.settings.file import Schema
 from tests.sinks.proxy import Proxy
 
 COLUMNS: Final = ("topic", "n", "body", "value")

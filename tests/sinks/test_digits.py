@@ -22,7 +22,7 @@ from broker_adapter.sinks.json_form import encode_row, encode_value
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
 from broker_adapter.sinks.postgresql.copy_text import column_writer
 from broker_adapter.sinks.redis.scripts import pack_rows
-from shards.record import StoredRecord
+from shards.format.record import StoredRecord
 from tests.sinks.stage import batch_of
 
 NUMBERS = [

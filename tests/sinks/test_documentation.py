@@ -14,7 +14,7 @@ from broker_adapter.bridge.projection import DEFAULT_FIELDS
 from broker_adapter.sinks import find_kind
 from broker_adapter.sinks.files.column_types import ColumnType
 from broker_adapter.sinks.postgresql.table import USUAL_TYPES
-from journal.settings import is_choice
+from journal.settings.values import is_choice
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text()
 KINDS = re.findall(r"^## `(\w+)`", TEXT, re.MULTILINE)

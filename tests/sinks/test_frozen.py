@@ -19,7 +19,7 @@ from broker_adapter.bridge.projection import Projection
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import LeaseSettings, QueueLease, QueueSettings, QueueState, ensure_queue, look, names
 from broker_adapter.cache_queue.queue import change_queue, purge_queue
-from shards.record import Record
+from shards.format.record import Record
 from tests.bridge.fakes import Shelf
 from tests.patience import PATIENCE_S
 from tests.sinks.stage import QUEUE_ID, Stage, numbers, open_sink

@@ -27,7 +27,7 @@ from broker_adapter.sinks import (
 from broker_adapter.sinks.postgresql import address
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
 from broker_adapter.sinks.postgresql.table import Table, refused_index
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from tests.mqtt.cluster.processes import free_port
 from tests.patience import PATIENCE_S
 from tests.sinks.postgresql_server import PASSWORD, USER

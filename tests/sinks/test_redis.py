@@ -15,8 +15,8 @@ from coredis import Redis
 from broker_adapter.sinks import Batch, BatchRefusedError, Sink, SinkContext, SinkUnavailableError, find_kind
 from broker_adapter.sinks.redis.scripts import position_key
 from broker_adapter.sinks.redis.settings import RedisSettings, read_url
-from journal.settings import ConfigurationError
-from journal.settings_file import Schema
+from journal.settings.file import Schema
+from journal.settings.values import ConfigurationError
 from tests.mqtt.cluster.processes import free_port
 from tests.patience import PATIENCE_S
 from tests.sinks.redis_server import HOST, PASSWORD, USER, redis_server

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 
-from shards.clock import ManualClock
-from shards.record import Record
+from shards.format.record import Record
+from shards.seams.clock import ManualClock
 from tests.spark.history_model import Comparison, Question
 from tests.spark.history_player import Append, Checkpoint, Close, Crash, Delete, Restart, Seal, Step, SwitchMode, Trim
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from shards.format.record import Record
 from shards.model import Mode
-from shards.record import Record
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 from spark_export.sealed_scan import COLUMNS
 
 Row = tuple[Any, ...]

@@ -23,12 +23,12 @@ import trio
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.engine import Engine, open_engine, open_rocks_store
-from journal.sealer import InlineSealer
-from shards.clock import ManualClock
-from shards.file_system import OsFileSystem
+from journal.engine.parquet.converter import InlineSealer
+from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
-from shards.parquet.sealing import seal_log
-from shards.record import Record
+from shards.parquet.conversion import seal_log
+from shards.seams.clock import ManualClock
+from shards.seams.file_system import OsFileSystem
 from tests.crash.simulation import QUIET
 from tests.spark.history_model import Kept, ShardModel
 

@@ -15,8 +15,8 @@ from broker_adapter.cache_queue import ensure_queue as ensure
 from broker_adapter.cache_queue.names import known_end_key, lease_key, progress_key, shard_of
 from broker_adapter.cache_queue.stored import Counts, KnownEnd, Lease, Progress
 from broker_adapter.state_forms import decode, encode
+from shards.format.record import Record
 from shards.model import Mode
-from shards.record import Record
 from tests.patience import PATIENCE_S
 
 QUICK = LeaseSettings(lease_s=1.5, renew_interval_s=0.1)

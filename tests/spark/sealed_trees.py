@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from shards.batch import encode, stamp
-from shards.file_system import OsFileSystem
-from shards.log_segment import LogHeader
-from shards.names import directory_name
-from shards.parquet.sealing import SealPlan, seal_log
-from shards.record import Record
-from shards.segment_paths import sealed_path
+from shards.format.batch import encode, stamp
+from shards.format.record import Record
+from shards.parquet.conversion import SealPlan, seal_log
+from shards.seams.file_system import OsFileSystem
+from shards.segments.log_segment import LogHeader
+from shards.segments.segment_paths import sealed_path
+from shards.topics.names import directory_name
 
 NOW_US = 1_772_366_400_000_000
 """2026-03-01T12:00:00Z"""

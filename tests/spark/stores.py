@@ -13,9 +13,9 @@ import trio
 
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import open_embedded
-from journal.config import LimitsConfig, SealingConfig, ServerConfig, StorageConfig
-from journal.settings import MIB
-from shards.record import Record
+from journal.settings.server import LimitsConfig, SealingConfig, ServerConfig, StorageConfig
+from journal.settings.values import MIB
+from shards.format.record import Record
 from spark_export.conditions import Condition
 from spark_export.options import parse_options
 from spark_export.planning import Part, batch_ranges, plan_partitions

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker_adapter import StorageAdapter, open_adapter
 from journal.check import check_directory
+from shards.format.record import Record, StoredRecord
 from shards.model import AckLevel, Mode
-from shards.record import Record, StoredRecord
 from spark_export.conditions import Condition
 from spark_export.sealed_table import read_sealed
 from tests.faults.processes import running

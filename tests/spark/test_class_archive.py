@@ -13,7 +13,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_export.class_archive import MADE_AT_RUN, ClassArchive, find_archive
-from spark_export.java import Java, find_java
+from spark_export.jvm import Java, find_java
 from tests.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]

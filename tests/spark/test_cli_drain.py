@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from shards.record import Record
+from shards.format.record import Record
 from spark_export.cli.main import run
 from tests.faults.processes import running
 from tests.spark.queues import driven, fill

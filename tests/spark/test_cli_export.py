@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from shards.record import Record
+from shards.format.record import Record
 from spark_export.cli.main import run
 from tests.spark.sealed_trees import SealedTree
 

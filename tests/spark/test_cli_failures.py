@@ -6,7 +6,7 @@ import pytest
 
 from spark_export.cli.failures import explain, sense
 from spark_export.errors import OptionError
-from spark_export.java import JavaNotFoundError
+from spark_export.jvm import JavaNotFoundError
 
 UNKNOWN_COLUMN = """\
 [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `topci` cannot be resolved. Did you mean one of \

@@ -10,7 +10,7 @@ import trio
 from pyspark.sql import SparkSession
 
 from broker_adapter import open_adapter
-from shards.record import Record
+from shards.format.record import Record
 from spark_export.cli.main import run
 from spark_export.cli.task_progress import count_tasks
 from tests.spark.sealed_trees import NOW_US, SealedTree

@@ -10,11 +10,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from journal.check import check_directory
-from shards.file_system import OsFileSystem
-from shards.names import directory_name
+from shards.format.record import Record
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
-from shards.record import Record
+from shards.seams.file_system import OsFileSystem
+from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.sealed_table import read_sealed
 from tests.spark.stores import append, seal

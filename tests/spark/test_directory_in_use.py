@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from broker_adapter import StorageAdapter
-from shards.file_system import OsFileSystem
+from shards.seams.file_system import OsFileSystem
 from spark_export import live_shards
 from spark_export.errors import UnreadableError
 from spark_export.options import parse_options

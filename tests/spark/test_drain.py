@@ -18,14 +18,14 @@ from broker_adapter.cache_queue import QueueLostError, QueueNotFoundError, look
 from broker_adapter.cache_queue.queue import delete_queue
 from broker_adapter.cache_queue.stored import Counts
 from shards.errors import InvalidNameError
+from shards.format.record import Record
 from shards.model import Mode
-from shards.record import Record
 from spark_export.errors import DataLossError, OptionError
 from spark_export.export import ExportOptions, ExportProgress, UnconfirmedError, run_drain
 from spark_export.export.drain import published_end
 from spark_export.export.writing import abandoned_on_failure, session_of, target_of, write_aside
-from spark_export.held_queue import Backlog
 from spark_export.history import Reached
+from spark_export.leased_queue import Backlog
 from tests.faults.processes import ServerProcess, running
 from tests.spark.derby import add_attempts
 from tests.spark.exporting_process import kill_export_at

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker_adapter import StorageAdapter
+from shards.format.record import Record
 from shards.history import HistoryGap
-from shards.record import Record
 from spark_export.errors import DataLossError, OptionError
 from spark_export.export import (
     ExportConflictError,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from shards.record import Record
+from shards.format.record import Record
 from spark_export.export import ExportConflictError, ExportError, ExportOptions, ExportProgress, run_export
 from spark_export.export.jdbc_target import driver_of
 from tests.spark.derby import add_attempts, run_table, statement, tables

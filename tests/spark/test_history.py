@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import BROKER_CONFIG, open_embedded
-from journal.config import SealingConfig
+from journal.settings.server import SealingConfig
 from shards.history import HistoryGap
 from shards.model import SegmentKind
-from shards.names import directory_name
+from shards.topics.names import directory_name
 from spark_export import read_sealed
 from spark_export.errors import DataLossError
 from spark_export.export import ExportOptions, run_export

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from shards.errors import InvalidNameError
-from shards.record import Record
-from shards.topic_filters import matches
+from shards.format.record import Record
+from shards.topics.topic_filters import matches
 from spark_export import read_sealed
 from spark_export.errors import UnreadableError
 from spark_export.hadoop_files import HadoopFiles

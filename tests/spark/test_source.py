@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker_adapter import open_adapter
+from shards.format.record import Record
 from shards.model import Mode, ShardConfig
-from shards.names import directory_name
-from shards.record import Record
+from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.server_connection import connected
 from tests.faults.processes import running

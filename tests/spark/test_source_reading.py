@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker_adapter import StorageAdapter
+from shards.format.record import Record
 from shards.model import Mode, SegmentKind, ShardConfig
-from shards.names import directory_name
 from shards.parquet.reading import SealedReader
-from shards.record import Record
+from shards.topics.names import directory_name
 from spark_export.conditions import Condition
 from spark_export.errors import DataLossError, OptionError, UnreadableError
 from spark_export.file_access import FileTree

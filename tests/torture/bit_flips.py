@@ -28,12 +28,12 @@ import trio
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.backup import back_up, restore
 from journal.check import check_directory
-from journal.config import SealingConfig, ServerConfig, StorageConfig
 from journal.engine import open_engine
-from journal.settings import KIB, MIB
+from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
+from journal.settings.values import KIB, MIB
 from shards.errors import StorageError
-from shards.file_system import OsFileSystem
-from shards.record import Gap
+from shards.format.record import Gap
+from shards.seams.file_system import OsFileSystem
 from tests.patience import PATIENCE_S
 from tests.torture import values
 from tests.torture.rounds import Result

@@ -36,7 +36,7 @@ from broker_adapter.cache_queue.dead_letters import list_dead_letters, replay_de
 from broker_adapter.cache_queue.queue import purge_queue
 from journal.protocol.errors import ServerRestoredError, is_retriable
 from shards.errors import SequenceLostError, StorageError
-from shards.record import Record, StoredRecord
+from shards.format.record import Record, StoredRecord
 from tests.bridge.outages.ledger import Ledger
 from tests.bridge.outages.world import WRITERS_LOOK_S
 from tests.patience import PATIENCE_S

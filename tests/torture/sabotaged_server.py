@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import journal.control
 import journal.engine.engine
-import journal.filter_feed
-import journal.views
+import journal.engine.state.views
+import journal.engine.subscribe.filter_subscription
+import journal.engine.write.commands
 from journal.cli.main import main
-from journal.decisions import CursorCommitted, OffsetsReserved
-from journal.views import Views
-from shards.pushes import Push
+from journal.engine.state.views import Views
+from journal.engine.wal.entry_payloads import CursorCommitted, OffsetsReserved
+from shards.subscriptions.events import Push
 
 
 def forget_producers() -> None:
@@ -29,13 +29,13 @@ def forget_producers() -> None:
 def lose_cursors() -> None:
     """Every third commit of a cursor is acknowledged and not folded."""
     counter = itertools.count()
-    fold = journal.views._FOLDS[CursorCommitted]
+    fold = journal.engine.state.views._FOLDS[CursorCommitted]
 
     def sometimes(*arguments: Any) -> None:
         if next(counter) % 3:
             fold(*arguments)
 
-    journal.views._FOLDS[CursorCommitted] = sometimes
+    journal.engine.state.views._FOLDS[CursorCommitted] = sometimes
 
 
 def drop_entries() -> None:
@@ -52,24 +52,24 @@ def drop_entries() -> None:
 
 def reuse_offsets() -> None:
     """A start does not know which offsets had been given out in memory mode."""
-    journal.views._FOLDS[OffsetsReserved] = lambda *_: None
+    journal.engine.state.views._FOLDS[OffsetsReserved] = lambda *_: None
 
 
 def compare_nothing() -> None:
     """A compare-and-set succeeds, whatever version it finds."""
-    journal.control.check = lambda *_: None  # type: ignore[attr-defined]
+    journal.engine.write.commands.check = lambda *_: None  # type: ignore[attr-defined]
 
 
 def skip_records() -> None:
     """A subscription passes over every ninth push that it reads."""
     counter = itertools.count()
-    read_push = journal.filter_feed.read_push  # type: ignore[attr-defined]
+    read_push = journal.engine.subscribe.filter_subscription.read_push  # type: ignore[attr-defined]
 
     async def sometimes(*arguments: Any) -> Push | None:
         push = await read_push(*arguments)
         return None if next(counter) % 9 == 5 else push
 
-    journal.filter_feed.read_push = sometimes  # type: ignore[attr-defined, assignment]
+    journal.engine.subscribe.filter_subscription.read_push = sometimes  # type: ignore[attr-defined, assignment]
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {

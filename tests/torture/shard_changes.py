@@ -13,7 +13,7 @@ import trio
 
 from broker_adapter import StorageAdapter, open_adapter
 from shards.errors import ShardNotFoundError
-from shards.record import Record, StoredRecord
+from shards.format.record import Record, StoredRecord
 from tests.mqtt.cluster.processes import Process
 from tests.patience import PATIENCE_S
 from tests.torture.deliveries.history import NEVER, History, Message, Offer, Outcome, Trim

@@ -24,7 +24,7 @@ import trio
 
 from journal.client import Client, open_client
 from journal.client.address import Address
-from journal.client.pending import PendingAppend
+from journal.client.append_future import PendingAppend
 from journal.client.receiver import Delivery, Receiver
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import (
@@ -35,7 +35,6 @@ from journal.protocol.errors import (
     ShuttingDownError,
 )
 from journal.protocol.messages import StatePutRequest
-from shards.batch import encode_values, read_records
 from shards.errors import (
     BatchError,
     CorruptionError,
@@ -52,10 +51,11 @@ from shards.errors import (
     StorageError,
     VersionConflictError,
 )
+from shards.format.batch import encode_values, read_records
+from shards.format.record import Gap
 from shards.model import AckLevel, Mode, ShardConfig
 from shards.position import Start
-from shards.pushes import Progress
-from shards.record import Gap
+from shards.subscriptions.events import Progress
 from tests.torture import values
 from tests.torture.history import (
     Append,

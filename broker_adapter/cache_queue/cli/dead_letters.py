@@ -146,7 +146,7 @@ async def _tell(adapter: StorageAdapter, name: str, done: str) -> None:
 
 
 def _as_json(letter: DeadLetter) -> dict[str, object]:
-    from journal.record_json import bytes_field
+    from journal.protocol.record_json import bytes_field
 
     record = letter.record
     return {

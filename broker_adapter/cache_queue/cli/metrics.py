@@ -29,8 +29,8 @@ def metrics_command(
     if not listen:
         sys.stdout.buffer.write(ask(server, _page))
         return
-    from journal.listening import bind
-    from journal.settings import parse_address
+    from journal.net.listening import bind
+    from journal.settings.values import parse_address
 
     try:
         parse_address(listen)
@@ -58,9 +58,9 @@ async def _serve(adapter: StorageAdapter, sock: socket.socket) -> None:
     import trio
 
     from broker_adapter.background_tasks import background_tasks
-    from journal.listening import listens_at
-    from journal.observing.exposition import CONTENT_TYPE
-    from journal.observing.http_pages import HttpPages, Reply, Request
+    from journal.net.listening import listens_at
+    from journal.telemetry.exposition import CONTENT_TYPE
+    from journal.telemetry.http_pages import HttpPages, Reply, Request
     from shards.errors import StorageError
 
     async def metrics(_request: Request) -> Reply:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from broker_adapter.cache_queue.cli.view import QueueView, outcomes, put_in
-from journal.observing.exposition import Family, Labels, counters, gauges, page_of
+from journal.telemetry.exposition import Family, Labels, counters, gauges, page_of
 
 STATES: Final = ("closed", "half open", "open", "paused", "starting", "not driven", "draining", "idle")
 """What a queue may be doing; one of them is 1 at a time. A state that is not listed is shown as well."""

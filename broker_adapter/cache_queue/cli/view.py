@@ -9,7 +9,7 @@ import attrs
 from broker_adapter.cache_queue.progress import total
 from broker_adapter.cache_queue.queue import QueueState, settings_of
 from command_line.quantities import format_duration
-from journal.settings import format_size
+from journal.settings.values import format_size
 from shards.model import SegmentKind
 
 _MICROSECONDS = 1_000_000

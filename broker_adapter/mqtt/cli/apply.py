@@ -92,7 +92,7 @@ async def _apply(
     import socket
 
     from broker_adapter.mqtt.rules.store import apply_rules, wait_followed
-    from shards.clock import SystemClock
+    from shards.seams.clock import SystemClock
 
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     applied = await apply_rules(

@@ -29,9 +29,9 @@ def bridge(
     """
     import trio
 
-    from broker_adapter.mqtt.bridge_process import run_bridges
+    from broker_adapter.mqtt.server.bridge_process import run_bridges
     from command_line.serving import exit_status_for_supervisor
-    from journal.settings import ConfigurationError
+    from journal.settings.values import ConfigurationError
 
     wanted = load(config, settings, broker__store=store)
 

@@ -11,7 +11,7 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
 
     Exit status 1 if a broker would not start with it, or nobody could connect.
     """
-    from broker_adapter.mqtt.assembly import access_control_of, nobody_can_connect, tls_of
+    from broker_adapter.mqtt.broker.composition import access_control_of, nobody_can_connect, tls_of
 
     wanted = load(config, settings)
     tls_of(wanted)

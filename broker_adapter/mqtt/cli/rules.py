@@ -88,8 +88,8 @@ def _show_shared(config: BrokerConfig, *, json: bool) -> None:
 
 def _parse(text: str) -> str:
     """The topic that messages to a topic are published to."""
-    from broker_adapter.mqtt.topics import TopicRefusedError, parse_topic
-    from shards.topic_filters import is_filter
+    from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
+    from shards.topics.topic_filters import is_filter
 
     if not text or is_filter(text):
         raise UsageError(f"{text!r} is no topic, to which a client could publish; name one without + and #")
@@ -101,11 +101,11 @@ def _parse(text: str) -> str:
 
 
 def _tell(config: BrokerConfig, rules: RuleSet, topic: str, user: str, client: str) -> dict[str, Any]:
-    from broker_adapter.mqtt.assembly import access_rules_of, mapping_of, storage_rules_of
-    from broker_adapter.mqtt.permissions import Principal
-    from broker_adapter.mqtt.storage_rules import Placements, Storage
-    from journal.access.principal import Action
-    from shards.topic_filters import matches
+    from broker_adapter.mqtt.access.permissions import Principal
+    from broker_adapter.mqtt.broker.composition import access_rules_of, mapping_of, storage_rules_of
+    from broker_adapter.mqtt.model.storage_rules import Placements, Storage
+    from journal.access.authorization import Action
+    from shards.topics.topic_filters import matches
 
     storage_rules, mapping = storage_rules_of(rules), mapping_of(rules)
     of_topic = storage_rules.of_topic(topic)

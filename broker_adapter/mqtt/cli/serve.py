@@ -36,9 +36,9 @@ def serve(
     """
     import trio
 
-    from broker_adapter.mqtt.process import run_broker
+    from broker_adapter.mqtt.server.process import run_broker
     from command_line.serving import exit_status_for_supervisor
-    from journal.settings import ConfigurationError
+    from journal.settings.values import ConfigurationError
 
     def read() -> BrokerConfig:
         return load(

@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.mqtt.position import BEGINNING, Position
+from broker_adapter.mqtt.model.position import BEGINNING, Position
 from shards.errors import StorageError
 
 

@@ -15,31 +15,31 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt.delivery.arrival import Arrival
-from broker_adapter.mqtt.delivery.catching_up import CatchingUp
+from broker_adapter.mqtt.delivery.catchup import CatchingUp
 from broker_adapter.mqtt.delivery.current_position import CurrentPosition
-from broker_adapter.mqtt.delivery.delays import Delays
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
+from broker_adapter.mqtt.delivery.latency import Delays
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits, DeliveryStatistics
 from broker_adapter.mqtt.delivery.members import GroupMember
 from broker_adapter.mqtt.delivery.opening import EarlyRuns, Opening
-from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
+from broker_adapter.mqtt.delivery.outgoing_message import Arrival
+from broker_adapter.mqtt.delivery.private_feed import OwnFeed
+from broker_adapter.mqtt.delivery.record_group import Run, runs_of
 from broker_adapter.mqtt.delivery.replays import Replay
-from broker_adapter.mqtt.delivery.runs import Run, runs_of
+from broker_adapter.mqtt.delivery.shared_tails import Tails
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.tail import Tail
-from broker_adapter.mqtt.delivery.tails import Tails
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.position import Position, ReachedLsn
-from broker_adapter.mqtt.storage_rules import LIVE_TARGET
-from broker_adapter.mqtt.subscription import SubscriptionOptions
-from broker_adapter.mqtt.topics import is_system
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.position import Position, ReachedLsn
+from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.topics import is_system
 from broker_adapter.subscription import Delivery
 from broker_adapter.topic_mapping import TopicMapping
-from shards.clock import Clock, SystemClock
+from shards.format.record import Gap
 from shards.position import Start
-from shards.record import Gap
+from shards.seams.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import trio
 
-from broker_adapter.mqtt.delivery.arrival import Arrival, size_bytes
-from broker_adapter.mqtt.delivery.frontier import Frontier
+from broker_adapter.mqtt.delivery.dedup_watermark import Frontier
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
-from broker_adapter.mqtt.position import ReachedLsn
-from shards.clock import Clock
+from broker_adapter.mqtt.delivery.outgoing_message import Arrival, size_bytes
+from broker_adapter.mqtt.model.position import ReachedLsn
+from shards.seams.clock import Clock
 
 
 class State(enum.Enum):

@@ -13,16 +13,16 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt.delivery.arrival import Arrival
 from broker_adapter.mqtt.delivery.inbox import Inbox
-from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
-from broker_adapter.mqtt.delivery.runs import Match, runs_of
-from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.position import Position
-from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.mqtt.delivery.outgoing_message import Arrival
+from broker_adapter.mqtt.delivery.private_feed import OwnFeed
+from broker_adapter.mqtt.delivery.record_group import Match, runs_of
+from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.subscription import Delivery
 from shards.position import Start
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 
 _CREDIT_BYTES: Final = 16 << 10
 """Little: what one member holds ready the others do not get."""

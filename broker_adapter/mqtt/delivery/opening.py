@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from broker_adapter.mqtt.delivery.frontier import Frontier
-from broker_adapter.mqtt.delivery.runs import Arrivals, Match, Run
+from broker_adapter.mqtt.delivery.dedup_watermark import Frontier
+from broker_adapter.mqtt.delivery.record_group import Arrivals, Match, Run
 from broker_adapter.mqtt.delivery.subscribers import Subscriber
-from broker_adapter.mqtt.position import ReachedLsn
-from shards.filter_index import FilterIndex
-from shards.topic_filters import matches
+from broker_adapter.mqtt.model.position import ReachedLsn
+from shards.topics.filter_index import FilterIndex
+from shards.topics.topic_filters import matches
 
 _NOTHING: Final = ReachedLsn(-1)
 """No record lies at or below it."""

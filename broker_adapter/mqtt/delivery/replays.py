@@ -9,17 +9,17 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Feed, Progress
-from broker_adapter.mqtt.delivery.frontier import Frontier
+from broker_adapter.mqtt.delivery.dedup_watermark import Frontier
 from broker_adapter.mqtt.delivery.inbox import Inbox
-from broker_adapter.mqtt.delivery.own_feeds import OwnFeed
-from broker_adapter.mqtt.delivery.runs import Match, runs_of
-from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.position import BEGINNING, Position, ReachedLsn
-from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.mqtt.delivery.private_feed import OwnFeed
+from broker_adapter.mqtt.delivery.record_group import Match, runs_of
+from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import OffsetOutOfRangeError
 from shards.position import Start
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 
 _CREDIT_BYTES: Final = 256 << 10
 

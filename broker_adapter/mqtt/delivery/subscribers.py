@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from broker_adapter.mqtt.delivery.runs import Match
-from broker_adapter.mqtt.position import ReachedLsn
-from broker_adapter.mqtt.subscription import SubscriptionOptions
-from shards.filter_index import FilterIndex
+from broker_adapter.mqtt.delivery.record_group import Match
+from broker_adapter.mqtt.model.position import ReachedLsn
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from shards.topics.filter_index import FilterIndex
 
 if TYPE_CHECKING:
     from broker_adapter.mqtt.delivery.inbox import Inbox
-    from broker_adapter.mqtt.delivery.tails import Need, Tails
+    from broker_adapter.mqtt.delivery.shared_tails import Need, Tails
 
 _CACHED_TOPICS: Final = 10_000
 

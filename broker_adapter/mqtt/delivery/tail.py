@@ -10,7 +10,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.retrying import pause
-from broker_adapter.mqtt.position import Position, ReachedLsn
+from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
 

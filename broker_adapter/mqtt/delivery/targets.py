@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from shards.filter_overlap import covers
+from shards.topics.filter_overlap import covers
 
 EVERYTHING: Final = "#"
 

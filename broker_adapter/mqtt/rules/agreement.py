@@ -13,7 +13,7 @@ from broker_adapter.mqtt.rules.errors import RulesDifferError
 from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.rules.store import RulesChange, read_rules
 from broker_adapter.mqtt.rules.stored import StoredRules
-from shards.clock import Clock
+from shards.seams.clock import Clock
 
 
 @attrs.frozen

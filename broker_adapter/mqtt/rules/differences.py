@@ -16,7 +16,7 @@ import msgspec
 from broker_adapter.bridge.config import BridgeTable
 from broker_adapter.mqtt.rules.rule_set import RuleSet, plain_table
 from broker_adapter.sinks.kinds import find_kind
-from journal.settings import ConfigurationError, kind_of
+from journal.settings.values import ConfigurationError, kind_of
 
 HIDDEN: Final = "(not shown)"
 """In place of what may be a secret."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from shards.errors import StorageError, StorageFailedError
 
 

@@ -13,7 +13,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.rules.errors import MappingChangedError
 from broker_adapter.mqtt.rules.store import put_follower, read_rules
 from broker_adapter.mqtt.rules.stored import RULES_SHARD, RULES_SHARD_CONFIG, StoredFollower, StoredRules
-from broker_adapter.mqtt.session.contact import may_pass
+from broker_adapter.mqtt.session.store_retry import may_pass
 from shards.errors import ShardNotFoundError, StorageError
 
 _MIN_BACKOFF_S: Final = 0.1

@@ -14,7 +14,7 @@ import attrs
 
 from broker_adapter.bridge.config import BridgeTable
 from broker_adapter.mqtt.config import BrokerConfig, MappingTable, StorageTable, problems_of_rules
-from journal.settings_file import Schema
+from journal.settings.file import Schema
 
 
 @attrs.frozen

@@ -23,12 +23,12 @@ from broker_adapter.mqtt.rules.stored import (
     follower_key,
 )
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.contact import may_pass
+from broker_adapter.mqtt.session.store_retry import may_pass
 from broker_adapter.state_forms import decode, encode
-from shards.clock import Clock
 from shards.errors import ShardNotFoundError, StorageError, VersionConflictError
+from shards.format.record import Record, StoredRecord
 from shards.model import StateValue
-from shards.record import Record, StoredRecord
+from shards.seams.clock import Clock
 
 _MIN_LOOK_S: Final = 0.02
 _MAX_LOOK_S: Final = 0.5

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from broker_adapter.mqtt.model.topics import OWN_PREFIX
 from broker_adapter.mqtt.rules.differences import shown_tables
 from broker_adapter.mqtt.rules.rule_set import RuleSet, parse_rules
-from broker_adapter.mqtt.topics import OWN_PREFIX
 from shards.model import Retention, ShardConfig
 
 RULES_KEY: Final = b"mqtt/rules"

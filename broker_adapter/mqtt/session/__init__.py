@@ -1,6 +1,6 @@
 """Sessions that outlive their broker: kept in the store, owned by one broker at a time, taken by compare-and-set."""
 
-from broker_adapter.mqtt.origin import Origin
+from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.session.errors import (
     BrokerReplacedError,
     ClientGoneError,

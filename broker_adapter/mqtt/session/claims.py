@@ -20,7 +20,7 @@ import trio
 
 from broker_adapter.changes import Changes, CursorCheck, StateDelete, StatePut
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.contact import Contact
+from broker_adapter.mqtt.session.store_retry import Contact
 from broker_adapter.state_forms import decode, encode
 from shards.errors import ShardNotFoundError, StorageError
 

@@ -8,9 +8,9 @@ from typing import Final
 import trio
 
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.contact import Contact
+from broker_adapter.mqtt.session.keyed_lock import Turns
+from broker_adapter.mqtt.session.store_retry import Contact
 from broker_adapter.mqtt.session.stored import Lease
-from broker_adapter.mqtt.session.turns import Turns
 from broker_adapter.state_forms import decode
 
 _INTERVAL_S: Final = 1.0

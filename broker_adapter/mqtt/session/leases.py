@@ -9,9 +9,9 @@ import trio
 
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.contact import Contact, may_pass
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from broker_adapter.mqtt.session.settings import SessionSettings
+from broker_adapter.mqtt.session.store_retry import Contact, may_pass
 from broker_adapter.mqtt.session.stored import Lease, instance_of
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.state_forms import decode, encode

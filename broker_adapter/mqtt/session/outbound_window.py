@@ -12,10 +12,10 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.position import BEGINNING, ReachedLsn
-from broker_adapter.mqtt.session.done_ranges import DoneRanges
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.position import BEGINNING, ReachedLsn
+from broker_adapter.mqtt.session.acked_ranges import DoneRanges
 
 MAX_PACKET_ID: Final = 65_535
 

@@ -17,17 +17,17 @@ import msgspec
 import trio
 
 from broker_adapter.changes import Changes, StatePut
-from broker_adapter.mqtt.codec.version import Version
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import keys, transitions
-from broker_adapter.mqtt.session.contact import Contact, concerns, may_pass
 from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
 from broker_adapter.mqtt.session.progress import progress_of, retained_of, window_of
 from broker_adapter.mqtt.session.session import Membership, Session
+from broker_adapter.mqtt.session.store_retry import Contact, concerns, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredSubscription
 from broker_adapter.mqtt.session.transitions import Found, Transition
-from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.state_forms import decode, encode
 from journal.protocol.errors import ConnectionLostError, ShuttingDownError
 from shards.errors import StorageError, StorageFailedError, VersionConflictError

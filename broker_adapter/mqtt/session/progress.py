@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from broker_adapter.mqtt.origin import Origin
-from broker_adapter.mqtt.position import Position, ReachedLsn
-from broker_adapter.mqtt.session.done_ranges import DoneRanges
+from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.position import Position, ReachedLsn
+from broker_adapter.mqtt.session.acked_ranges import DoneRanges
 from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange, StoredRetainedScan

@@ -9,15 +9,15 @@ import attrs
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import StateDelete, StatePut
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.position import StateVersion
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import StateVersion
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.stored import StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
 from broker_adapter.state_forms import decode, encode
-from shards.clock import Clock
 from shards.model import StateValue
-from shards.topic_filters import is_filter, literal_prefix, matches
+from shards.seams.clock import Clock
+from shards.topics.topic_filters import is_filter, literal_prefix, matches
 
 RETAINED_SHARD_PREFIX: Final = "$mqtt/retained/"
 """With the topic behind it, what stands for the shard of a message that was found here; no shard has such a name."""

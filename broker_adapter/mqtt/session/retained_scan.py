@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.position import Position
 
 
 @attrs.define(slots=True, eq=False)

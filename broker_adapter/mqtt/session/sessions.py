@@ -12,39 +12,39 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
-from broker_adapter.mqtt.codec.packets import Will
-from broker_adapter.mqtt.codec.version import Version
-from broker_adapter.mqtt.due import Due
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.session import transitions
-from broker_adapter.mqtt.session.adoption import Adoption
 from broker_adapter.mqtt.session.claims import Claim, Claims, changes_of
 from broker_adapter.mqtt.session.commits import ChangesFor, Commits
-from broker_adapter.mqtt.session.contact import Contact, may_pass
-from broker_adapter.mqtt.session.control import ControlChannel
 from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.session.fencing import Fencing
-from broker_adapter.mqtt.session.lazy_saving import LazySaving
+from broker_adapter.mqtt.session.keyed_lock import Turns
 from broker_adapter.mqtt.session.leases import Leases
+from broker_adapter.mqtt.session.orphan_cleanup import Adoption
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.owned_session import OwnedSession, session_from
+from broker_adapter.mqtt.session.peer_channel import ControlChannel
 from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.store_retry import Contact, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_message import stored_will
-from broker_adapter.mqtt.session.taking import Taken, Taking, check_client
+from broker_adapter.mqtt.session.takeover import Taken, Taking, check_client
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
-from broker_adapter.mqtt.session.turns import Turns
 from broker_adapter.mqtt.session.verification import Verification
+from broker_adapter.mqtt.session.write_behind import LazySaving
+from broker_adapter.mqtt_codec.packets import Will
+from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.topic_mapping import TopicMapping
-from shards.clock import Clock
 from shards.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError
 from shards.model import StateValue
+from shards.seams.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -16,21 +16,21 @@ import attrs
 import msgspec
 
 from broker_adapter.changes import Changes, StateDelete, StatePut
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.claims import Claims, group_cursor
-from broker_adapter.mqtt.session.contact import Contact
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.session import Membership
+from broker_adapter.mqtt.session.store_retry import Contact
 from broker_adapter.mqtt.session.stored import CleanupRecord, ShareRecord, StoredMembership
 from broker_adapter.mqtt.session.transitions import merged
-from broker_adapter.mqtt.storage_rules import LIVE_TARGET
 from broker_adapter.state_forms import decode, encode
 from broker_adapter.topic_mapping import TopicMapping
-from shards.clock import Clock
 from shards.errors import ShardNotFoundError, VersionConflictError
-from shards.group_assignment import STICKY_PREFIX
-from shards.topic_filters import is_filter
+from shards.seams.clock import Clock
+from shards.subscriptions.group_assignment import STICKY_PREFIX
+from shards.topics.topic_filters import is_filter
 
 CLEANUP: Final = "cleanup"
 

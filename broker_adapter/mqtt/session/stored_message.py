@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_adapter.mqtt.codec.packets import Will
-from broker_adapter.mqtt.message import Message, message_of, record_of
+from broker_adapter.mqtt.model.message import Message, message_of, record_of
 from broker_adapter.mqtt.session.stored import StoredMessage, StoredWill
-from shards.record import StoredRecord
+from broker_adapter.mqtt_codec.packets import Will
+from shards.format.record import StoredRecord
 
 _SECOND_US: Final = 1_000_000
 

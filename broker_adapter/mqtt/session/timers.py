@@ -15,22 +15,22 @@ import trio
 
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
-from broker_adapter.mqtt.due import Due
-from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
-from broker_adapter.mqtt.session.contact import Contact
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import CLEANUP, Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.store_retry import Contact
 from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
 from broker_adapter.mqtt.session.transitions import Found
 from broker_adapter.state_forms import decode, encode
-from shards.checksum import crc32c
-from shards.clock import Clock
 from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
+from shards.format.checksum import crc32c
 from shards.model import StateValue
+from shards.seams.clock import Clock
 
 _log = logging.getLogger(__name__)
 

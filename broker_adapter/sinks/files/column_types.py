@@ -26,8 +26,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from broker_adapter.sinks.batch import Value
 from broker_adapter.sinks.json_form import encode_value
-from broker_adapter.sinks.rows import Value
 
 
 class ColumnType(enum.StrEnum):

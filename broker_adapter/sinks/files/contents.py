@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from broker_adapter.sinks.batch import Batch, Value
 from broker_adapter.sinks.errors import BatchRefusedError
 from broker_adapter.sinks.files.column_types import ColumnType, converter, type_of
 from broker_adapter.sinks.json_form import encode_rows
-from broker_adapter.sinks.rows import Batch, Value
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from shards.extras import install_command
 
 Encode = Callable[[Batch], bytes]

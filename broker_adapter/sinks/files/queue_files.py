@@ -24,8 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from broker_adapter.sinks.batch import Batch
 from broker_adapter.sinks.errors import SinkUnavailableError, StaleEpochError
-from broker_adapter.sinks.rows import Batch
 
 _DIGITS: Final = 20
 _PROBE_BYTES: Final = 4_096

@@ -11,7 +11,7 @@ from attrs import field
 
 from broker_adapter.sinks.files.column_types import ColumnType
 from broker_adapter.sinks.setting_kinds import Texts, timeout_s
-from journal.settings import Kind, parse_text
+from journal.settings.values import Kind, parse_text
 
 
 def _parse_directory(value: object) -> str:

@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 import trio
 
+from broker_adapter.sinks.batch import Batch
 from broker_adapter.sinks.errors import SinkUnavailableError
 from broker_adapter.sinks.files.contents import Encode, encode_lines, parquet_encoder
 from broker_adapter.sinks.files.queue_files import QueueFiles
 from broker_adapter.sinks.files.settings import FilesSettings, Format
-from broker_adapter.sinks.rows import Batch
 from broker_adapter.sinks.sink import Sink, SinkContext
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ import attrs
 from attrs import field
 
 from broker_adapter.sinks.setting_kinds import File, Text, Texts, check_secret, timeout_s
-from journal.settings import Kind, parse_text, within
+from journal.settings.values import Kind, parse_text, within
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")

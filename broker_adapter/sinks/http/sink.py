@@ -14,14 +14,14 @@ from urllib.parse import quote, urlsplit
 import trio
 import zstandard
 
+from broker_adapter.sinks.batch import Batch
 from broker_adapter.sinks.errors import RowsRefusedError, SinkUnavailableError, innermost_reason
 from broker_adapter.sinks.http.replies import MAX_BODY_BYTES, Reply, check_error_of, error_of
 from broker_adapter.sinks.http.settings import Compression, Format, HttpSettings
 from broker_adapter.sinks.json_form import encode_rows
-from broker_adapter.sinks.rows import Batch
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from shards.extras import install_command
 
 if TYPE_CHECKING:

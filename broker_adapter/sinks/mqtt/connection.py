@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import attrs
 import trio
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Connack,
     Connect,
     Decoder,

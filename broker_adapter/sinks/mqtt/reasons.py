@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_adapter.mqtt.codec import ReasonCode
+from broker_adapter.mqtt_codec import ReasonCode
 
 REFUSES_MESSAGE: Final = frozenset(
     {

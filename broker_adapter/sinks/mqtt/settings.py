@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import attrs
 from attrs import field
 
-from broker_adapter.mqtt.codec import Version
+from broker_adapter.mqtt_codec import Version
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
 from broker_adapter.sinks.setting_kinds import File, ServerAddress, Text, check_secret, timeout_s
-from journal.settings import Kind, parse_text, within
+from journal.settings.values import Kind, parse_text, within
 
 
 def _parse_template(value: object) -> str:

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt.codec import Connect
+from broker_adapter.mqtt_codec import Connect
+from broker_adapter.sinks.batch import Batch, Row
 from broker_adapter.sinks.errors import Refusal, SinkUnavailableError
 from broker_adapter.sinks.json_form import encode_row, encode_value
 from broker_adapter.sinks.mqtt.connection import BrokerConnection, Peer, dial
@@ -17,10 +18,9 @@ from broker_adapter.sinks.mqtt.delivery import Delivery, Message
 from broker_adapter.sinks.mqtt.settings import MqttSettings
 from broker_adapter.sinks.mqtt.suspicion import Suspicion
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
-from broker_adapter.sinks.rows import Batch, Row
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
-from journal.settings import ConfigurationError, parse_address
+from journal.settings.values import ConfigurationError, parse_address
 
 
 @asynccontextmanager

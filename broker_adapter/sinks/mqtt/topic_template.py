@@ -7,9 +7,9 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
-from broker_adapter.mqtt.codec import MqttProtocolError
-from broker_adapter.mqtt.codec.text import shown, topic_name
-from broker_adapter.sinks.rows import Row, Value
+from broker_adapter.mqtt_codec import MqttProtocolError
+from broker_adapter.mqtt_codec.text import shown, topic_name
+from broker_adapter.sinks.batch import Row, Value
 
 _MAX_BYTES: Final = 65_535
 _PART: Final = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[^{}]+|[{}]")

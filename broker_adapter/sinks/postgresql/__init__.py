@@ -13,7 +13,7 @@ from typing import Final
 from broker_adapter.sinks.kinds import SinkKind
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings, check
 from broker_adapter.sinks.sink import Sink, SinkContext
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from shards.extras import install_command
 
 __all__ = ["KIND"]

@@ -11,7 +11,7 @@ import trio
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 
 _PORT: Final = "5432"
 

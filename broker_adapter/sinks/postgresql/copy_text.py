@@ -11,8 +11,8 @@ from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, Final
 
+from broker_adapter.sinks.batch import Row, Value
 from broker_adapter.sinks.json_form import encode_value
-from broker_adapter.sinks.rows import Row, Value
 
 Writer = Callable[[Value], str]
 """A value as a field of a line; raises `ValueError` for one that cannot be written, with words after "column x: "."""

@@ -9,7 +9,7 @@ import attrs
 from attrs import field
 
 from broker_adapter.sinks.setting_kinds import File, timeout_s
-from journal.settings import ConfigurationError, Kind, parse_text
+from journal.settings.values import ConfigurationError, Kind, parse_text
 
 _NAME: Final = r'[^."\x00]{1,63}'
 _TABLE: Final = re.compile(rf"{_NAME}(\.{_NAME})?")

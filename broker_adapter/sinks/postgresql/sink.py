@@ -10,10 +10,11 @@ from typing import Final
 import psycopg
 import trio
 
+from broker_adapter.sinks.batch import Batch
 from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, StaleEpochError
 from broker_adapter.sinks.postgresql.address import read_url, show, with_defaults
+from broker_adapter.sinks.postgresql.connection import Line
 from broker_adapter.sinks.postgresql.copy_text import UnwritableRowError, Writer, column_writer, copy_block
-from broker_adapter.sinks.postgresql.line import Line
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
 from broker_adapter.sinks.postgresql.table import (
     POSITIONS,
@@ -29,7 +30,6 @@ from broker_adapter.sinks.postgresql.table import (
     take_over,
     write_rows,
 )
-from broker_adapter.sinks.rows import Batch
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
 

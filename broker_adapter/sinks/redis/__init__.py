@@ -14,7 +14,7 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.sinks.kinds import SinkKind
 from broker_adapter.sinks.redis.settings import RedisSettings, check, read_url
 from broker_adapter.sinks.sink import Sink, SinkContext
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from shards.extras import install_command
 
 __all__ = ["KIND"]

@@ -16,8 +16,8 @@ from typing import Final
 import attrs
 import msgspec
 
+from broker_adapter.sinks.batch import Row, Value
 from broker_adapter.sinks.json_form import encode_value
-from broker_adapter.sinks.rows import Row, Value
 
 
 @attrs.frozen(slots=True)

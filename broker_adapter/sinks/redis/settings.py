@@ -10,7 +10,7 @@ import attrs
 from attrs import field
 
 from broker_adapter.sinks.setting_kinds import File, Text, check_secret, timeout_s
-from journal.settings import Kind, parse_text, within
+from journal.settings.values import Kind, parse_text, within
 
 DEFAULT_PORT: Final = 6379
 _STREAM: Final = re.compile(r"[^{}]+|[^{}]*\{[^{}]+\}[^{}]*", re.DOTALL)

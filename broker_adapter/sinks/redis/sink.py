@@ -24,6 +24,7 @@ from coredis.exceptions import (
     WrongTypeError,
 )
 
+from broker_adapter.sinks.batch import Batch
 from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, StaleEpochError
 from broker_adapter.sinks.redis.scripts import (
     TAKE_OVER,
@@ -34,7 +35,6 @@ from broker_adapter.sinks.redis.scripts import (
     position_key,
 )
 from broker_adapter.sinks.redis.settings import RedisSettings, read_url
-from broker_adapter.sinks.rows import Batch
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
 

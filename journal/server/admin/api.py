@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from journal.origins import Origins
+from journal.net.origins import Origins
 from journal.protocol.errors import ShuttingDownError
 from journal.server.admin import forms
 from journal.server.admin.endpoints import ENDPOINTS, PREFIX, Administered, Endpoint
@@ -32,8 +32,8 @@ from journal.server.admin.problems import (
     OriginRefusedError,
     problem_response,
 )
-from journal.server.admission import Admission
-from journal.server.http_asker import asker_of, peer_of
+from journal.server.http_identity import asker_of, peer_of
+from journal.server.login import Admission
 from journal.server.shard_operations import Asker
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError, StorageError

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from journal.access.principal import Action, require
+from journal.access.authorization import Action, require
 from journal.server.admin import forms
 from journal.server.open_connections import OpenConnections
 from journal.server.queues import QueueOperations, QueuePage

@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from journal.access.principal import EVERYBODY, Principal, SentAway
+from journal.access.authorization import EVERYBODY, Principal, SentAway
 from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.protocol.errors import RemoteProtocolError
@@ -29,8 +29,8 @@ from journal.server.json_protocol.pushes import JsonPushes, Opener
 from journal.server.output import Output
 from journal.server.pushing import Pushing
 from journal.server.statistics import ServerStatistics
-from shards.chunks import Readable
 from shards.errors import StorageError
+from shards.segments.chunks import Readable
 
 _REQUESTS_AT_ONCE = 256
 _ON_THE_LOOP_CHARACTERS = 64 * 1024

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from journal.protocol.errors import RemoteProtocolError, UnknownOperationError, describe_error
-from shards.columns import MAX_TIME_US
+from shards.format.columns import MAX_TIME_US
 from shards.model import Mode
 from shards.position import Start, StartKind
 

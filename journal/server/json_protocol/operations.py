@@ -11,21 +11,21 @@ from typing import Any
 
 import trio
 
-from journal.access.principal import Action, require
-from journal.ack_waiter import AckWaiter
+from journal.access.authorization import Action, require
 from journal.engine import Engine
-from journal.server.admission import Admission
+from journal.engine.wal.pending_ack import AckWaiter
 from journal.server.heartbeat import INTERVAL_S
 from journal.server.json_protocol import messages
 from journal.server.json_protocol.connection import JsonConnection, Later
 from journal.server.json_protocol.pushes import Opener, page_fields
 from journal.server.json_protocol.records import encode_batch
+from journal.server.login import Admission
 from journal.server.pushing import PushState
 from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError, LimitExceededError
 from shards.model import AckLevel, ShardConfig
-from shards.pushes import Push
+from shards.subscriptions.events import Push
 
 Handler = Callable[["JsonOperations", JsonConnection, Any], Awaitable[object]]
 

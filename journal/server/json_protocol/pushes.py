@@ -12,7 +12,7 @@ from journal.server.json_protocol.messages import encode_json, error_fields
 from journal.server.json_protocol.records import Page, is_large, pages
 from journal.server.output import Output
 from journal.server.pushing import PushState
-from shards.pushes import Notice, Push
+from shards.subscriptions.events import Notice, Push
 
 PAGE_BYTES: Final = 64 * 1024
 _ON_THE_LOOP_BYTES: Final = 128 * 1024

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 import attrs
 import msgspec
 
-from journal.record_json import record_fields
+from journal.protocol.record_json import record_fields
 from journal.server.json_protocol.messages import Append, Header, NewRecord
-from shards import batch
-from shards.chunks import Readable
-from shards.columns import Column
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError, StorageError
-from shards.record import Record, StoredRecord
+from shards.format import batch
+from shards.format.columns import Column
+from shards.format.record import Record, StoredRecord
+from shards.segments.chunks import Readable
 
 _LARGEST_RECORD_COUNT = 100_000
 _SEPARATOR_BYTES = 1

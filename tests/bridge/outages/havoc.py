@@ -23,8 +23,8 @@ from broker_adapter.mqtt.config import load_broker_config
 from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.rules.store import apply_rules, read_rules, wait_followed
 from journal.protocol.errors import is_retriable
-from shards.clock import SystemClock
 from shards.errors import StorageError
+from shards.seams.clock import SystemClock
 from tests.bridge.outages.disk import RESERVE_BYTES, filled
 from tests.bridge.outages.impatient_broker import LEASE
 from tests.bridge.outages.world import BRIDGE, World

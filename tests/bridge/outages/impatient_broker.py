@@ -13,7 +13,7 @@ import trio
 
 from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.mqtt.config import BrokerConfig, load_broker_config
-from broker_adapter.mqtt.process import run_broker
+from broker_adapter.mqtt.server.process import run_broker
 
 LEASE: Final = LeaseSettings(lease_s=2.0, renew_interval_s=0.4)
 

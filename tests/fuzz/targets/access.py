@@ -6,9 +6,9 @@ import contextlib
 
 from journal.access.tokens import TokenHash, Tokens
 from journal.access.users import PasswordHash, check_name
-from journal.first_bytes import spoken_in
-from journal.origins import Origins, parse_origin
-from journal.settings import parse_address, parse_size
+from journal.net.origins import Origins, parse_origin
+from journal.net.protocol_sniffing import spoken_in
+from journal.settings.values import parse_address, parse_size
 from tests.fuzz.target import Target, text_of
 
 

@@ -10,11 +10,11 @@ import trio
 
 from journal.engine import Engine
 from journal.protocol.frames import ACK, APPEND_HEAD, Op, build_append
-from shards import batch
-from shards.batch_header import verify
 from shards.errors import StorageError, StorageFailedError
+from shards.format import batch
+from shards.format.batch_header import verify
 from shards.model import Mode, ShardConfig
-from shards.shard import Shard
+from shards.segments.shard import Shard
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches
 from tests.journal.engines import config, open_simulated, stop_without_checkpoint

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from journal.server.json_protocol.records import pages
-from shards import batch
-from shards.batch import Codec
-from shards.batch_header import BODY_CRC_AT, CHECKED_FROM, MAGIC, PREFIX_SIZE, verify_content
-from shards.checksum import crc32c
-from shards.columns import ALL_COLUMNS, Column, read_columns, write_columns
-from shards.compression import compress, decompress
 from shards.errors import BatchError, InvalidRequestError, StorageError
-from shards.extents import LostBatchError, find_in_bytes
+from shards.format import batch
+from shards.format.batch import Codec
+from shards.format.batch_header import BODY_CRC_AT, CHECKED_FROM, MAGIC, PREFIX_SIZE, verify_content
+from shards.format.checksum import crc32c
+from shards.format.columns import ALL_COLUMNS, Column, read_columns, write_columns
+from shards.format.compression import compress, decompress
+from shards.format.record import Gap, Record
 from shards.parquet.arrow_batches import read_table
-from shards.record import Gap, Record
+from shards.segments.read_slices import LostBatchError, find_in_bytes
 from tests.fuzz.target import Target
 from tests.shards.batches import NOW_US, encode_stamped
 from tests.shards.parquet.segments import records_of

@@ -11,11 +11,11 @@ import trio
 
 from journal.check import Report, check_directory
 from journal.engine import Engine
-from shards.batch import read_records
 from shards.errors import DataDirectoryError, FormatVersionError, StorageError
+from shards.format.batch import read_records
+from shards.format.record import Gap
 from shards.model import Mode, ShardConfig
-from shards.record import Gap
-from shards.store import Family, Mutations
+from shards.seams.store import Family, Mutations
 from tests.fuzz.target import Target
 from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from journal.check.journal_files import check_journal
 from journal.check.report import Report
-from journal.decisions import KINDS, decode_decision, encode_decision
-from journal.entry import (
+from journal.engine.wal.entry import (
     ENTRY_HEADER_SIZE,
     GROUP_HEADER_SIZE,
     GROUP_MAGIC,
@@ -20,11 +19,12 @@ from journal.entry import (
     decode_entries,
     encode_group_header,
 )
-from journal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path
-from journal.recovery import Expected, Recovered, check_payload, read_journal
-from shards.batch import HEADER_SIZE
-from shards.checksum import crc32c
+from journal.engine.wal.entry_payloads import KINDS, decode_decision, encode_decision
+from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path
+from journal.engine.wal.recovery import Expected, Recovered, check_payload, read_journal
 from shards.errors import CorruptionError, FormatVersionError
+from shards.format.batch import HEADER_SIZE
+from shards.format.checksum import crc32c
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets.batches import repair_one

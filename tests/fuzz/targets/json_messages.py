@@ -14,10 +14,10 @@ from journal.server.json_protocol.messages import (
     encode_result,
 )
 from journal.server.json_protocol.records import encode_batch
-from shards import batch
 from shards.errors import InvalidNameError, InvalidRequestError, LimitExceededError, StorageError
-from shards.names import validate_shard_name
-from shards.topic_filters import validate_filter
+from shards.format import batch
+from shards.topics.names import validate_shard_name
+from shards.topics.topic_filters import validate_filter
 from tests.fuzz.target import Target, text_of
 
 _NOW_US = 1_700_000_000_000_000

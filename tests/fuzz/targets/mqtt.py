@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Connect,
     Decoder,
     MqttProtocolError,

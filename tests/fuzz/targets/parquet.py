@@ -7,13 +7,13 @@ import struct
 from functools import cache
 from unittest.mock import patch
 
-from shards.batch import iterate, verify
-from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError
+from shards.format.batch import iterate, verify
+from shards.format.checksum import crc32c
+from shards.format.record import Record
 from shards.parquet import verification
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import MAGIC, SEALS, SEALS_MAGIC, TAIL, WRITER_OPTIONS
-from shards.record import Record
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches

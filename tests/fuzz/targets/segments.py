@@ -7,17 +7,17 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from shards.batch import BatchHeader, iterate
-from shards.chunks import ChunkPool
 from shards.errors import BatchError, CorruptionError, FormatVersionError
-from shards.extents import LostBatchError, find_in_bytes
-from shards.log_segment import MAGIC, LogHeader, LogSegment
+from shards.format.batch import BatchHeader, iterate
+from shards.parquet.conversion import seal_log
 from shards.parquet.reading import SealedReader
-from shards.parquet.sealing import seal_log
 from shards.parquet.verification import verify
-from shards.seal_plan import SealPlan
-from shards.segment_paths import sealed_path
-from shards.sparse_index import STORED_SIZE, SparseIndex
+from shards.segments.chunks import ChunkPool
+from shards.segments.conversion_plan import SealPlan
+from shards.segments.log_segment import MAGIC, LogHeader, LogSegment
+from shards.segments.read_slices import LostBatchError, find_in_bytes
+from shards.segments.segment_paths import sealed_path
+from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from broker_adapter.mqtt.config import load_broker_config
-from journal.config import load_config
-from journal.settings import ConfigurationError
+from journal.settings.server import load_config
+from journal.settings.values import ConfigurationError
 from tests.fuzz.target import Target
 
 _CONF = Path(__file__).parents[3] / "conf"

@@ -7,7 +7,7 @@ import hashlib
 import re
 
 from journal.backup.manifest import FileEntry, Header, ManifestDecoder, ManifestEncoder, lines_of, order_of
-from journal.json_files import read_json, read_marker
+from journal.engine.directory.json_files import read_json, read_marker
 from shards.errors import CorruptionError, FormatVersionError
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target

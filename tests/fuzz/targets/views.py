@@ -16,15 +16,15 @@ from broker_adapter.mqtt.rules import stored as rules_stored
 from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session import stored as session_stored
-from journal.settings import ConfigurationError
-from shards import catalogue, cursors, producer_records, producers, shard_records, state_store
-from shards.chunks import ChunkPool
+from journal.settings.values import ConfigurationError
 from shards.errors import CorruptionError, FormatVersionError, UnknownProducerError
-from shards.memory_store import MemoryStore
+from shards.idempotence.producer_state import ProducerState
 from shards.model import ShardConfig
-from shards.producer_state import ProducerState
-from shards.shard import Shard
-from shards.store import Family, Mutations
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Family, Mutations
+from shards.segments.chunks import ChunkPool
+from shards.segments.shard import Shard
+from shards.views import catalogue, cursors, producer_records, producers, shard_records, state_store
 from tests.fuzz.target import Target
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / "v1"

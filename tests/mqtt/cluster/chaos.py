@@ -13,8 +13,8 @@ import trio
 
 from broker_adapter import StorageAdapter, open_adapter
 from shards.errors import ShardNotFoundError
+from shards.format.record import StoredRecord
 from shards.model import Mode
-from shards.record import StoredRecord
 from tests.mqtt.cluster.client import Client
 from tests.mqtt.cluster.ledger import Ledger, Stream
 from tests.mqtt.cluster.mortals import LIVES, Mortal

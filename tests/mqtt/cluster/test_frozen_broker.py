@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_adapter.mqtt.codec import Properties, Version
+from broker_adapter.mqtt_codec import Properties, Version
 from tests.mqtt.cluster.processes import NEEDS_CLUSTER, running_cluster
 from tests.mqtt.serving import Client
 

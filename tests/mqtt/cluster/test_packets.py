@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.mqtt import packets as load_packets
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Connack,
     Connect,
     Decoder,
@@ -26,7 +26,7 @@ from broker_adapter.mqtt.codec import (
     Version,
     encode,
 )
-from broker_adapter.mqtt.codec import Packet as ProductPacket
+from broker_adapter.mqtt_codec import Packet as ProductPacket
 from tests.mqtt.cluster import packets
 from tests.mqtt.cluster.packets import Packet, Reader
 

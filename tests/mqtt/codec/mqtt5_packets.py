@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 import mqtt5
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Auth,
     Connack,
     Connect,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Auth,
     Connack,
     Connect,

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     EMPTY,
     Auth,
     Connack,
@@ -30,7 +30,7 @@ from broker_adapter.mqtt.codec import (
     Version,
     Will,
 )
-from broker_adapter.mqtt.codec.packet_types import REASON_CODES, PacketType
+from broker_adapter.mqtt_codec.packet_types import REASON_CODES, PacketType
 
 Sender = Literal["client", "server"]
 

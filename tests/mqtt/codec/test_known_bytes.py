@@ -6,7 +6,7 @@ from typing import Literal, cast, get_args
 
 import pytest
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Connack,
     Connect,
     Decoder,

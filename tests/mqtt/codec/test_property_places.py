@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import attrs
 import pytest
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Connect,
     Decoder,
     MqttProtocolError,

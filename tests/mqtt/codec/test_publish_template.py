@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Decoder,
     Packet,
     Properties,

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from broker_adapter.mqtt.codec import Connect, Decoder, MqttProtocolError, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec import Connect, Decoder, MqttProtocolError, Properties, ReasonCode, Version, encode
 from tests.mqtt.codec.strategies import Sender
 
 MALFORMED, PROTOCOL = ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ERROR

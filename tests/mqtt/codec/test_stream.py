@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Auth,
     Connect,
     Decoder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from broker_adapter.mqtt.codec import (
+from broker_adapter.mqtt_codec import (
     Connack,
     Disconnect,
     Packet,

@@ -10,9 +10,9 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.results import PendingAppend
 from journal.protocol.errors import ConnectionLostError
+from shards.format.record import Record
 from shards.history import HistoryGap
 from shards.model import StateValue
-from shards.record import Record
 
 
 class SeveredStore:

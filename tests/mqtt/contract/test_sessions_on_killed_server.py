@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.journal import JournalAdapter
-from broker_adapter.mqtt import connection
+from broker_adapter.mqtt.connection import connection
 from broker_adapter.mqtt.session import SessionSettings
 from journal.client import open_client
 from tests.mqtt.cluster.processes import Process, free_port, journal_server

@@ -11,13 +11,13 @@ import trio
 
 from broker_adapter import Delivery, Feed, Progress, StorageAdapter, Subscription, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import Arrival, DeliveryLimits, Distributor, Inbox
-from broker_adapter.mqtt.message import Message, record_of
-from broker_adapter.mqtt.position import Position
-from broker_adapter.mqtt.subscription import SubscriptionOptions
-from shards.clock import ManualClock
+from broker_adapter.mqtt.model.message import Message, record_of
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from shards.errors import OverloadedError
+from shards.format.record import StoredRecord
 from shards.model import Mode, ShardConfig
-from shards.record import StoredRecord
+from shards.seams.clock import ManualClock
 from tests.patience import PATIENCE_S
 
 """What has not happened after so long never will."""

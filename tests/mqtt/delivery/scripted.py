@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from broker_adapter import Delivery, Feed, Progress
-from broker_adapter.mqtt.message import Message, record_of
-from broker_adapter.mqtt.storage_rules import LIVE_TARGET
-from shards.record import StoredRecord
+from broker_adapter.mqtt.model.message import Message, record_of
+from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
+from shards.format.record import StoredRecord
 
 
 def record(lsn: int, payload: bytes, offset: int = 0, topic: str = "") -> StoredRecord:

@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from broker_adapter.mqtt.delivery import Arrival, DeliveryLimits, Inbox
-from broker_adapter.mqtt.delivery.arrival import ARRIVAL_BYTES, size_bytes
 from broker_adapter.mqtt.delivery.inbox import State
-from broker_adapter.mqtt.message import Message
-from shards.clock import ManualClock
+from broker_adapter.mqtt.delivery.outgoing_message import ARRIVAL_BYTES, size_bytes
+from broker_adapter.mqtt.model.message import Message
 from shards.errors import InvalidRequestError
+from shards.seams.clock import ManualClock
 from tests.patience import PATIENCE_S
 
 

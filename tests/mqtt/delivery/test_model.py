@@ -17,11 +17,11 @@ import trio
 
 from broker_adapter import MappingRule, StorageAdapter, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import DeliveryLimits
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.position import Position
-from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from shards.model import Mode, ShardConfig
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 from tests.mqtt.delivery.delivering import Brittle, Delivering, Session, delivering, stored_in, until
 
 TOPICS = ("a", "a/1", "a/2", "a/2/x", "b/1", "b/2", "c", "f/1", "f/2", "f/3")

@@ -13,7 +13,7 @@ import trio.testing
 
 from broker_adapter import Delivery, MappingRule, Progress, TopicMapping
 from broker_adapter.mqtt.delivery import DeliveryLimits
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.position import Position
 from tests.mqtt.delivery.delivering import Delivering, Session, delivering
 from tests.mqtt.delivery.scripted import ScriptedStore, record
 

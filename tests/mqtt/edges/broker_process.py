@@ -13,8 +13,8 @@ from pathlib import Path
 
 import trio
 
-from broker_adapter.mqtt.codec import Version
-from broker_adapter.mqtt.streams import WebSocketStream
+from broker_adapter.mqtt.transport.streams import WebSocketStream
+from broker_adapter.mqtt_codec import Version
 from tests.mqtt.edges.listening import client_context, websocket_over
 from tests.mqtt.serving import Client
 from tests.patience import PATIENCE_S

@@ -16,7 +16,7 @@ from structlog.testing import LogCapture
 from structlog.typing import EventDict
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
-from broker_adapter.mqtt.listeners import Handler, ListenerLimits, Listeners, Peer
+from broker_adapter.mqtt.transport.listeners import Handler, ListenerLimits, Listeners, Peer
 from journal.access.certificates import server_context
 
 AUTHORITY = trustme.CA()

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.access import AccessControl
-from broker_adapter.mqtt.permissions import Access, Principal
+from broker_adapter.mqtt.access.permissions import Access, Principal
+from broker_adapter.mqtt.access.users import AccessControl
 from journal.access.authentication import Authentication
-from journal.access.principal import Action
+from journal.access.authorization import Action
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users
-from shards.topic_filters import matches
+from shards.topics.topic_filters import matches
 
 ANNA = Principal("sensor-1", "anna")
 

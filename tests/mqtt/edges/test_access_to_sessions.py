@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker_adapter.mqtt.access import AccessControl
-from broker_adapter.mqtt.codec import Properties, Pubcomp, Publish, Pubrel, ReasonCode
+from broker_adapter.mqtt.access.users import AccessControl
+from broker_adapter.mqtt_codec import Properties, Pubcomp, Publish, Pubrel, ReasonCode
 from journal.access.authentication import Authentication
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users

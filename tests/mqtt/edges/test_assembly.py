@@ -6,7 +6,8 @@ from pathlib import Path
 
 import attrs
 
-from broker_adapter.mqtt.assembly import (
+from broker_adapter.mqtt.access.permissions import Principal
+from broker_adapter.mqtt.broker.composition import (
     access_control_of,
     access_rules_of,
     broker_id_of,
@@ -17,11 +18,10 @@ from broker_adapter.mqtt.assembly import (
     tls_of,
 )
 from broker_adapter.mqtt.config import BrokerConfig, BrokerSection, LimitsSection, load_broker_config
-from broker_adapter.mqtt.limits import Limits
-from broker_adapter.mqtt.permissions import Principal
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.storage_rules import Storage
 from broker_adapter.mqtt.rules.rule_set import RuleSet
-from broker_adapter.mqtt.storage_rules import Storage
-from journal.access.principal import Action
+from journal.access.authorization import Action
 from journal.access.users import Cost, PasswordHash, write_user
 
 

@@ -25,9 +25,9 @@ from broker_adapter.mqtt.config import (
     StorageTable,
     load_broker_config,
 )
-from broker_adapter.mqtt.limits import Limits
-from broker_adapter.mqtt.storage_rules import Storage
-from journal.settings import ConfigurationError, allowed, kind_of
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.storage_rules import Storage
+from journal.settings.values import ConfigurationError, allowed, kind_of
 
 SHIPPED = Path(__file__).parents[3] / "conf" / "broker.toml"
 

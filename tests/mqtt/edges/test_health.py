@@ -13,16 +13,16 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker_adapter.mqtt.access import AccessControl
-from broker_adapter.mqtt.codec import Disconnect, Properties, ReasonCode, Version
+from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.config import load_broker_config
-from broker_adapter.mqtt.observing.health import Health
-from broker_adapter.mqtt.observing.pages import broker_pages
+from broker_adapter.mqtt.telemetry.health import Health
+from broker_adapter.mqtt.telemetry.pages import broker_pages
+from broker_adapter.mqtt_codec import Disconnect, Properties, ReasonCode, Version
 from journal.access.authentication import Authentication
 from journal.access.rules import AccessRules
 from journal.access.users import read_users
-from journal.observing.http_pages import Request
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
+from journal.telemetry.http_pages import Request
 from tests.mqtt.cluster.processes import free_port, journal_server
 from tests.mqtt.edges.broker_process import BrokerProcess, broker_process
 from tests.mqtt.edges.listening import client_context, write_certificate

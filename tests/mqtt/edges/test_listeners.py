@@ -11,10 +11,10 @@ import trio
 import trustme
 from trio_websocket import ConnectionClosed
 
-from broker_adapter.mqtt.listeners import ListenerLimits, Peer
-from broker_adapter.mqtt.streams import TcpStream, TlsStream, WebSocketStream
+from broker_adapter.mqtt.transport.listeners import ListenerLimits, Peer
+from broker_adapter.mqtt.transport.streams import TcpStream, TlsStream, WebSocketStream
 from journal.access.certificates import server_context
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from tests.mqtt.edges.listening import AUTHORITY, client_context, echo, logged, serving, tls_of, write_certificate
 from tests.patience import PATIENCE_S
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.statistics import BrokerStatistics, LoadAverage, SystemTopics, Traffic
+from broker_adapter.mqtt.model.statistics import BrokerStatistics, LoadAverage, SystemTopics, Traffic
 
 LOADS = [
     f"load/{what}/{span}min"

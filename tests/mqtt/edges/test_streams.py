@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker_adapter.mqtt.streams import TcpStream
+from broker_adapter.mqtt.transport.streams import TcpStream
 
 
 def pair(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:

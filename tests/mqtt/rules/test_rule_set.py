@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from broker_adapter.bridge.config import BridgeTable
 from broker_adapter.cache_queue import Overflow, QueueMode
 from broker_adapter.mqtt.config import MappingTable, StorageTable
+from broker_adapter.mqtt.model.storage_rules import Storage
 from broker_adapter.mqtt.rules.differences import HIDDEN, differences, shown_tables
 from broker_adapter.mqtt.rules.rule_set import RuleSet, SharedSection, parse_rules
 from broker_adapter.mqtt.rules.stored import RULES_KEY, RULES_SHARD, StoredFollower, StoredRules, follower_key
-from broker_adapter.mqtt.storage_rules import Storage
 from broker_adapter.state_forms import decode, encode
-from journal.settings import ConfigurationError, kind_of
+from journal.settings.values import ConfigurationError, kind_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "mqtt_state"
 

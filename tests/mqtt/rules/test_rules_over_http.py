@@ -18,9 +18,9 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from broker_adapter.mqtt.administration.rules_pages import MAX_BODY_BYTES
+from broker_adapter.mqtt.admin.rules_pages import MAX_BODY_BYTES
 from broker_adapter.mqtt.config import load_broker_config
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from tests.mqtt.edges.broker_process import BrokerProcess, broker_process
 from tests.mqtt.edges.test_broker_process import passwd
 from tests.mqtt.rules.test_two_brokers import Site, publish, site

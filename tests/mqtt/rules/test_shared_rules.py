@@ -13,7 +13,7 @@ import trio
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
-from broker_adapter.mqtt.assembly import BridgeSpecs, broker_id_of
+from broker_adapter.mqtt.broker.composition import BridgeSpecs, broker_id_of
 from broker_adapter.mqtt.config import OnDifference
 from broker_adapter.mqtt.rules.agreement import agree_on_bridges, agree_on_rules, change_of
 from broker_adapter.mqtt.rules.errors import (
@@ -25,14 +25,14 @@ from broker_adapter.mqtt.rules.errors import (
 from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.rules.store import Applied, RulesChange, apply_rules, followers_of, read_rules
 from broker_adapter.mqtt.rules.stored import RULES_KEY, RULES_SHARD, StoredFollower, StoredRules
-from broker_adapter.mqtt.shared_rules import SharedRules
+from broker_adapter.mqtt.server.shared_rules import SharedRules
 from broker_adapter.state_forms import encode
 from journal.protocol.errors import ConnectionLostError
-from journal.settings import ConfigurationError
-from shards.clock import SystemClock
+from journal.settings.values import ConfigurationError
 from shards.errors import ShardNotFoundError
+from shards.format.record import StoredRecord
 from shards.model import Mode, StateValue
-from shards.record import StoredRecord
+from shards.seams.clock import SystemClock
 from tests.mqtt.rules.members import BRIDGE, MAPPING, MEMORY, Settings, queued
 from tests.mqtt.serving import serving
 from tests.mqtt.session.faults import Path

@@ -19,8 +19,8 @@ import trio
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.cache_queue import names
-from broker_adapter.mqtt.codec import ReasonCode
-from shards.record import StoredRecord
+from broker_adapter.mqtt_codec import ReasonCode
+from shards.format.record import StoredRecord
 from tests.mqtt.edges.broker_process import PROGRAM, REPOSITORY, BrokerProcess, broker_process
 from tests.patience import PATIENCE_S
 from tests.server.serving import serving

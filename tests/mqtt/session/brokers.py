@@ -13,16 +13,16 @@ from broker_adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.engines.local import open_store
-from broker_adapter.mqtt.codec.packets import Will
-from broker_adapter.mqtt.codec.properties import Properties
-from broker_adapter.mqtt.codec.version import Version
-from broker_adapter.mqtt.message import Message, message_of, record_of
+from broker_adapter.mqtt.model.message import Message, message_of, record_of
 from broker_adapter.mqtt.session import OpenedSession, Retained, Session, Sessions, SessionSettings, keys
 from broker_adapter.mqtt.session.stored import ProgressRecord
+from broker_adapter.mqtt_codec.packets import Will
+from broker_adapter.mqtt_codec.properties import Properties
+from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.state_forms import decode
 from shards.errors import ShardNotFoundError
-from shards.memory_store import MemoryStore
-from shards.record import StoredRecord
+from shards.format.record import StoredRecord
+from shards.seams.memory_store import MemoryStore
 
 START_US = 1_700_000_000_000_000
 

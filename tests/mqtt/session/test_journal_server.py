@@ -13,14 +13,14 @@ import trio
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes
 from broker_adapter.engines.journal import JournalAdapter
-from broker_adapter.mqtt.due import Due
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import Session, SessionSettings, SessionTakenOverError, StoreUnavailableError
-from broker_adapter.mqtt.subscription import SubscriptionOptions
 from journal.client import open_client
-from shards.clock import SystemClock
-from shards.record import Record, StoredRecord
+from shards.format.record import Record, StoredRecord
+from shards.seams.clock import SystemClock
 from tests.mqtt.session.brokers import Broker, Cluster, will
 from tests.patience import PATIENCE_S
 from tests.server.serving import serving

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import SessionTakenOverError, StoreUnavailableError
-from broker_adapter.mqtt.subscription import SubscriptionOptions
 from journal.protocol.errors import ShuttingDownError
 from shards.errors import DiskFullError, LimitExceededError, StorageError, StorageFailedError
-from shards.record import Record
+from shards.format.record import Record
 from tests.mqtt.session.brokers import Cluster, cluster, will
 from tests.mqtt.session.faults import Path
 

@@ -7,13 +7,13 @@ import trio
 from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.codec.version import Version
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import NEVER_EXPIRES_S, Sessions, SessionTakenOverError
-from broker_adapter.mqtt.subscription import SubscriptionOptions
+from broker_adapter.mqtt_codec.version import Version
 from shards.errors import InvalidRequestError, ShardNotFoundError
-from shards.record import Record
+from shards.format.record import Record
 from tests.mqtt.session.brokers import TrioClock, cluster, publisher, will
 
 

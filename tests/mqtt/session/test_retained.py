@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
-from broker_adapter.mqtt.codec.properties import Properties
-from broker_adapter.mqtt.message import Message
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.keys import MAX_PART_BYTES
 from broker_adapter.mqtt.session.retained import version_of
-from shards.clock import Clock, ManualClock
-from shards.topic_filters import matches
+from broker_adapter.mqtt_codec.properties import Properties
+from shards.seams.clock import Clock, ManualClock
+from shards.topics.topic_filters import matches
 
 CLOCK = ManualClock(4_102_444_800_000_000)
 

@@ -6,13 +6,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker_adapter.mqtt.position import Position
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import SessionTakenOverError
 from broker_adapter.mqtt.session.keys import share
 from broker_adapter.mqtt.session.stored import ShareRecord
-from broker_adapter.mqtt.subscription import SubscriptionOptions
 from broker_adapter.state_forms import decode
-from shards.group_assignment import STICKY_PREFIX
+from shards.subscriptions.group_assignment import STICKY_PREFIX
 from tests.mqtt.session.brokers import Cluster, cluster
 from tests.mqtt.session.faults import Path
 

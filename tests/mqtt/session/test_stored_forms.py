@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.codec.packets import Will
-from broker_adapter.mqtt.codec.properties import Properties
-from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.claims import StoredClaim
 from broker_adapter.mqtt.session.stored import (
@@ -27,6 +25,8 @@ from broker_adapter.mqtt.session.stored import (
     StoredSubscription,
 )
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message, stored_will, will_message
+from broker_adapter.mqtt_codec.packets import Will
+from broker_adapter.mqtt_codec.properties import Properties
 from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError
 

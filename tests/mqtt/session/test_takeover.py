@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.codec import Version
-from broker_adapter.mqtt.message import Message
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import ClientGoneError, Session, SessionSettings, SessionTakenOverError
 from broker_adapter.mqtt.session import keys as state_keys
-from broker_adapter.mqtt.session.control import CONTROL_SHARD
-from broker_adapter.mqtt.subscription import SubscriptionOptions
-from shards.record import Record
+from broker_adapter.mqtt.session.peer_channel import CONTROL_SHARD
+from broker_adapter.mqtt_codec import Version
+from shards.format.record import Record
 from tests.mqtt.session.brokers import Broker, cluster, will
 from tests.mqtt.session.faults import Path
 

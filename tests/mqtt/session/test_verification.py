@@ -8,10 +8,10 @@ import attrs
 import trio
 
 from broker_adapter import PendingAppend
-from broker_adapter.mqtt.codec.version import Version
 from broker_adapter.mqtt.session import Session
 from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.verification import Verification
+from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.reconnection import Reconnection
 from shards.model import Appended, StateValue
 

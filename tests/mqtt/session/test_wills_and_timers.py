@@ -7,12 +7,12 @@ import trio
 from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.codec.properties import Properties
-from broker_adapter.mqtt.due import Due
-from broker_adapter.mqtt.message import Message, message_of
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.message import Message, message_of
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.keys import TimerKey
-from shards.record import StoredRecord
+from broker_adapter.mqtt_codec.properties import Properties
+from shards.format.record import StoredRecord
 from tests.mqtt.session.brokers import START_US, cluster, will
 from tests.mqtt.session.faults import Path
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 import trio
 
-from journal.config import OnFailure
 from journal.protocol import messages
+from journal.settings.server import OnFailure
 from shards.model import Mode
 from tests.patience import PATIENCE_S
 from tests.server.json_protocol.talking import talking

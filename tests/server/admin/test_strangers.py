@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from journal.access_settings import QuotaTable
 from journal.server.admin.endpoints import ENDPOINTS
+from journal.settings.access import QuotaTable
 from shards.errors import StorageFailedError
 from tests.server.admin.test_api import admin
 from tests.server.json_protocol.talking import talking

@@ -14,9 +14,9 @@ import trio
 from trio_websocket import ConnectionRejected
 
 from journal.server.json_protocol import connection, operations
-from shards.batch import encode
-from shards.compression import Codec
-from shards.record import Record
+from shards.format.batch import encode
+from shards.format.compression import Codec
+from shards.format.record import Record
 from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.serving import serving
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 import trio
 
-from journal.access_settings import QuotaTable
-from journal.server.guard import read
 from journal.server.json_protocol import messages
+from journal.server.security import read
+from journal.settings.access import QuotaTable
 from tests.patience import PATIENCE_S
 from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.people import EXPIRED_TOKEN, PASSWORD, TOKEN, guarded, rule, write_people

@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from shards.batch import BatchHeader, decode, encode, iterate, stamp
-from shards.file_system import FileSystem
-from shards.log_segment import LogHeader
+from shards.format.batch import BatchHeader, decode, encode, iterate, stamp
+from shards.format.record import Record, StoredRecord
+from shards.parquet.conversion import SealedFile, SealPlan, seal_log
 from shards.parquet.reading import SealedReader
-from shards.parquet.sealing import SealedFile, SealPlan, seal_log
-from shards.record import Record, StoredRecord
-from shards.segment_paths import sealed_path
+from shards.seams.file_system import FileSystem
+from shards.segments.log_segment import LogHeader
+from shards.segments.segment_paths import sealed_path
 from tests.shards.batches import NOW_US, codecs, record_lists
 from tests.simulation.file_system import SimulatedFileSystem
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shards.batch import Codec, encode
-from shards.checksum import crc32c
 from shards.errors import CorruptionError, FormatVersionError
+from shards.format.batch import Codec, encode
+from shards.format.checksum import crc32c
+from shards.format.record import Record
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA, SEALS, SEALS_MAGIC, TAIL
 from shards.parquet.verification import verify
-from shards.record import Record
 from tests.shards.batches import NOW_US
 from tests.shards.parquet.segments import Sealed, decode_all, records_of, seal, stamp_all
 from tests.simulation.file_system import SimulatedFileSystem

@@ -13,11 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.batch import Codec, decode, encode, iterate, stamp
+from shards.format.batch import Codec, decode, encode, iterate, stamp
+from shards.format.record import Record, StoredRecord
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
 from shards.parquet.verification import verify
-from shards.record import Record, StoredRecord
 from tests.shards.parquet.segments import Sealed, records_of, seal
 from tests.simulation.file_system import SimulatedFileSystem
 

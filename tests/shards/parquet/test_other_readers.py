@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from shards.batch import Codec, encode
-from shards.record import Record, StoredRecord
+from shards.format.batch import Codec, encode
+from shards.format.record import Record, StoredRecord
 from tests.shards.batches import NOW_US
 from tests.shards.parquet.segments import NAME, decode_all, records_of, seal, stamp_all
 

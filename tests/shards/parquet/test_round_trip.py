@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards.batch import (
+from shards.errors import BatchError
+from shards.format.batch import (
     Codec,
     encode,
     encode_values,
     gap_batch,
     iterate,
 )
-from shards.errors import BatchError
-from shards.file_system import OsFileSystem
+from shards.format.record import Record
 from shards.parquet.arrow_batches import BatchCollector, read_table
+from shards.parquet.conversion import seal_log
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
-from shards.parquet.sealing import seal_log
 from shards.parquet.verification import verify
-from shards.record import Record
+from shards.seams.file_system import OsFileSystem
 from tests.shards.batches import NOW_US, record_lists, stamped
 from tests.shards.parquet.segments import (
     batch_lists,

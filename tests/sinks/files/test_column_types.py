@@ -20,7 +20,7 @@ from broker_adapter.sinks import BatchRefusedError
 from broker_adapter.sinks.files.column_types import ColumnType, converter, type_of
 from broker_adapter.sinks.files.contents import encode_lines, parquet_encoder
 from broker_adapter.sinks.files.settings import FilesSettings, Format, check
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from tests.sinks.stage import batch_of
 from tests.sinks.test_json_form import values
 

@@ -22,8 +22,8 @@ import zstandard
 
 from broker_adapter.sinks import Batch, RowsRefusedError, Sink, SinkContext, SinkUnavailableError, find_kind
 from broker_adapter.sinks.http.settings import Compression, Format, HttpSettings, Method, check
-from journal.settings import ConfigurationError
-from journal.settings_file import Schema
+from journal.settings.file import Schema
+from journal.settings.values import ConfigurationError
 from tests.sinks.stage import batch_of, row
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from broker_adapter.mqtt.codec import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, Puback, Publish, encode
+from broker_adapter.mqtt_codec import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, Puback, Publish, encode
 
 Answer: TypeAlias = Callable[[Publish], Packet | None]
 

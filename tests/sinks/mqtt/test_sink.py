@@ -13,7 +13,7 @@ import pytest
 import trio
 import trustme
 
-from broker_adapter.mqtt.codec import Connack, Disconnect, Packet, Properties, Puback, Publish, ReasonCode, Version
+from broker_adapter.mqtt_codec import Connack, Disconnect, Packet, Properties, Puback, Publish, ReasonCode, Version
 from broker_adapter.sinks import (
     Batch,
     BatchRefusedError,
@@ -25,7 +25,7 @@ from broker_adapter.sinks import (
     find_kind,
 )
 from broker_adapter.sinks.mqtt.settings import MqttSettings, Spoken, check
-from journal.settings import ConfigurationError
+from journal.settings.values import ConfigurationError
 from tests.sinks.mqtt.scripted_broker import ScriptedBroker, scripted_broker
 from tests.sinks.stage import batch_of, write_window
 

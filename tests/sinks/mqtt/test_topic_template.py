@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.codec import Publish, Version, encode
+from broker_adapter.mqtt_codec import Publish, Version, encode
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from broker_adapter.mqtt.codec import Version
+from broker_adapter.mqtt_codec import Version
 from broker_adapter.sinks import Row, Value
 from tests.mqtt.cluster.processes import Process, broker_command
 from tests.mqtt.serving import Client

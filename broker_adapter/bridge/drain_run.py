@@ -1,0 +1,236 @@
+"""One attempt to bring a queue to a sink: batches are prepared ahead, written in order, and confirmed in order.
+
+It goes on until the sink is out, the store is, or it is told to stop; what was written and not confirmed by then is
+written again by the next attempt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
+from typing import Final
+
+import attrs
+import trio
+
+from broker_adapter.bridge.batch_writer import Settler
+from broker_adapter.bridge.batcher import NOTHING, Letter, Prepared, Preparer
+from broker_adapter.bridge.poison_detector import Suspect
+from broker_adapter.bridge.rate_limit import RateLimit, SlowStart
+from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.cache_queue import QueueDrain
+from broker_adapter.cache_queue.progress import added
+from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.sinks import BatchRefusedError, Sink, SinkError, SinkUnavailableError
+from shards.errors import StorageError
+
+_PREPARED_AHEAD: Final = 2
+
+
+@attrs.define(slots=True, eq=False)
+class _Flight:
+    """A batch that is not confirmed.
+
+    Attributes:
+        is_alone: None behind it is begun before it is settled.
+        refused: What the sink refuses of it, once that `is_settled`.
+    """
+
+    prepared: Prepared
+    is_alone: bool
+    is_settled: bool = False
+    refused: list[Letter] = attrs.field(factory=list)
+
+
+class Attempt:
+    """One attempt.
+
+    Args:
+        sink: Checked just now.
+        drain: The queue; its offset is where to begin.
+        limit: How many records a second.
+        slow_start: How large batches may be at first.
+        suspect: Which record may be to blame for outages.
+        on_taken: Told of each batch that the sink took.
+        alone_to_offset: Of the attempt before.
+
+    Attributes:
+        alone_to_offset: Batches that begin below it are written one at a time: one of them was refused as a whole, and
+            has to be parted.
+    """
+
+    def __init__(
+        self,
+        spec: BridgeSpec,
+        sink: Sink,
+        drain: QueueDrain,
+        *,
+        limit: RateLimit,
+        slow_start: SlowStart,
+        suspect: Suspect,
+        on_taken: Callable[[], None],
+        alone_to_offset: int = 0,
+    ) -> None:
+        self.alone_to_offset = alone_to_offset
+        self._spec = spec
+        self._sink = sink
+        self._drain = drain
+        self._limit = limit
+        self._slow_start = slow_start
+        self._suspect = suspect
+        self._on_taken = on_taken
+        self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
+        self._flights: deque[_Flight] = deque()
+        self._window = trio.Semaphore(spec.window)
+        self._sink_room = trio.Semaphore(sink.max_in_flight)
+        self._changed = trio.lowlevel.ParkingLot()
+        self._failure: SinkError | StorageError | None = None
+        self._is_stopping = False
+        self._is_written = False
+
+    def stop(self) -> None:
+        """Begin nothing new; `run` returns when what is under way is confirmed."""
+        self._is_stopping = True
+
+    async def run(self) -> None:
+        """Bring records until told to stop, or until a batch has to be written alone: that is up to the next attempt.
+
+        Raises:
+            SinkUnavailableError: The sink is out.
+            StaleEpochError, QueueLostError: The queue has another driver, or its cursor was moved.
+            StorageError: The store does not answer.
+        """
+        send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)
+        async with trio.open_nursery() as confirming:
+            confirming.start_soon(self._guarded, self._confirm_all, confirming.cancel_scope)
+            # An outage ends this nursery alone: what the sink had taken before is still confirmed.
+            async with trio.open_nursery() as writing:
+                scope = writing.cancel_scope
+                writing.start_soon(self._guarded, lambda: self._prepare(send), scope)
+                writing.start_soon(self._guarded, lambda: self._write_all(receive, writing), scope)
+            self._is_written = True
+            self._changed.unpark_all()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _guarded(self, task: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+        """Run a task; the first failure of one ends those of the scope."""
+        try:
+            await task()
+        except (SinkError, StorageError) as error:
+            if self._failure is None:
+                self._failure = error
+            scope.cancel()
+
+    async def _prepare(self, send: trio.MemorySendChannel[Prepared]) -> None:
+        preparer = Preparer(self._drain, self._spec, self._drain.offset)
+        async with send:
+            while not self._is_stopping:
+                prepared = await preparer.next(self._suspect.at_most(self._slow_start.records))
+                if prepared is not None:
+                    await send.send(prepared)
+
+    async def _write_all(self, receive: trio.MemoryReceiveChannel[Prepared], nursery: trio.Nursery) -> None:
+        async with receive:
+            while (prepared := await self._next(receive)) is not None:
+                is_alone = (
+                    not self._slow_start.is_over
+                    or self._suspect.is_sought
+                    or prepared.batch.first_offset < self.alone_to_offset
+                )
+                if is_alone or (self._flights and self._flights[-1].is_alone):
+                    await self._until_confirmed()
+                wait_s = self._limit.take(len(prepared.records), trio.current_time())
+                if wait_s:
+                    await trio.sleep(wait_s)
+                await self._window.acquire()
+                flight = _Flight(prepared, is_alone or self._sink.max_in_flight == 1)
+                self._flights.append(flight)
+                self._changed.unpark_all()
+                await self._sink_room.acquire()
+                # It runs up to its first wait before the next can be started, so writes begin in order.
+                await nursery.start(self._write, flight, nursery.cancel_scope)
+
+    async def _next(self, receive: trio.MemoryReceiveChannel[Prepared]) -> Prepared | None:
+        """The next batch, asking the sink now and then how it is while there is none; None at the end."""
+        while True:
+            try:
+                with trio.move_on_after(self._spec.health_interval_s):
+                    return await receive.receive()
+            except trio.EndOfChannel:
+                return None
+            if not self._flights:
+                await self._sink.check()
+
+    async def _write(self, flight: _Flight, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+
+        async def settle() -> None:
+            await self._give_up(flight.prepared.letters)
+            try:
+                flight.refused = await self._settler.settle(flight.prepared, is_alone=flight.is_alone)
+            except BatchRefusedError:
+                self.alone_to_offset = max(self.alone_to_offset, flight.prepared.batch.next_offset)
+                scope.cancel()
+                return
+            except SinkUnavailableError as error:
+                await self._blame(flight, error)
+                raise
+            self._sink_room.release()
+            if flight.prepared.records:
+                self._suspect.succeeded(flight.prepared.batch.next_offset)
+                self._slow_start.succeeded()
+                self._on_taken()
+            flight.is_settled = True
+            self._changed.unpark_all()
+
+        await self._guarded(settle, scope)
+
+    async def _give_up(self, letters: Sequence[Letter]) -> None:
+        """Set records aside before the sink's position passes them, if it keeps one: no driver looks below that."""
+        if self._sink.keeps_position:
+            await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
+
+    async def _blame(self, flight: _Flight, error: SinkUnavailableError) -> None:
+        """Set the batch's only record aside if outages come whenever it is on its way."""
+        records = flight.prepared.records
+        # A sink that says when it is back has a reason of its own, and behind other batches it may be out for them.
+        if error.retry_after_s is not None or not flight.is_alone or not records:
+            return
+        if self._suspect.failed(records[0].offset, len(records)):
+            reason = f"the sink was out each time that this record alone was on its way: {error}"
+            await self._drain.set_aside([(records[0], reason)])
+
+    async def _confirm_all(self) -> None:
+        while True:
+            if not self._flights or not self._flights[0].is_settled:
+                if self._is_written:
+                    return
+                await self._changed.park()
+                continue
+            # While one was confirmed several may have been settled: one step of the cursor is enough for them.
+            settled = tuple(takewhile(lambda flight: flight.is_settled, self._flights))
+            await self._confirm(settled)
+            for _ in settled:
+                self._flights.popleft()
+                self._window.release()
+            self._changed.unpark_all()
+            if not self._flights:
+                await self._drain.trim()
+
+    async def _confirm(self, flights: Sequence[_Flight]) -> None:
+        """Confirm batches that follow one another."""
+        outcome, size_bytes = NOTHING, 0
+        for flight in flights:
+            prepared = flight.prepared
+            letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
+            await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
+            taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
+            outcome = added(outcome, added(prepared.skipped, taken))
+            size_bytes += prepared.batch.size_bytes
+        await self._drain.confirm(flights[-1].prepared.batch.next_offset, outcome, size_bytes)
+
+    async def _until_confirmed(self) -> None:
+        while self._flights:
+            await self._changed.park()

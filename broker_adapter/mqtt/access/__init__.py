@@ -1,0 +1,1 @@
+"""Who may connect to a broker, and what each user may publish and subscribe to."""

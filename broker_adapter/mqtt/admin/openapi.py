@@ -1,0 +1,146 @@
+"""The OpenAPI document of what a broker has below `/api/v1`. Pure."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from broker_adapter.mqtt.admin.problems import PROBLEM_TYPE, STATUSES
+
+_PREFIX: Final = "/api/v1"
+RULES_PATH: Final = f"{_PREFIX}/rules"
+DOCUMENT_PATH: Final = f"{_PREFIX}/openapi.json"
+
+_NUMBER: Final = {"type": "integer", "minimum": 0}
+_TEXT: Final = {"type": "string"}
+_TEXT_OR_NULL: Final = {"type": ["string", "null"]}
+_TABLES: Final = {"type": "array", "items": {"type": "object"}}
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """The document.
+
+    Args:
+        version: Of the program.
+    """
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Rules of MQTT brokers",
+            "version": version,
+            "description": "Bridges, storage rules and mapping rules, which are the same at all brokers of a store.",
+        },
+        "paths": {
+            RULES_PATH: {"get": _get(), "put": _put()},
+            DOCUMENT_PATH: {
+                "get": {
+                    "operationId": "openapi",
+                    "summary": "This document",
+                    "security": [{}],
+                    "responses": {"200": {"description": "OK", "content": _json({"type": "object"})}},
+                }
+            },
+        },
+        "components": {"schemas": _schemas(), "securitySchemes": {"password": {"type": "http", "scheme": "basic"}}},
+        "security": [{"password": []}],
+    }
+
+
+def _get() -> dict[str, Any]:
+    return {
+        "operationId": "get_rules",
+        "summary": "The rules, without secrets, and who goes by them",
+        "responses": {"200": _rules_answer("OK", "Rules"), **_problems()},
+    }
+
+
+def _put() -> dict[str, Any]:
+    body = {"schema": _reference("RuleTables")}
+    return {
+        "operationId": "put_rules",
+        "summary": "Make these the rules of all brokers; repeating it changes nothing",
+        "parameters": [
+            _parameter("wait", {"type": "number", "minimum": 0, "maximum": 60, "default": 10}, "Seconds for brokers"),
+            _parameter("dry_run", {"type": "boolean", "default": False}, "Say what would change, and change nothing"),
+            {
+                "name": "If-Match",
+                "in": "header",
+                "required": False,
+                "description": 'The version that is to be changed, as in ETag; "0" for no rules yet.',
+                "schema": {"type": "string", "pattern": r'^"\d{1,18}"$'},
+            },
+        ],
+        "requestBody": {"required": True, "content": {"application/json": body, "application/toml": {"schema": _TEXT}}},
+        "responses": {
+            "200": _rules_answer("The rules hold, and all brokers go by them", "Change"),
+            "202": _rules_answer("The rules hold; brokers that do not go by them yet are named", "Change"),
+            **_problems(),
+        },
+    }
+
+
+def _parameter(name: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+
+
+def _rules_answer(description: str, schema: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "headers": {"ETag": {"description": "The version of the rules", "required": True, "schema": _TEXT}},
+        "content": _json(_reference(schema)),
+    }
+
+
+def _problems() -> dict[str, Any]:
+    content = {PROBLEM_TYPE: {"schema": _reference("Problem")}}
+    return {str(int(status)): {"description": HTTPStatus(status).phrase, "content": content} for status in STATUSES}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(properties: dict[str, Any], **others: object) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+        **others,
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    version = {"version": _NUMBER, "applied_at": _TEXT_OR_NULL, "applied_by": _TEXT_OR_NULL}
+    broker = _object({"broker": _TEXT, "version": {"type": ["integer", "null"]}, "problem": _TEXT_OR_NULL})
+    brokers = {"type": "array", "items": _reference("Broker")}
+    return {
+        "RuleTables": _object(
+            {
+                "broker": _object({"offline": {"type": "boolean"}}, required=[]),
+                "storage": _TABLES,
+                "mapping": _TABLES,
+                "bridge": _TABLES,
+            },
+            required=[],
+            description="The tables of a settings file, by their names there: conf/broker.toml shows them.",
+        ),
+        "Rules": _object({**version, "rules": _reference("RuleTables"), "brokers": brokers}),
+        "Change": _object({**version, "changes": {"type": "array", "items": _TEXT}, "behind": brokers}),
+        "Broker": broker,
+        "Problem": _object(
+            {
+                "type": _TEXT,
+                "title": _TEXT,
+                "status": _NUMBER,
+                "detail": _TEXT,
+                "code": _TEXT,
+                "retriable": {"type": "boolean"},
+                "details": {"type": "object"},
+            }
+        ),
+    }

@@ -1,0 +1,84 @@
+"""Errors as HTTP says them: problem details (RFC 9457), with the fields and codes that a server's have."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from journal.protocol.errors import describe_error, is_retriable
+from journal.telemetry.http_pages import Reply
+from shards.errors import StorageError
+
+PROBLEM_TYPE: Final = "application/problem+json"
+
+_STATUS: Final[dict[str, HTTPStatus]] = {
+    "invalid_request": HTTPStatus.BAD_REQUEST,
+    "rules_refused": HTTPStatus.CONFLICT,
+    "rules_unknown": HTTPStatus.CONFLICT,
+    "version_conflict": HTTPStatus.PRECONDITION_FAILED,
+    "not_a_document": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+}
+STATUSES: Final = tuple(
+    sorted(
+        {
+            *_STATUS.values(),
+            HTTPStatus.UNAUTHORIZED,
+            HTTPStatus.FORBIDDEN,
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            HTTPStatus.SERVICE_UNAVAILABLE,
+        }
+    )
+)
+"""Every status that a problem may have."""
+
+_CHALLENGE: Final = 'Basic realm="journal-broker", charset="UTF-8"'
+
+
+class NotADocumentError(StorageError):
+    """The body of a request is not said to be JSON or TOML. A page of another site can send such a request unasked."""
+
+    code = "not_a_document"
+
+
+class RulesUnknownError(StorageError):
+    """The rules of the store have something that this program does not know."""
+
+    code = "rules_unknown"
+
+
+class NotReadyError(StorageError):
+    """The broker is not ready."""
+
+    code = "shutting_down"
+    retriable = True
+
+
+def problem_reply(error: StorageError, status: HTTPStatus | None = None) -> Reply:
+    """The answer to a request that was not carried out.
+
+    Args:
+        status: Of an error that is the asker's and that the store may have as well.
+    """
+    described = describe_error(error)
+    status = status or _STATUS.get(described.code)
+    if status is None:
+        # All others are the store's: what it refuses for now, and what it cannot do.
+        status = HTTPStatus.SERVICE_UNAVAILABLE if is_retriable(error) else HTTPStatus.INTERNAL_SERVER_ERROR
+    body = {
+        "type": f"urn:journal-engine:error:{described.code}",
+        "title": described.code.replace("_", " "),
+        "status": int(status),
+        "detail": described.message,
+        "code": described.code,
+        "retriable": described.retriable,
+        "details": described.details,
+    }
+    return Reply(
+        msgspec.json.encode(body) + b"\n",
+        status,
+        PROBLEM_TYPE,
+        challenge=_CHALLENGE if status == HTTPStatus.UNAUTHORIZED else "",
+        headers={"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {},
+    )

@@ -1,0 +1,284 @@
+"""`/api/v1/rules` of a broker: what `journal-broker rules` and `journal-broker apply` do, for programs that speak HTTP.
+
+The journal server knows nothing of bridges and sinks, so the brokers answer here. Only the users that are named by
+``access.administrators`` may ask, also on the loopback: rules make a broker write files and connect to any address.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+import attrs
+import msgspec
+import structlog
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.access.users import AccessControl
+from broker_adapter.mqtt.admin.openapi import DOCUMENT_PATH, RULES_PATH, openapi_document
+from broker_adapter.mqtt.admin.problems import (
+    NotADocumentError,
+    NotReadyError,
+    RulesUnknownError,
+    problem_reply,
+)
+from broker_adapter.mqtt.rules.differences import HIDDEN, differences
+from broker_adapter.mqtt.rules.errors import RulesRefusedError
+from broker_adapter.mqtt.rules.report import brokers, look, report, version_of
+from broker_adapter.mqtt.rules.rule_set import RuleSet, check_rules
+from broker_adapter.mqtt.rules.store import Applied, apply_rules, read_rules, require_version, wait_followed
+from broker_adapter.mqtt.rules.stored import StoredRules
+from journal.protocol.errors import AuthenticationError, NotAuthorizedError
+from journal.settings.values import ConfigurationError
+from journal.telemetry.http_pages import Page, Reply, Request, Resource
+from shards.errors import InvalidRequestError, StorageError
+from shards.seams.clock import Clock, SystemClock
+
+MAX_BODY_BYTES: Final = 256 * 1024
+MAX_WAIT_S: Final = 60.0
+_JSON: Final = "application/json"
+_TOML: Final = "application/toml"
+_ENTITY_TAG: Final = re.compile(r'"(\d{1,18})"')
+_SOURCE: Final = "the request"
+
+_T = TypeVar("_T")
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+@attrs.frozen
+class RulesAccess:
+    """What the pages work on while the broker serves clients.
+
+    Attributes:
+        adapter: The store.
+        broker_id: Of this broker.
+        is_shared: Whether other brokers can have the store. Otherwise the rules are those of the settings.
+    """
+
+    adapter: StorageAdapter
+    broker_id: str
+    is_shared: bool
+
+
+class _ChangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameters of a change.
+
+    Attributes:
+        wait: For how many seconds to wait for a store that does not answer, and for brokers.
+        dry_run: Say what would change, and change nothing.
+    """
+
+    wait: float = 10.0
+    dry_run: bool = False
+
+
+def rules_pages(
+    access: AccessControl,
+    working_on: Callable[[], RulesAccess | str],
+    version: str,
+    *,
+    clock: Clock | None = None,
+) -> dict[str, Page | Resource]:
+    """The pages, by path.
+
+    Args:
+        access: Says who asks, and who is an administrator.
+        working_on: What they work on; or why that cannot be, in words, while the broker is not ready.
+        version: Of the program.
+    """
+    pages = _RulesPages(access, working_on, clock or SystemClock())
+    document = msgspec.json.encode(openapi_document(version))
+
+    async def openapi(_request: Request) -> Reply:
+        return Reply(document, content_type=_JSON)
+
+    return {
+        RULES_PATH: Resource({"GET": pages.get, "PUT": pages.put}, MAX_BODY_BYTES),
+        DOCUMENT_PATH: openapi,
+    }
+
+
+class _RulesPages:
+    def __init__(self, access: AccessControl, working_on: Callable[[], RulesAccess | str], clock: Clock) -> None:
+        self._access = access
+        self._working_on = working_on
+        self._clock = clock
+
+    async def get(self, request: Request) -> Reply:
+        return await self._answer(request, self._tell)
+
+    async def put(self, request: Request) -> Reply:
+        return await self._answer(request, self._change)
+
+    async def _answer(self, request: Request, carry_out: Callable[[Request, str], Awaitable[Reply]]) -> Reply:
+        try:
+            who = await self._administrator(request)
+        except AuthenticationError as error:
+            return problem_reply(error, HTTPStatus.UNAUTHORIZED)
+        except NotAuthorizedError as error:
+            return problem_reply(error, HTTPStatus.FORBIDDEN)
+        try:
+            return await carry_out(request, who)
+        except StorageError as error:
+            return problem_reply(error)
+
+    async def _administrator(self, request: Request) -> str:
+        user, password = request.basic_credentials
+        principal = await self._access.authenticate("", user, password, f"{request.host}:0")
+        if principal is None or not principal.username:
+            raise AuthenticationError("name a user of access.users_file and its password")
+        if not self._access.may_administer(principal):
+            log.warning("rules are not for this user", user=principal.username, peer=request.host)
+            raise NotAuthorizedError(
+                f"the user {principal.username!a} may not see and change rules; list it in access.administrators"
+            )
+        return principal.username
+
+    async def _tell(self, request: Request, _who: str) -> Reply:
+        if request.query:
+            raise InvalidRequestError("GET has no parameters here")
+        stored, followers = await look(self._ready().adapter)
+        return _reply(_known(lambda: report(stored, followers)), stored)
+
+    async def _change(self, request: Request, who: str) -> Reply:
+        outcome, version = "internal_error", 0
+        try:
+            query = _query(request.query)
+            rules = _rules(request)
+            expected_version = _expected_version(request.headers)
+            on = self._ready()
+            if query.dry_run:
+                outcome = "nothing was to be changed"
+                return await _would_change(on.adapter, rules, expected_version)
+            if not on.is_shared:
+                raise RulesRefusedError(
+                    "the store of this broker is its own, and has the rules of the broker's settings at each start; "
+                    "change them there"
+                )
+            applied = await _apply(on, rules, who, expected_version, query.wait, self._clock)
+            outcome, version = "ok" if applied.changes else "the same already", applied.stored.version
+            behind = await wait_followed(on.adapter, version, timeout_s=query.wait)
+        except StorageError as error:
+            outcome = error.code
+            raise
+        finally:
+            log.info("rules came over HTTP", user=who, peer=request.host, outcome=outcome, version=version)
+        body = {**version_of(applied.stored), "changes": applied.changes, "behind": brokers(behind)}
+        return _reply(body, applied.stored, HTTPStatus.ACCEPTED if behind else HTTPStatus.OK)
+
+    def _ready(self) -> RulesAccess:
+        on = self._working_on()
+        if isinstance(on, str):
+            raise NotReadyError(f"{on}; ask again when the broker is ready")
+        return on
+
+
+async def _apply(
+    on: RulesAccess, rules: RuleSet, who: str, expected_version: int | None, within_s: float, clock: Clock
+) -> Applied:
+    try:
+        return await apply_rules(
+            on.adapter,
+            rules,
+            source=_SOURCE,
+            by=f"{who}@{on.broker_id}",
+            clock=clock,
+            expected_version=expected_version,
+            within_s=within_s,
+        )
+    except ConfigurationError as error:
+        raise RulesUnknownError(str(error)) from error
+
+
+async def _would_change(adapter: StorageAdapter, rules: RuleSet, expected_version: int | None) -> Reply:
+    stored = await read_rules(adapter)
+    present = _known(lambda: RuleSet() if stored is None else stored.rules)
+    changes = differences(present, rules, "the store", _SOURCE)
+    if changes:
+        require_version(stored, expected_version)
+    return _reply({**version_of(stored), "changes": changes, "behind": []}, stored)
+
+
+def _known(make: Callable[[], _T]) -> _T:
+    """What is made of the rules of the store."""
+    try:
+        return make()
+    except ConfigurationError as error:
+        raise RulesUnknownError(str(error)) from error
+
+
+def _query(text: str) -> _ChangeQuery:
+    items = parse_qsl(text, keep_blank_values=True)
+    if len(dict(items)) < len(items):
+        raise InvalidRequestError("a parameter is given more than once")
+    try:
+        query = msgspec.convert(dict(items), _ChangeQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"query: {error}") from error
+    if not 0 <= query.wait <= MAX_WAIT_S:
+        raise InvalidRequestError(f"wait={query.wait} is out of bounds; allowed: 0 to {MAX_WAIT_S:.0f} seconds")
+    return query
+
+
+def _expected_version(headers: Mapping[str, str]) -> int | None:
+    tag = headers.get("if-match")
+    if tag is None:
+        return None
+    found = _ENTITY_TAG.fullmatch(tag.strip())
+    if found is None:
+        raise InvalidRequestError(
+            f'If-Match: {tag[:100]!a} is no version; give the ETag of an answer, such as "3" with its quotation marks, '
+            'or "0" if there are to be no rules yet'
+        )
+    return int(found[1])
+
+
+def _rules(request: Request) -> RuleSet:
+    """The rules of a body, checked as a settings file is."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    parse = _PARSERS.get(kind)
+    if parse is None:
+        raise NotADocumentError(f"the body is {kind[:100] or 'of no type'}; send it as {' or '.join(_PARSERS)}")
+    try:
+        tables = parse(request.body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the body is not valid {kind}: {error}") from error
+    _require_shown(tables)
+    try:
+        return check_rules(tables, _SOURCE)
+    except ConfigurationError as error:
+        raise InvalidRequestError(str(error)) from error
+
+
+def _require_shown(tables: Mapping[str, Any]) -> None:
+    """Refuse what an answer has in place of a secret: it would become the secret."""
+    bridges = tables.get("bridge")
+    for table in bridges if isinstance(bridges, list) else []:
+        sink = table.get("sink") if isinstance(table, dict) else None
+        for name, value in sink.items() if isinstance(sink, dict) else ():
+            if value == HIDDEN:
+                raise InvalidRequestError(
+                    f"[[bridge]] {table.get('name')}: sink.{name} is {HIDDEN!r}, which answers have in place of what "
+                    "may be a secret; give its value"
+                )
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+def _toml(body: bytes) -> dict[str, Any]:
+    return tomllib.loads(body.decode())
+
+
+_PARSERS: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {_JSON: _json, _TOML: _toml}
+
+
+def _reply(body: object, stored: StoredRules | None, status: HTTPStatus = HTTPStatus.OK) -> Reply:
+    tag = f'"{0 if stored is None else stored.version}"'
+    return Reply(msgspec.json.encode(body) + b"\n", status, _JSON, headers={"ETag": tag})

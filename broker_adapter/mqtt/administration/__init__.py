@@ -1,1 +1,0 @@
-"""Changing over HTTP what all brokers share; what a broker tells of itself is `broker_adapter.mqtt.observing`."""

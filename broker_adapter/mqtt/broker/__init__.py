@@ -1,0 +1,1 @@
+"""A broker and what it consists of."""

@@ -1,0 +1,294 @@
+"""One broker: its parts put together, its connections, and what it does by the clock.
+
+It keeps nothing that is not in the store. Where streams come from (TCP, TLS, WebSocket) is the business of `listeners`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.bridge.queue_routing import NO_QUEUES, Intake
+from broker_adapter.changes import Changes
+from broker_adapter.mqtt.access.permissions import Access
+from broker_adapter.mqtt.connection.connection import Connection
+from broker_adapter.mqtt.connection.handshake import Handshake
+from broker_adapter.mqtt.connection.services import Services
+from broker_adapter.mqtt.connection.standstill import Standstill
+from broker_adapter.mqtt.delivery import DeliveryStatistics, Distributor
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.statistics import BrokerStatistics, SystemTopics
+from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placements, StorageRules
+from broker_adapter.mqtt.publish.store_changes import Publisher
+from broker_adapter.mqtt.session import Retained, Session, Sessions, SessionSettings
+from broker_adapter.mqtt_codec import ReasonCode
+from broker_adapter.topic_mapping import TopicMapping
+from shards.errors import StorageError
+from shards.model import ShardConfig
+from shards.seams.clock import Clock, SystemClock
+
+_SWEEP_S: Final = 1.0
+_PUMPED_BETWEEN_CHECKPOINTS: Final = 32
+_LOOKED_AT_BETWEEN_CHECKPOINTS: Final = 256
+_REPORTED_EVERY_S: Final = 1.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+class Broker:
+    """An MQTT broker on a store.
+
+    Use it as ``await nursery.start(broker.run)``, then `serve_stream` for each client, and `stop` at the end.
+
+    Args:
+        adapter: The store.
+        broker_id: Unique among the brokers of the store.
+        access: Who may do what.
+        mapping: In which shards topics lie; the same on all brokers of a store.
+        rules: What is stored; the same on all brokers of a store.
+        create: What shards of topics are created with, but for the mode.
+        limits: Limits of connections.
+        session_settings: How patient it is with other brokers and the store.
+        system_interval_s: How often statistics are published; 0 for never.
+        version: Name and version that the statistics tell.
+        clock: Tells the time of day.
+
+    Attributes:
+        blocked_count: Clients that did not take what was sent to them when it was last looked.
+    """
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        broker_id: str,
+        *,
+        access: Access,
+        mapping: TopicMapping | None = None,
+        rules: StorageRules | None = None,
+        create: ShardConfig | None = None,
+        limits: Limits | None = None,
+        session_settings: SessionSettings | None = None,
+        system_interval_s: float = 10.0,
+        version: str = "journal-broker",
+        clock: Clock | None = None,
+        intake: Intake = NO_QUEUES,
+    ) -> None:
+        self._adapter = adapter
+        self._access = access
+        self._limits = limits or Limits()
+        self._clock = clock or SystemClock()
+        self._system_interval_s = system_interval_s
+        self._rules = rules or StorageRules()
+        topic_mapping = BrokerTopicMapping((mapping or TopicMapping()).rules)
+        self.statistics = BrokerStatistics()
+        self._system_topics = SystemTopics(self.statistics, version)
+        self._system_messages: dict[str, Message] = {}
+        self._retained = Retained(adapter, clock=self._clock)
+        self.sessions = Sessions(
+            adapter,
+            broker_id,
+            changes_for=self._changes_for,
+            on_fenced=self._fenced,
+            on_unanswered=self._unanswered,
+            clock=self._clock,
+            mapping=topic_mapping,
+            settings=session_settings,
+        )
+        self._placements = Placements(self._rules, topic_mapping, create)
+        self._publisher = Publisher(
+            adapter,
+            self._placements,
+            retained=self._retained,
+            delay=self.sessions.delay,
+            on_refused=self._refused,
+            intake=intake,
+        )
+        self.distributor = Distributor(adapter, topic_mapping, keeps_offline=self._keeps_offline)
+        self._connections: set[Connection] = set()
+        self._by_client: dict[str, Connection] = {}
+        self._ready: dict[Connection, None] = {}
+        self._is_ready = trio.Event()
+        self._gone = trio.lowlevel.ParkingLot()
+        self._services: Services | None = None
+        self._is_stopping = False
+        self.blocked_count = 0
+        self._reported_at_s = -_REPORTED_EVERY_S
+
+    # Life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled. It has started when streams may be served.
+
+        Raises:
+            BrokerReplacedError: Another process has taken the broker id.
+        """
+        async with background_tasks() as tasks:
+            await tasks.start(self.distributor.run)
+            await tasks.start(self.sessions.run)
+            standstill = Standstill()
+            tasks.start_soon(standstill.run)
+            self._services = Services(
+                adapter=self._adapter,
+                sessions=self.sessions,
+                distributor=self.distributor,
+                publisher=self._publisher,
+                retained=self._retained,
+                handshake=Handshake(self._access, self.sessions, self._limits),
+                access=self._access,
+                limits=self._limits,
+                clock=self._clock,
+                statistics=self.statistics,
+                standstill=standstill,
+                admitted=self._admitted,
+                ready=self._set_ready,
+                system_messages=self._system_messages,
+                tasks=tasks,
+            )
+            tasks.start_soon(self._sweep)
+            if self._system_interval_s:
+                tasks.start_soon(self._publish_statistics)
+            tasks.start_soon(self._pump)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                # Nothing could be started for a client that comes now.
+                self._services = None
+
+    def replace_rules(self, rules: StorageRules) -> None:
+        """Go by other storage rules from now on."""
+        self._rules = rules
+        self._placements.replace_rules(rules)
+
+    async def stop(self) -> None:
+        """End all connections (their clients are told that the server shuts down) and wait until they are gone.
+
+        `run` must go on until this returns.
+        """
+        self._is_stopping = True
+        for connection in self._connections:
+            connection.end(ReasonCode.SERVER_SHUTTING_DOWN)
+        while self._connections:
+            await self._gone.park()
+
+    async def serve_stream(self, stream: trio.abc.Stream, *, peer: str, transport: str) -> None:
+        """Serve one client until its connection ends; the stream is closed then.
+
+        Args:
+            stream: What `run` has started before may be served.
+            peer: Where the client is, for the log.
+            transport: How it comes, for the log.
+        """
+        services = self._services
+        if services is None or self._is_stopping:
+            await trio.aclose_forcefully(stream)
+            return
+        self.statistics.sockets_total += 1
+        connection = Connection(stream, services, peer=peer, transport=transport)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+            if self._by_client.get(connection.client_id) is connection:
+                del self._by_client[connection.client_id]
+            self._gone.unpark_all()
+
+    def _admitted(self, connection: Connection) -> None:
+        self._by_client[connection.client_id] = connection
+        if self._is_stopping:
+            connection.end(ReasonCode.SERVER_SHUTTING_DOWN)
+
+    def _fenced(self, session: Session) -> None:
+        connection = self._connection_of(session)
+        if connection is not None:
+            connection.fenced()
+
+    def _unanswered(self, session: Session) -> None:
+        connection = self._connection_of(session)
+        if connection is not None:
+            connection.unanswered()
+
+    def _connection_of(self, session: Session) -> Connection | None:
+        connection = self._by_client.get(session.client_id)
+        return connection if connection is not None and connection.session is session else None
+
+    async def _changes_for(self, message: Message) -> Changes:
+        return await self._publisher.changes_for(message)
+
+    def _keeps_offline(self, topic: str) -> bool:
+        return self._rules.keeps_offline(topic)
+
+    def _refused(self, error: StorageError) -> None:
+        """The store refused a message: say so, but not once for each of thousands."""
+        self.statistics.dropped["store"] += 1
+        now_s = trio.current_time()
+        if now_s - self._reported_at_s >= _REPORTED_EVERY_S:
+            self._reported_at_s = now_s
+            log.warning("the store refused a message", error=str(error), code=error.code)
+
+    # Delivery
+
+    def _set_ready(self, connection: Connection) -> None:
+        self._ready[connection] = None
+        self._is_ready.set()
+
+    async def _pump(self) -> None:
+        """Send what arrives for clients, after all of a batch has been handed out to them."""
+        while True:
+            await self._is_ready.wait()
+            self._is_ready = trio.Event()
+            ready, self._ready = self._ready, {}
+            for at, connection in enumerate(ready):
+                connection.pump()
+                if at % _PUMPED_BETWEEN_CHECKPOINTS == 0:
+                    await trio.lowlevel.checkpoint()
+
+    # By the clock
+
+    async def _sweep(self) -> None:
+        """Look at every connection, so that none needs a task or a timer of its own."""
+        while True:
+            await trio.sleep(_SWEEP_S)
+            now_s = trio.current_time()
+            for connection in list(self._connections):
+                connection.check_silence(now_s)
+                connection.save_position()
+
+    async def _publish_statistics(self) -> None:
+        began_s = last_s = trio.current_time()
+        while True:
+            now_s = trio.current_time()
+            await self.look()
+            self._system_topics.update(now_s - last_s)
+            last_s = now_s
+            now_us = self._clock.now_us()
+            for topic, text in self._system_topics.values(now_s - began_s).items():
+                message = Message(topic, text, 0, retain=True, timestamp_us=now_us)
+                self._system_messages[topic] = message
+                self.distributor.deliver_local(message)
+            await trio.sleep(self._system_interval_s)
+
+    async def look(self) -> DeliveryStatistics:
+        """Bring up to date what is counted by looking at every connection, and return how delivery stands."""
+        subscriptions = shared_subscriptions = blocked_count = 0
+        for at, connection in enumerate(list(self._connections)):
+            if at % _LOOKED_AT_BETWEEN_CHECKPOINTS == 0:
+                await trio.lowlevel.checkpoint()
+            session = connection.session
+            if session is not None:
+                subscriptions += len(session.subscriptions)
+                shared_subscriptions += len(session.memberships)
+            blocked_count += connection.is_blocked
+        self.blocked_count = blocked_count
+        self.statistics.subscriptions = subscriptions
+        self.statistics.shared_subscriptions = shared_subscriptions
+        delivery = self.distributor.statistics()
+        self.statistics.dropped["slow_subscriber"] = delivery.dropped
+        self.statistics.clients_expired = self.sessions.statistics.expired_count
+        return delivery

@@ -1,0 +1,1 @@
+"""One client's connection, from CONNECT to its end: packets in, answers out."""

@@ -1,0 +1,44 @@
+"""How long one client waits for the acknowledgements of what it publishes. Pure.
+
+Kept for all that one receive brought, never for a single message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from journal.telemetry.histogram import Histogram
+
+
+class AcknowledgementTimes:
+    """Takes the time of each receive of one connection until all publishes in it are answered.
+
+    Args:
+        histogram: Where the times go, in seconds.
+    """
+
+    __slots__ = ("_answered_count", "_histogram", "_received_count", "_waiting")
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._received_count = 0
+        self._answered_count = 0
+        # (number of its last publish, when it came) of receives that wait, oldest first.
+        self._waiting: deque[tuple[int, float]] = deque()
+
+    def received(self, count: int, now_s: float, *, is_answered: bool) -> None:
+        """One receive brought so many publishes.
+
+        Args:
+            is_answered: The last of them will be answered: its QoS is 1 or 2.
+        """
+        self._received_count += count
+        if is_answered:
+            self._waiting.append((self._received_count, now_s))
+
+    def answered(self, count: int, now_s: float) -> None:
+        """So many more publishes, in order of receipt, are done with; those of QoS 0 count as well."""
+        self._answered_count += count
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= self._answered_count:
+            self._histogram.observe(now_s - waiting.popleft()[1])

@@ -1,0 +1,374 @@
+"""One client's connection, from its first byte to its last: bytes in, how long it may be silent, and how it ends.
+
+What is said on it is `conversation`, who may begin one is `handshake`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
+from broker_adapter.mqtt.connection.packet_handler import Conversation
+from broker_adapter.mqtt.connection.services import Services
+from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
+from broker_adapter.mqtt.session import Session, SessionTakenOverError
+from broker_adapter.mqtt.transport.output import Output
+from broker_adapter.mqtt.transport.streams import KnowsPeer
+from broker_adapter.mqtt_codec import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    MqttProtocolError,
+    Packet,
+    Publish,
+    ReasonCode,
+    Version,
+    encode,
+)
+
+_RECEIVED_AT_ONCE: Final = 64 * 1024
+_KEEP_ALIVE_FACTOR: Final = 1.5
+_LAST_WORDS_S: Final = 1.0
+_GRACE_S: Final = 5.0
+_OLD_AFTER_STANDSTILL_S: Final = 0.5
+"""What is received so soon after the process stood still may have come meanwhile."""
+
+_REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: "credentials",
+    ReasonCode.BAD_AUTHENTICATION_METHOD: "credentials",
+    ReasonCode.NOT_AUTHORIZED: "not_authorized",
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
+    ReasonCode.PACKET_TOO_LARGE: "packet_size",
+    ReasonCode.SERVER_UNAVAILABLE: "store",
+}
+"""How CONNECTs count that are refused; all others are against the standard."""
+
+_PEER_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+@attrs.frozen(slots=True)
+class Ending:
+    """How a connection ends.
+
+    Attributes:
+        publish_will: Unless the client took its leave.
+        expiry_interval_s: How long the session is to be kept, where DISCONNECT said it anew.
+        settles: What the client published before is waited for.
+    """
+
+    publish_will: bool = True
+    expiry_interval_s: int | None = None
+    settles: bool = True
+
+
+_GONE: Final = Ending()
+_TAKEN_OVER: Final = Ending(publish_will=False, settles=False)
+_UNSETTLED: Final = Ending(settles=False)
+
+
+class Connection:
+    """State of one connection.
+
+    Args:
+        stream: To the client; it is closed at the end.
+        services: What it is served with.
+        peer: Where the client is, for the log.
+        transport: How it comes, for the log.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, services: Services, *, peer: str, transport: str) -> None:
+        self._stream = stream
+        self._services = services
+        self._peer = peer
+        self._transport = transport
+        limits = services.limits
+        self._decoder = Decoder(
+            of="client", max_packet_bytes=limits.max_packet_bytes, max_connect_bytes=limits.max_connect_bytes
+        )
+        self._tasks: set[trio.CancelScope] = set()
+        self._receiving = trio.CancelScope()
+        self._ending: Ending | None = None
+        self._conversation: Conversation | None = None
+        self._version = Version.V311
+        self._heard_at_s = trio.current_time()
+        self._silence_s = services.limits.connect_timeout_s
+        # While nothing is read from the client it cannot be blamed for being silent.
+        self._is_reading = True
+        self._output = Output(
+            stream,
+            self.start,
+            limit_bytes=services.limits.max_output_bytes,
+            stalled_after_s=services.limits.stalled_after_s,
+            on_room=self.pump,
+            on_broken=self._gone,
+            statistics=services.statistics,
+        )
+
+    @property
+    def session(self) -> Session | None:
+        """The client's session, once it was let in."""
+        return None if self._conversation is None else self._conversation.session
+
+    @property
+    def client_id(self) -> str:
+        """The client's identifier, empty before it was let in."""
+        return "" if self._conversation is None else self._conversation.session.client_id
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether so much waits to be sent to the client that nothing more is taken for it."""
+        return not self._output.has_room
+
+    # Life
+
+    async def run(self) -> None:
+        """Serve the client until it goes, breaks the rules, or `end` is called."""
+        try:
+            await self._serve()
+            await self._finish()
+        except trio.Cancelled:
+            with trio.move_on_after(_GRACE_S, shield=True):
+                self.end(ReasonCode.SERVER_SHUTTING_DOWN)
+                await self._finish()
+            raise
+
+    async def _serve(self) -> None:
+        try:
+            with self._receiving:
+                await self._receive()
+        except MqttProtocolError as error:
+            self._log("protocol error", error=str(error))
+            self._end_with(error.answer, why="protocol")
+        except ConversationError as error:
+            self._log("protocol error", error=str(error))
+            self.end(error.reason_code, why="protocol")
+        except ConnectRefusedError as error:
+            self._log("refused", error=str(error), reason=error.reason_code.name)
+            self._services.statistics.refused[_REFUSALS.get(error.reason_code, "protocol")] += 1
+            self._end_with(encode(Connack(reason_code=error.reason_code), self._version) if error.is_told else b"")
+        except _PEER_GONE:
+            self._gone()
+        except Exception as error:  # noqa: BLE001 it ends this connection, no other
+            self._crashed(error)
+
+    def end(self, reason_code: ReasonCode, ending: Ending = _GONE, *, why: EndReason = "stopping") -> None:
+        """End the connection; a client of MQTT 5 is told why. The first call decides."""
+        is_told = self._conversation is not None and self._version is Version.V5
+        self._end_with(encode(Disconnect(reason_code), self._version) if is_told else b"", ending, why)
+
+    def fenced(self) -> None:
+        """Another connection, here or at another broker, has the session now."""
+        self.end(ReasonCode.SESSION_TAKEN_OVER, _TAKEN_OVER, why="taken_over")
+
+    def unanswered(self) -> None:
+        """What the client has published will not all be answered: it has to send that again."""
+        self.end(ReasonCode.SERVER_BUSY, _UNSETTLED, why="unanswered")
+
+    def _gone(self) -> None:
+        self._end_with(b"", why="stalled" if self._output.has_stalled else None)
+
+    def _crashed(self, error: Exception) -> None:
+        """A fault of the broker's own."""
+        log.error("connection failed", client=self.client_id, peer=self._peer, exc_info=error)
+        self.end(ReasonCode.UNSPECIFIED_ERROR, _UNSETTLED, why="fault")
+
+    def _end_with(self, last_words: bytes, ending: Ending = _GONE, why: EndReason | None = None) -> None:
+        if self._ending is not None:
+            return
+        self._ending = ending
+        self._count_end(why)
+        if self._conversation is not None:
+            self._conversation.stop()
+            self._services.statistics.client_disconnected()
+        if last_words:
+            self._services.statistics.packets_sent += 1
+            self._output.send(last_words)
+            self._output.flush()
+        self._receiving.cancel()
+
+    def _count_end(self, why: EndReason | None) -> None:
+        """Count an end that was not the client's own doing; before it was let in, that is a refusal."""
+        statistics = self._services.statistics
+        if why is None:
+            return
+        if self._conversation is not None:
+            statistics.ended[why] += 1
+        elif why == "keep_alive":
+            statistics.refused["no_connect"] += 1
+        elif why == "protocol":
+            statistics.refused["protocol"] += 1
+
+    async def _finish(self) -> None:
+        """Let what is under way come to its end, and give everything back."""
+        ending, conversation = self._ending, self._conversation
+        assert ending is not None
+        if conversation is not None:
+            if ending.settles:
+                with trio.move_on_after(self._services.limits.settle_timeout_s):
+                    await conversation.settle()
+            conversation.close()
+        with trio.move_on_after(_LAST_WORDS_S):
+            await self._output.drained()
+        for scope in self._tasks:
+            scope.cancel()
+        # A peer may take its time to go; its session must not wait for that.
+        closed = trio.Event()
+        self._services.tasks.start_soon(self._close_stream, closed)
+        if conversation is not None:
+            await self._services.sessions.close(
+                conversation.session, publish_will=ending.publish_will, expiry_interval_s=ending.expiry_interval_s
+            )
+        await closed.wait()
+
+    async def _close_stream(self, closed: trio.Event) -> None:
+        try:
+            await self._stream.aclose()
+        except _PEER_GONE:
+            # It was gone before us.
+            return
+        finally:
+            closed.set()
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task that ends with the connection at the latest, and ends the connection if it fails."""
+        scope = trio.CancelScope()
+        self._tasks.add(scope)
+        self._services.tasks.start_soon(self._run_task, scope, work)
+
+    async def _run_task(self, scope: trio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with scope:
+                await work()
+        except SessionTakenOverError:
+            self.fenced()
+        except ConversationError as error:
+            self._log("protocol error", error=str(error))
+            self.end(error.reason_code, why="protocol")
+        except Exception as error:  # noqa: BLE001 it ends this connection, no other
+            self._crashed(error)
+        finally:
+            self._tasks.discard(scope)
+
+    # What the broker has all connections do
+
+    def check_silence(self, now_s: float) -> None:
+        """End the connection if nothing was heard of the client for too long."""
+        if self._is_reading and now_s - self._heard_at_s > self._silence_s:
+            self._log("silent for too long", limit_s=self._silence_s)
+            self.end(ReasonCode.KEEP_ALIVE_TIMEOUT, why="keep_alive")
+
+    def save_position(self) -> None:
+        """Have the session's position stored before long, if it has moved."""
+        if self._conversation is not None:
+            self._conversation.save_position()
+
+    def pump(self) -> None:
+        """Send messages that wait, as far as that goes."""
+        if self._conversation is not None:
+            try:
+                self._conversation.pump()
+            except Exception as error:  # noqa: BLE001 it ends this connection, no other
+                self._crashed(error)
+
+    def _log(self, event: str, **details: object) -> None:
+        log.info(event, client=self.client_id, peer=self._peer, transport=self._transport, **details)
+
+    # Receiving
+
+    async def _receive(self) -> None:
+        stream, decoder, statistics = self._stream, self._decoder, self._services.statistics
+        while self._ending is None:
+            data = await stream.receive_some(_RECEIVED_AT_ONCE)
+            if not data:
+                self._gone()
+                return
+            self._heard_at_s = trio.current_time()
+            statistics.bytes_received += len(data)
+            fault: MqttProtocolError | None = None
+            try:
+                packets = decoder.receive(data)
+            except MqttProtocolError as error:
+                packets, fault = error.packets, error
+            statistics.packets_received += len(packets)
+            conversation = self._conversation
+            if conversation is None and packets:
+                has_published = any(isinstance(packet, Publish) for packet in packets)
+                conversation = await self._greet(packets.pop(0), has_published=has_published)
+            if packets and conversation is not None and self._ending is None:
+                self._take(conversation, packets)
+            if fault is not None:
+                raise fault
+            if conversation is not None and not (conversation.has_room and self._output.has_room):
+                self._is_reading = False
+                await conversation.wait_for_room()
+                await self._output.wait_for_room()
+                self._heard_at_s = trio.current_time()
+                self._is_reading = True
+
+    def _take(self, conversation: Conversation, packets: list[Packet]) -> None:
+        conversation.take(packets)
+        leave = conversation.leave
+        if leave is not None:
+            self._end_with(b"", Ending(publish_will=leave.publish_will, expiry_interval_s=leave.expiry_interval_s))
+
+    def _has_given_up(self, heard_at_s: float, *, has_published: bool, is_owned: bool) -> bool:
+        """Whether the client may have given this connection up before it was let in, and be elsewhere.
+
+        Letting it in would take its session from there, and what it sent here would be stored behind what it sent
+        since.
+
+        Args:
+            heard_at_s: When its CONNECT was received, which may have come long before.
+            has_published: It has sent messages and did not wait: they are wanted, unless the session has an owner.
+            is_owned: Another connection has its session, here or elsewhere.
+        """
+        if self._services.standstill.has_ended_since(heard_at_s - _OLD_AFTER_STANDSTILL_S):
+            return True
+        has_left = isinstance(self._stream, KnowsPeer) and self._stream.has_peer_left()
+        return has_left and (is_owned or not has_published)
+
+    async def _greet(self, first: Packet, *, has_published: bool) -> Conversation:
+        if not isinstance(first, Connect):
+            raise ConnectRefusedError(
+                ReasonCode.PROTOCOL_ERROR, f"the first packet is {type(first).__name__}, not CONNECT", is_told=False
+            )
+        services = self._services
+        self._version = first.version
+        self._is_reading = False
+        has_given_up = partial(self._has_given_up, self._heard_at_s, has_published=has_published)
+        admission = await services.handshake.admit(first, self._peer, lambda is_owned: has_given_up(is_owned=is_owned))
+        self._is_reading = True
+        self._heard_at_s = trio.current_time()
+        keep_alive_s = admission.terms.keep_alive_s
+        self._silence_s = keep_alive_s * _KEEP_ALIVE_FACTOR if keep_alive_s else math.inf
+        conversation = self._conversation = Conversation(
+            admission,
+            services,
+            self._output,
+            self.start,
+            on_ready=lambda: services.ready(self),
+            on_unanswerable=self._unanswerable,
+        )
+        if self._ending is None:
+            services.statistics.client_connected()
+        services.admitted(self)
+        if not conversation.session.is_open:
+            self.fenced()
+        if self._ending is None:
+            conversation.begin()
+        return conversation
+
+    def _unanswerable(self) -> None:
+        # Without an answer and a connection the client sends the message again when it is back.
+        self.end(ReasonCode.UNSPECIFIED_ERROR, why="refused_publish")

@@ -1,0 +1,197 @@
+"""CONNECT and its answer: whether a client may come in, as whom, to which session, and on which terms."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from broker_adapter.mqtt.access.permissions import Access, Principal
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
+from broker_adapter.mqtt.session import ClientGoneError, Session, Sessions, StoreUnavailableError
+from broker_adapter.mqtt_codec import Connack, Connect, Properties, ReasonCode, Version, encode
+from shards.topics.topic_filters import is_filter
+
+_MAX_PACKET_ID: Final = 65_535
+_UNLIMITED_BYTES: Final = 268_435_460
+
+
+class ConnectRefusedError(Exception):
+    """The client may not come in.
+
+    Attributes:
+        reason_code: What CONNACK says.
+        is_told: False if the connection is closed without a CONNACK, as MQTT 3.1.1 has it for a CONNECT that makes no
+            sense.
+    """
+
+    def __init__(self, reason_code: ReasonCode, message: str, *, is_told: bool = True) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+        self.is_told = is_told
+
+
+@attrs.frozen(slots=True)
+class Terms:
+    """What was agreed on with a client.
+
+    Attributes:
+        keep_alive_s: Longest silence of the client; 0 means any.
+        receive_maximum: QoS 1 and 2 messages under way to it.
+        max_packet_bytes: Largest packet that it takes.
+        topic_alias_maximum: Aliases that it lets the broker set.
+        may_extend_expiry: Whether DISCONNECT may change how long the session is kept.
+    """
+
+    version: Version
+    keep_alive_s: int
+    receive_maximum: int
+    max_packet_bytes: int
+    topic_alias_maximum: int
+    may_extend_expiry: bool
+
+
+@attrs.frozen(slots=True)
+class Admission:
+    """A client that was let in."""
+
+    principal: Principal
+    session: Session
+    terms: Terms
+    connack: Connack
+
+
+class Handshake:
+    """Decides on CONNECT packets.
+
+    Args:
+        access: Who may come in.
+        sessions: Where their sessions are.
+        limits: The broker's terms.
+    """
+
+    def __init__(self, access: Access, sessions: Sessions, limits: Limits) -> None:
+        self._access = access
+        self._sessions = sessions
+        self._limits = limits
+
+    async def admit(self, connect: Connect, peer: str, has_given_up: Callable[[bool], bool]) -> Admission:
+        """Let a client in. Its session is this broker's when this returns.
+
+        Args:
+            connect: What it said.
+            peer: Where it is, ``HOST:PORT``.
+            has_given_up: Tells, given whether its session has an owner, whether the client may be elsewhere by now.
+
+        Raises:
+            ConnectRefusedError: It may not come in.
+        """
+        limits, properties = self._limits, connect.properties
+        if properties.authentication_method is not None:
+            raise ConnectRefusedError(
+                ReasonCode.BAD_AUTHENTICATION_METHOD, f"authentication method {properties.authentication_method!a}"
+            )
+        client_id = self._client_id(connect)
+        topic = self._will_topic(connect)
+        principal = await self._access.authenticate(client_id, connect.username, connect.password, peer)
+        if principal is None:
+            raise ConnectRefusedError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+        if topic is not None and not self._access.may_publish(principal, topic):
+            raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, f"its will may not be published to {topic!a}")
+        expiry_interval_s = self._expiry_interval_s(connect)
+        terms = Terms(
+            connect.version,
+            self._keep_alive_s(connect),
+            min(properties.receive_maximum or _MAX_PACKET_ID, limits.send_maximum),
+            properties.maximum_packet_size or _UNLIMITED_BYTES,
+            min(properties.topic_alias_maximum or 0, limits.topic_alias_maximum),
+            may_extend_expiry=bool(properties.session_expiry_interval),
+        )
+        connack = Connack(properties=self._connack_properties(connect, client_id, terms, expiry_interval_s))
+        if len(encode(connack, connect.version)) > terms.max_packet_bytes:
+            raise ConnectRefusedError(
+                ReasonCode.PACKET_TOO_LARGE,
+                f"it takes packets of {terms.max_packet_bytes} bytes, less than CONNACK needs",
+                is_told=False,
+            )
+        try:
+            opened = await self._sessions.open(
+                client_id,
+                clean_start=connect.clean_start,
+                expiry_interval_s=expiry_interval_s,
+                will=connect.will,
+                version=connect.version,
+                has_given_up=has_given_up,
+            )
+        except (StoreUnavailableError, ClientGoneError) as error:
+            raise ConnectRefusedError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
+        connack.session_present = opened.present
+        return Admission(principal, opened.session, terms, connack)
+
+    def _client_id(self, connect: Connect) -> str:
+        client_id = connect.client_id
+        if client_id:
+            if len(client_id.encode()) > self._limits.max_client_id_bytes:
+                raise ConnectRefusedError(
+                    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                    f"client identifier of more than {self._limits.max_client_id_bytes} bytes",
+                )
+            return client_id
+        if connect.version is Version.V311 and not connect.clean_start:
+            raise ConnectRefusedError(
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session is to be kept that has no client identifier"
+            )
+        return f"auto-{secrets.token_hex(12)}"
+
+    def _will_topic(self, connect: Connect) -> str | None:
+        if connect.will is None:
+            return None
+        try:
+            topic, delay_s = parse_topic(connect.will.topic)
+        except TopicRefusedError as error:
+            raise ConnectRefusedError(
+                error.reason_code, f"will: {error}", is_told=connect.version is Version.V5
+            ) from error
+        if delay_s is not None:
+            raise ConnectRefusedError(
+                ReasonCode.TOPIC_NAME_INVALID,
+                "will: to delay it, set its delay interval",
+                is_told=connect.version is Version.V5,
+            )
+        return topic
+
+    def _expiry_interval_s(self, connect: Connect) -> int:
+        longest = self._limits.max_session_expiry_s
+        if connect.version is Version.V311:
+            return 0 if connect.clean_start else longest
+        return min(connect.properties.session_expiry_interval or 0, longest)
+
+    def _keep_alive_s(self, connect: Connect) -> int:
+        longest = self._limits.max_keep_alive_s
+        if connect.version is Version.V311 or not longest or 0 < connect.keep_alive_s <= longest:
+            return connect.keep_alive_s
+        return longest
+
+    def _connack_properties(self, connect: Connect, client_id: str, terms: Terms, expiry_interval_s: int) -> Properties:
+        if connect.version is Version.V311:
+            return Properties()
+        limits, asked = self._limits, connect.properties
+        wants_response_information = asked.request_response_information == 1 and not is_filter(client_id)
+        return Properties(
+            session_expiry_interval=(
+                expiry_interval_s if expiry_interval_s != (asked.session_expiry_interval or 0) else None
+            ),
+            receive_maximum=limits.receive_maximum if limits.receive_maximum < _MAX_PACKET_ID else None,
+            maximum_packet_size=limits.max_packet_bytes,
+            assigned_client_identifier=None if connect.client_id else client_id,
+            topic_alias_maximum=limits.topic_alias_maximum or None,
+            server_keep_alive=terms.keep_alive_s if terms.keep_alive_s != connect.keep_alive_s else None,
+            response_information=f"response/{client_id}/" if wants_response_information else None,
+        )
+
+    def changed_expiry_s(self, expiry_interval_s: int) -> int:
+        """How long a session is kept that DISCONNECT asks to keep for so long."""
+        return min(expiry_interval_s, self._limits.max_session_expiry_s)

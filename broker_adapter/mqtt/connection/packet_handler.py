@@ -1,0 +1,352 @@
+"""What a client that was let in says, packet by packet, and what it is answered.
+
+`take` is the hot loop: it works on everything that one receive brought. Publishes of the client go through `incoming`
+and `inbound`, messages for it come through `outbound`, its subscriptions are `subscribing`. How the bytes come and go,
+and how a connection ends, is `connection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import attrs
+import trio
+
+from broker_adapter.mqtt.connection.acknowledgement_times import AcknowledgementTimes
+from broker_adapter.mqtt.connection.handshake import Admission
+from broker_adapter.mqtt.connection.services import Services
+from broker_adapter.mqtt.connection.subscribing import Subscribing
+from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
+from broker_adapter.mqtt.delivery.sender import Outbound
+from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
+from broker_adapter.mqtt.publish.pipeline import Inbound, Received
+from broker_adapter.mqtt.publish.validation import Incoming
+from broker_adapter.mqtt.transport.output import Output, SavedFirst
+from broker_adapter.mqtt_codec import (
+    Auth,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    Subscribe,
+    Unsubscribe,
+    Version,
+    encode,
+    encode_pubacks,
+)
+
+_PINGRESP: Final = encode(Pingresp(), Version.V5)
+
+
+@attrs.frozen(slots=True)
+class Leave:
+    """How a client took its leave.
+
+    Attributes:
+        publish_will: All the same.
+        expiry_interval_s: How long the session is to be kept, if that has changed.
+    """
+
+    publish_will: bool
+    expiry_interval_s: int | None = None
+
+
+class Conversation:
+    """The conversation on one connection.
+
+    Args:
+        admission: Who the client is.
+        services: What it is served with.
+        output: Where answers go.
+        start: Starts a task that ends with the connection.
+        on_ready: Called when there is something to `pump`.
+        on_unanswerable: Called when a message was refused to a client of MQTT 3.1.1, which cannot be told.
+
+    Attributes:
+        session: The client's.
+        leave: Set when the client has taken its leave; what it says after that is not heard.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        services: Services,
+        output: Output,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        *,
+        on_ready: Callable[[], None],
+        on_unanswerable: Callable[[], None],
+    ) -> None:
+        session, terms = admission.session, admission.terms
+        self._admission = admission
+        self._services = services
+        self._output = output
+        self._start = start
+        self._on_unanswerable = on_unanswerable
+        self._version = terms.version
+        self.session = session
+        self.leave: Leave | None = None
+        session.out.receive_maximum = terms.receive_maximum
+        self._inbox = services.distributor.open_inbox(
+            session.client_id,
+            position_lsn=session.position_lsn if admission.connack.session_present else None,
+            on_ready=on_ready,
+        )
+        self._saved = SavedFirst(self._save, output, start)
+        self._outbound = Outbound(
+            session,
+            self._inbox,
+            output,
+            self._saved,
+            PublishEncoder(terms.version, OutboundAliases(terms.topic_alias_maximum), terms.max_packet_bytes),
+            claim=partial(services.sessions.claim, session),
+            may_have=partial(services.access.may_subscribe, admission.principal),
+            wait_reached=partial(services.distributor.wait_reached, self._inbox),
+            adapter=services.adapter,
+            retained=services.retained,
+            clock=services.clock,
+            start=start,
+            statistics=services.statistics,
+        )
+        self._subscribing = Subscribing(
+            session,
+            self._inbox,
+            self._outbound,
+            output,
+            principal=admission.principal,
+            access=services.access,
+            distributor=services.distributor,
+            sessions=services.sessions,
+            retained=services.retained,
+            limits=services.limits,
+            clock=services.clock,
+            start=start,
+            system_messages=services.system_messages,
+            max_packet_bytes=terms.max_packet_bytes,
+        )
+        self._times = AcknowledgementTimes(services.statistics.acknowledge_s)
+        # Most clients never publish.
+        self._incoming: Incoming | None = None
+        self._inbound: Inbound | None = None
+
+    async def _save(self) -> None:
+        await self._services.sessions.save(self.session)
+
+    # Life
+
+    def begin(self) -> None:
+        """Greet the client, and go on where its session was."""
+        self._answer(encode(self._admission.connack, self._version))
+        self._output.flush()
+        self._subscribing.restore()
+        self._outbound.pump()
+
+    def pump(self) -> None:
+        """Send messages that wait, as far as that goes."""
+        # A client that publishes at QoS 2 is answered before it gets what comes of it.
+        if self._inbound is None or not self._inbound.storing:
+            self._outbound.pump()
+
+    def save_position(self) -> None:
+        """Have the session's position stored before long, if it has moved."""
+        if self._outbound.took and self.session.is_durable:
+            self._outbound.took = False
+            self._services.sessions.save_soon(self.session)
+
+    def stop(self) -> None:
+        """Send no more messages."""
+        self._outbound.stop()
+
+    async def settle(self) -> None:
+        """Return when the outcome of all that the client published is known."""
+        if self._inbound is not None:
+            await self._inbound.settle()
+
+    def close(self) -> None:
+        """The connection has ended: bring the session's position up to date, receive and store nothing any more."""
+        if self._inbound is not None:
+            self._inbound.stop()
+        self.session.advance(self._outbound.safe_lsn)
+        self._services.distributor.close_inbox(self._inbox)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be read from the client."""
+        return self._subscribing.has_room and (self._inbound is None or self._inbound.has_room)
+
+    async def wait_for_room(self) -> None:
+        """Return when it `has_room`."""
+        while not self.has_room:
+            await self._subscribing.wait_for_room()
+            if self._inbound is not None:
+                await self._inbound.wait_for_room()
+
+    # Packets
+
+    def take(self, packets: list[Packet]) -> None:
+        """Act on packets, in order.
+
+        Raises:
+            ConversationError: The client broke a rule. What came before is acted on.
+        """
+        received: list[Received] = []
+        incoming = self._incoming
+        now_us = self._services.clock.now_us()
+        try:
+            for packet in packets:
+                if isinstance(packet, Publish):
+                    if incoming is None:
+                        incoming = self._begin_publishing()
+                    one = incoming.take(packet, now_us)
+                    if one is not None:
+                        received.append(one)
+                else:
+                    self._HANDLERS[type(packet)](self, packet)
+                    if self.leave is not None:
+                        break
+        finally:
+            if received:
+                assert self._inbound is not None
+                self._times.received(len(received), trio.current_time(), is_answered=received[-1].qos > 0)
+                self._inbound.submit(received)
+        if self.leave is None:
+            self.pump()
+        self._output.flush()
+
+    def _answer(self, data: bytes) -> None:
+        self._services.statistics.packets_sent += 1
+        self._output.send(data)
+
+    def _begin_publishing(self) -> Incoming:
+        services, session = self._services, self.session
+        self._inbound = Inbound(
+            services.publisher,
+            commit=lambda changes, packet_ids: services.sessions.commit(session, changes, received=packet_ids),
+            on_outcomes=self._acknowledge,
+            start=self._start,
+        )
+        session.publishes = self._inbound
+        if not session.is_open:
+            self._inbound.stop()
+        self._incoming = Incoming(
+            session,
+            self._inbound.storing,
+            version=self._version,
+            principal=self._admission.principal,
+            access=services.access,
+            limits=services.limits,
+            statistics=services.statistics,
+        )
+        return self._incoming
+
+    def _acknowledge(self, outcomes: list[Received]) -> None:
+        """Answer publishes whose outcome is known."""
+        incoming = self._incoming
+        assert incoming is not None
+        pubacks: list[int] = []
+        was_held = False
+        for received in outcomes:
+            if not received.qos:
+                continue
+            incoming.answered(received)
+            reason_code = received.reason_code
+            assert reason_code is not None
+            if reason_code == ReasonCode.SUCCESS and received.qos == 1:
+                pubacks.append(received.packet_id)
+                continue
+            if reason_code >= ReasonCode.UNSPECIFIED_ERROR and self._version is Version.V311:
+                self._answer_all(pubacks)
+                self._on_unanswerable()
+                return
+            # Each kind must be answered in order.
+            self._answer_all(pubacks)
+            was_held = was_held or received.qos == 2
+            answer = Puback if received.qos == 1 else Pubrec
+            self._answer(encode(answer(received.packet_id, reason_code), self._version))
+        self._answer_all(pubacks)
+        self._times.answered(len(outcomes), trio.current_time())
+        if was_held:
+            self.pump()
+        self._output.flush()
+
+    def _answer_all(self, pubacks: list[int]) -> None:
+        if pubacks:
+            self._services.statistics.packets_sent += len(pubacks)
+            self._output.send(encode_pubacks(pubacks))
+            pubacks.clear()
+
+    def _on_puback(self, packet: Puback) -> None:
+        if not self._outbound.puback(packet.packet_id):
+            raise _wrong_answer(packet)
+
+    def _on_pubrec(self, packet: Pubrec) -> None:
+        if not self._outbound.pubrec(packet.packet_id, packet.reason_code):
+            raise _wrong_answer(packet)
+
+    def _on_pubcomp(self, packet: Pubcomp) -> None:
+        if not self._outbound.pubcomp(packet.packet_id):
+            raise _wrong_answer(packet)
+
+    def _on_pubrel(self, packet: Pubrel) -> None:
+        session, packet_id = self.session, packet.packet_id
+        answer = encode(Pubcomp(packet_id), self._version)
+        self._services.statistics.packets_sent += 1
+        if self._incoming is not None:
+            self._incoming.released(packet_id)
+        # One that is not known was let go before and the answer was lost, or the client is mistaken and nobody is hurt.
+        if packet_id in session.inbound:
+            session.inbound.discard(packet_id)
+            if session.is_durable:
+                self._saved.send(answer)
+                return
+        self._output.send(answer)
+
+    def _on_subscribe(self, packet: Subscribe) -> None:
+        self._subscribing.subscribe(packet)
+
+    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+        self._subscribing.unsubscribe(packet)
+
+    def _on_pingreq(self, _packet: Pingreq) -> None:
+        self._answer(_PINGRESP)
+
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        expiry_interval_s = packet.properties.session_expiry_interval
+        if expiry_interval_s is not None:
+            if expiry_interval_s and not self._admission.terms.may_extend_expiry:
+                raise ConversationError(
+                    ReasonCode.PROTOCOL_ERROR, "DISCONNECT wants a session to be kept that CONNECT did not"
+                )
+            expiry_interval_s = self._services.handshake.changed_expiry_s(expiry_interval_s)
+        self.leave = Leave(packet.reason_code != ReasonCode.NORMAL_DISCONNECTION, expiry_interval_s)
+
+    def _on_auth(self, _packet: Auth) -> None:
+        raise ConversationError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")
+
+    _HANDLERS: ClassVar[dict[type[Packet], Callable[[Any, Any], None]]] = {
+        Puback: _on_puback,
+        Pubrec: _on_pubrec,
+        Pubrel: _on_pubrel,
+        Pubcomp: _on_pubcomp,
+        Subscribe: _on_subscribe,
+        Unsubscribe: _on_unsubscribe,
+        Pingreq: _on_pingreq,
+        Disconnect: _on_disconnect,
+        Auth: _on_auth,
+    }
+
+
+def _wrong_answer(packet: Puback | Pubrec | Pubcomp) -> ConversationError:
+    return ConversationError(
+        ReasonCode.PROTOCOL_ERROR,
+        f"{type(packet).__name__.upper()} for packet identifier {packet.packet_id}, which waits for another answer",
+    )

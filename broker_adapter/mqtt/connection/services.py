@@ -1,0 +1,52 @@
+"""The parts of a broker that every connection works with, and the tasks that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.access.permissions import Access
+from broker_adapter.mqtt.connection.handshake import Handshake
+from broker_adapter.mqtt.connection.standstill import Standstill
+from broker_adapter.mqtt.delivery import Distributor
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.statistics import BrokerStatistics
+from broker_adapter.mqtt.publish.store_changes import Publisher
+from broker_adapter.mqtt.session import Retained, Sessions
+from shards.seams.clock import Clock
+
+if TYPE_CHECKING:
+    from broker_adapter.mqtt.connection.connection import Connection
+
+
+@attrs.frozen(slots=True)
+class Services:
+    """What a connection is made with.
+
+    Attributes:
+        admitted: Told of a connection whose client was let in.
+        ready: Told of a connection that has messages to send.
+        system_messages: The newest statistics of this broker, by topic.
+        tasks: Where tasks of connections run.
+    """
+
+    adapter: StorageAdapter
+    sessions: Sessions
+    distributor: Distributor
+    publisher: Publisher
+    retained: Retained
+    handshake: Handshake
+    access: Access
+    limits: Limits
+    clock: Clock
+    statistics: BrokerStatistics
+    standstill: Standstill
+    admitted: Callable[[Connection], None]
+    ready: Callable[[Connection], None]
+    system_messages: Mapping[str, Message]
+    tasks: trio.Nursery

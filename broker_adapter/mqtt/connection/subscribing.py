@@ -1,0 +1,331 @@
+"""SUBSCRIBE and UNSUBSCRIBE of one client, and the subscriptions that its session brings back.
+
+Requests are carried out one after another, beside the connection: while the store cannot be reached they wait, and the
+connection goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+import attrs
+import trio
+
+from broker_adapter.mqtt.access.permissions import Access, Principal
+from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
+from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
+from broker_adapter.mqtt.delivery.sender import Outbound
+from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import BEGINNING, Position
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.topics import FilterRequest, TopicRefusedError, parse_filter
+from broker_adapter.mqtt.publish.store_changes import until_reached
+from broker_adapter.mqtt.session import Retained, Session, Sessions
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
+from broker_adapter.mqtt.transport.output import Output
+from broker_adapter.mqtt_codec import (
+    ReasonCode,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    encode,
+)
+from shards.errors import StorageError
+from shards.seams.clock import Clock
+from shards.topics.topic_filters import is_filter, matches
+
+MAX_WAITING: Final = 32
+"""Requests that may wait for earlier ones before no more is read from the client."""
+
+MAX_SHARED: Final = 500
+"""Most shared subscriptions of one session: they all end with it in one commit of the store, which is limited."""
+_REPLAY_FROM: Final = "replay-from"
+_REFUSED: Final = ReasonCode.UNSPECIFIED_ERROR
+
+
+@attrs.frozen(slots=True)
+class _Granted:
+    """A subscription that was made, as far as retained messages go.
+
+    Attributes:
+        live_after: What lies behind this comes as live messages, retained or not.
+    """
+
+    request: FilterRequest
+    options: SubscriptionOptions
+    wants_retained: bool = False
+    live_after: Position = BEGINNING
+
+
+class Subscribing:
+    """The subscriptions of one connection.
+
+    Args:
+        session: Where they are kept.
+        inbox: Where what they match arrives.
+        outbound: Where retained messages are put first.
+        output: Where answers go.
+        start: Starts a task that ends with the connection.
+        system_messages: The newest of this broker's own statistics, by topic.
+        max_packet_bytes: Largest packet that the client takes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        inbox: Inbox,
+        outbound: Outbound,
+        output: Output,
+        *,
+        principal: Principal,
+        access: Access,
+        distributor: Distributor,
+        sessions: Sessions,
+        retained: Retained,
+        limits: Limits,
+        clock: Clock,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        system_messages: Mapping[str, Message],
+        max_packet_bytes: int,
+    ) -> None:
+        self._session = session
+        self._inbox = inbox
+        self._outbound = outbound
+        self._output = output
+        self._principal = principal
+        self._access = access
+        self._distributor = distributor
+        self._sessions = sessions
+        self._retained = retained
+        self._limits = limits
+        self._clock = clock
+        self._start = start
+        self._system_messages = system_messages
+        self._max_packet_bytes = max_packet_bytes
+        self._requests: deque[Callable[[], Awaitable[None]]] = deque()
+        self._is_working = False
+        self._progress = trio.lowlevel.ParkingLot()
+        self._replays: dict[str, str] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more requests may come."""
+        return len(self._requests) < MAX_WAITING
+
+    async def wait_for_room(self) -> None:
+        """Return when it `has_room`."""
+        while not self.has_room:
+            await self._progress.park()
+
+    def restore(self) -> None:
+        """Bring the session's subscriptions back, before anything else is done."""
+        if self._session.subscriptions:
+            self._do(self._restore)
+
+    def subscribe(self, packet: Subscribe) -> None:
+        """Carry out a SUBSCRIBE."""
+        self._do(lambda: self._subscribe(packet))
+
+    def unsubscribe(self, packet: Unsubscribe) -> None:
+        """Carry out an UNSUBSCRIBE."""
+        self._do(lambda: self._unsubscribe(packet))
+
+    def _do(self, request: Callable[[], Awaitable[None]]) -> None:
+        self._requests.append(request)
+        if not self._is_working:
+            self._is_working = True
+            self._start(self._work)
+
+    async def _work(self) -> None:
+        while self._requests:
+            await self._requests[0]()
+            self._requests.popleft()
+            self._progress.unpark_all()
+        self._is_working = False
+
+    async def _restore(self) -> None:
+        await self._give_up_denied()
+        plain: dict[str, SubscriptionOptions] = {}
+        shared: list[tuple[FilterRequest, SubscriptionOptions]] = []
+        for text, options in self._session.subscriptions.items():
+            request = parse_filter(text)
+            if request.group:
+                shared.append((request, options))
+            else:
+                plain[text] = options
+        await until_reached(lambda: self._distributor.restore(self._inbox, plain))
+        for request, options in shared:
+            membership = self._session.memberships.get((request.group, request.topic_filter))
+            if membership is not None:
+                join = partial(self._distributor.join_group, self._inbox, membership.group, request.topic_filter)
+                await until_reached(partial(join, options, after=membership.after))
+
+    async def _give_up_denied(self) -> None:
+        """End subscriptions that the client may not have: the rules changed, or it is another user's session."""
+        requests = {text: parse_filter(text) for text in self._session.subscriptions}
+        denied = {
+            text: request
+            for text, request in requests.items()
+            if not self._access.may_subscribe(self._principal, request.topic_filter)
+        }
+        for text, request in denied.items():
+            del self._session.subscriptions[text]
+            self._outbound.forget_retained(text)
+            if request.group:
+                await self._sessions.leave_share(self._session, request.group, request.topic_filter)
+        if denied:
+            await self._sessions.save_subscriptions(self._session)
+
+    # SUBSCRIBE
+
+    async def _subscribe(self, packet: Subscribe) -> None:
+        replay_from = next((value for name, value in packet.properties.user_properties if name == _REPLAY_FROM), None)
+        identifiers = packet.properties.subscription_identifiers
+        codes: list[ReasonCode] = []
+        granted: list[_Granted] = []
+        first: list[Arrival] = []
+        self._outbound.hold()
+        try:
+            for asked in packet.subscriptions:
+                try:
+                    made = await self._grant(asked, identifiers[0] if identifiers else 0, replay_from)
+                except TopicRefusedError as error:
+                    codes.append(error.reason_code)
+                except StorageError:
+                    codes.append(_REFUSED)
+                else:
+                    codes.append(ReasonCode(asked.qos))
+                    granted.append(made)
+            for made in granted:
+                if made.wants_retained:
+                    first += self._owe_retained(made)
+            if any(made.request.replay_from is None and not made.request.group for made in granted):
+                # Together with what is owed of retained messages, which a lost connection does not end.
+                await self._sessions.save_subscriptions(self._session)
+            self._answer(Suback(packet.packet_id, tuple(codes)))
+        finally:
+            self._outbound.release(first)
+        self._output.flush()
+
+    async def _grant(self, asked: SubscriptionRequest, subscription_id: int, replay_from: str | None) -> _Granted:
+        text = asked.topic_filter
+        request = parse_filter(text)
+        if replay_from is not None and request.replay_from is None:
+            request = attrs.evolve(request, replay_from=replay_from)
+        topic_filter = request.topic_filter
+        if not self._access.may_subscribe(self._principal, topic_filter):
+            raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic_filter!a} is not allowed")
+        subscriptions = self._session.subscriptions
+        is_new = text not in subscriptions
+        if is_new and len(subscriptions) + len(self._replays) >= self._limits.max_subscriptions:
+            raise TopicRefusedError(
+                ReasonCode.QUOTA_EXCEEDED, f"more than {self._limits.max_subscriptions} subscriptions"
+            )
+        memberships = self._session.memberships
+        is_new_share = bool(request.group) and (request.group, topic_filter) not in memberships
+        if is_new_share and len(memberships) >= MAX_SHARED:
+            raise TopicRefusedError(ReasonCode.QUOTA_EXCEEDED, f"more than {MAX_SHARED} shared subscriptions")
+        options = SubscriptionOptions(
+            asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, subscription_id
+        )
+        if request.replay_from is not None:
+            await self._replay(text, request, options)
+            return _Granted(request, options)
+        if request.group:
+            await self._join(text, request, options)
+            return _Granted(request, options)
+        since = await until_reached(lambda: self._distributor.subscribe(self._inbox, topic_filter, options))
+        options = subscriptions[text] = attrs.evolve(options, since=since)
+        wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)
+        if wants_retained and not is_new:
+            # It got as live messages what was retained up to now, and gets it once more as retained.
+            since = await until_reached(self._distributor.current_position)
+        return _Granted(request, options, wants_retained, since)
+
+    async def _join(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
+        topic_filter = request.topic_filter
+        self._session.subscriptions[text] = options
+        after = await until_reached(self._distributor.current_position)
+        membership = await self._sessions.join_share(self._session, request.group, topic_filter, after=after)
+        await until_reached(
+            lambda: self._distributor.join_group(
+                self._inbox, membership.group, topic_filter, options, after=membership.after
+            )
+        )
+
+    async def _replay(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
+        assert request.replay_from is not None
+        if request.group or request.is_system:
+            raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, f"{text!a} cannot be replayed")
+        try:
+            start = parse_replay_start(request.replay_from, now_us=self._clock.now_us())
+        except ValueError as error:
+            raise TopicRefusedError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
+        if start.kind == "offset" and is_filter(request.topic_filter):
+            raise TopicRefusedError(
+                ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{text!a}: an offset means nothing for many topics"
+            )
+        await until_reached(lambda: self._distributor.replay(self._inbox, request.topic_filter, start, options))
+        self._replays[text] = request.topic_filter
+
+    def _owe_retained(self, made: _Granted) -> list[Arrival]:
+        """Have the retained messages sent that a subscription is owed; those that are not stored are given back."""
+        request, options = made.request, made.options
+        if not request.is_system and not request.topic_filter.startswith("$SYS"):
+            self._outbound.forget_retained(request.topic_filter)
+            self._session.retained.append(
+                RetainedScan(request.topic_filter, made.live_after, options.qos, options.subscription_id)
+            )
+            return []
+        ids = (options.subscription_id,) if options.subscription_id else ()
+        return [
+            Arrival(message, min(message.qos, options.qos), retain=True, subscription_ids=ids)
+            for topic, message in self._system_messages.items()
+            if matches(request.topic_filter, topic)
+        ]
+
+    def _answer(self, packet: Suback | Unsuback) -> None:
+        data = encode(packet, self._session.version)
+        if len(data) > self._max_packet_bytes:
+            raise ConversationError(
+                ReasonCode.PACKET_TOO_LARGE, f"the answer has {len(data)} bytes, it takes {self._max_packet_bytes}"
+            )
+        self._output.send(data)
+
+    # UNSUBSCRIBE
+
+    async def _unsubscribe(self, packet: Unsubscribe) -> None:
+        codes = [await self._end(text) for text in packet.topic_filters]
+        await self._sessions.save_subscriptions(self._session)
+        self._answer(Unsuback(packet.packet_id, tuple(codes)))
+        self._output.flush()
+
+    async def _end(self, text: str) -> ReasonCode:
+        subscriptions = self._session.subscriptions
+        if (replayed := self._replays.pop(text, None)) is not None:
+            await self._distributor.stop_replay(self._inbox, replayed)
+            if text not in subscriptions:
+                return ReasonCode.SUCCESS
+        if text not in subscriptions:
+            return ReasonCode.NO_SUBSCRIPTION_EXISTED
+        request = parse_filter(text)
+        if not request.group:
+            await until_reached(lambda: self._distributor.unsubscribe(self._inbox, request.topic_filter))
+            self._outbound.forget_retained(text)
+            del subscriptions[text]
+            return ReasonCode.SUCCESS
+        membership = self._session.memberships.get((request.group, request.topic_filter))
+        if membership is not None:
+            await until_reached(
+                lambda: self._distributor.leave_group(self._inbox, membership.group, request.topic_filter)
+            )
+        del subscriptions[text]
+        await self._sessions.leave_share(self._session, request.group, request.topic_filter)
+        return ReasonCode.SUCCESS

@@ -1,0 +1,146 @@
+"""Runs of records that are matched, decoded and shaped together, and what they are for one session. Pure.
+
+Mostly a topic has a shard of its own: a delivery is one run then, its topic is matched once, each record is decoded at
+most once, and sessions whose subscriptions ask for the same share the arrivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from broker_adapter.mqtt.delivery.outgoing_message import ARRIVAL_BYTES, Arrival, Shape, shape_of
+from broker_adapter.mqtt.model.message import Message, message_of
+from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from shards.format.record import Gap, StoredRecord
+
+if TYPE_CHECKING:
+    from broker_adapter.mqtt.delivery.inbox import Inbox
+
+
+class Match:
+    """The subscriptions of one session that match a topic.
+
+    Attributes:
+        inbox: The session's.
+        shape: What they make of a message if all of them count.
+        since_lsn: They all count for records with a higher lsn.
+        has_no_local: The client's own messages may not be for all of them.
+    """
+
+    __slots__ = ("has_no_local", "inbox", "options", "shape", "since_lsn")
+
+    def __init__(self, inbox: Inbox, options: Sequence[SubscriptionOptions]) -> None:
+        self.inbox = inbox
+        self.options = options
+        self.shape = shape_of(options)
+        self.since_lsn = max(one.since for one in options).lsn
+        self.has_no_local = any(one.no_local for one in options)
+
+    def shape_for(self, message: Message, lsn: int) -> Shape | None:
+        """What those that count make of a message; None if it is for none of them."""
+        client_id = self.inbox.client_id
+        counting = [
+            one
+            for one in self.options
+            if not one.since.covers_record(lsn) and not (one.no_local and message.publisher == client_id)
+        ]
+        return shape_of(counting) if counting else None
+
+
+Arrivals = tuple[Sequence[Arrival], int]
+"""Arrivals, and what they count in an inbox together."""
+
+
+class Run:
+    """Records of one shard and one topic, in order.
+
+    Args:
+        shard: Name of the shard.
+        topic: Their topic.
+        records: At least one.
+        origin: Why they come.
+        is_kept: Whether they can be read again. Messages of records that are not kept have no lsn.
+    """
+
+    __slots__ = ("_messages", "_shaped", "is_kept", "origin", "records", "shard", "topic")
+
+    def __init__(
+        self,
+        shard: str,
+        topic: str,
+        records: Sequence[StoredRecord],
+        *,
+        origin: Origin = Origin.SUBSCRIPTION,
+        is_kept: bool = True,
+    ) -> None:
+        self.shard = shard
+        self.topic = topic
+        self.records = records
+        self.origin = origin
+        self.is_kept = is_kept
+        self._messages: list[Message] | None = None
+        self._shaped: dict[Shape, Arrivals] = {}
+
+    @property
+    def messages(self) -> list[Message]:
+        """The records, decoded."""
+        if self._messages is None:
+            self._messages = [message_of(self.shard, record) for record in self.records]
+            if not self.is_kept:
+                for message in self._messages:
+                    message.lsn = 0
+        return self._messages
+
+    def arrivals(self, match: Match, start: int = 0) -> Arrivals:
+        """What the records from an index on are for one session."""
+        if match.has_no_local or self.records[start].lsn <= match.since_lsn:
+            return self._single(match, start)
+        shaped = self._shaped.get(match.shape)
+        if shaped is None:
+            shape, origin = match.shape, self.origin
+            shaped = self._shaped[shape] = sized([shape.arrival(message, origin) for message in self.messages])
+        return shaped if not start else sized(shaped[0][start:])
+
+    def _single(self, match: Match, start: int) -> Arrivals:
+        arrivals = []
+        for record, message in zip(self.records[start:], self.messages[start:], strict=True):
+            shape = match.shape_for(message, record.lsn)
+            if shape is not None:
+                arrivals.append(shape.arrival(message, self.origin))
+        return sized(arrivals)
+
+
+def sized(arrivals: Sequence[Arrival]) -> Arrivals:
+    """Arrivals with what they count."""
+    payload_bytes = sum([len(arrival.message.payload) for arrival in arrivals])
+    return arrivals, payload_bytes + ARRIVAL_BYTES * len(arrivals)
+
+
+def runs_of(
+    shard: str,
+    records: Iterable[StoredRecord | Gap],
+    *,
+    on_gap: Callable[[Gap], None],
+    origin: Origin = Origin.SUBSCRIPTION,
+    is_kept: bool = True,
+) -> Iterator[Run]:
+    """The runs of a delivery, in order.
+
+    Args:
+        on_gap: Told of what is missing between them.
+    """
+    run: list[StoredRecord] = []
+    topic = ""
+    for record in records:
+        if isinstance(record, Gap):
+            on_gap(record)
+            continue
+        if run and record.topic != topic:
+            yield Run(shard, topic or shard, run, origin=origin, is_kept=is_kept)
+            run = []
+        topic = record.topic
+        run.append(record)
+    if run:
+        yield Run(shard, topic or shard, run, origin=origin, is_kept=is_kept)

@@ -1,0 +1,389 @@
+"""What goes to one client: messages are taken when it may have more, encoded, and followed until it has answered.
+
+Which messages those are is decided in `delivery`, what must be remembered of them in `session`. This is the hot path of
+delivery: it never waits for a single message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+import attrs
+import structlog
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.delivery import Arrival, Inbox
+from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
+from broker_adapter.mqtt.delivery.redelivery import fetch_messages
+from broker_adapter.mqtt.delivery.share_claims import ClaimedFirst
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position, ReachedLsn
+from broker_adapter.mqtt.model.statistics import BrokerStatistics
+from broker_adapter.mqtt.publish.store_changes import until_reached
+from broker_adapter.mqtt.session import InFlight, Origin, Retained, Session
+from broker_adapter.mqtt.session.claims import Claim
+from broker_adapter.mqtt.session.retained import version_of
+from broker_adapter.mqtt.session.retained_scan import RetainedScan
+from broker_adapter.mqtt.transport.output import Output, SavedFirst
+from broker_adapter.mqtt_codec import PublishTemplate, Pubrel, ReasonCode, encode
+from shards.seams.clock import Clock
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+_TAKEN_AT_ONCE: Final = 128
+_RESENT_AT_ONCE: Final = 64
+
+
+@attrs.frozen(slots=True)
+class _Owed:
+    """A retained message that is owed.
+
+    Attributes:
+        scan: For which subscription.
+        key: Where the scan is when this is taken.
+        arrival: None for what only moves the scan.
+        is_last: Nothing more is owed then.
+    """
+
+    scan: RetainedScan
+    key: bytes
+    arrival: Arrival | None
+    is_last: bool = False
+
+
+class Outbound:
+    """Messages to one client.
+
+    Args:
+        session: Where they are followed.
+        inbox: Where they come from.
+        output: Where they go.
+        saved: The same, for what must be durable first.
+        encoder: Makes packets of them.
+        claim: Claims messages of shared subscriptions for the session.
+        may_have: Whether the client may have messages of a topic; asked before one of an earlier connection is sent
+            again: that may have been another user's, or under other rules.
+        wait_reached: Waits until everything up to a position was put into the inbox.
+        adapter: Where messages of an earlier connection are read again.
+        retained: Where retained ones are.
+        clock: Tells what has expired.
+        start: Starts a task that ends with the connection.
+        statistics: What is sent and dropped is counted there.
+
+    Attributes:
+        took: Messages were taken since this was last set to false: the session's position has moved.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        inbox: Inbox,
+        output: Output,
+        saved: SavedFirst,
+        encoder: PublishEncoder,
+        *,
+        claim: Callable[[Mapping[Claim, InFlight]], Awaitable[None]],
+        may_have: Callable[[str], bool],
+        wait_reached: Callable[[Position], Awaitable[None]],
+        adapter: StorageAdapter,
+        retained: Retained,
+        clock: Clock,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        statistics: BrokerStatistics,
+    ) -> None:
+        self._session = session
+        self._window = session.out
+        self._inbox = inbox
+        self._output = output
+        self._saved = saved
+        self._claimed = ClaimedFirst(claim, session.out, output, start, self.pump)
+        self._encoder = encoder
+        self._may_have = may_have
+        self._wait_reached = wait_reached
+        self._adapter = adapter
+        self._retained = retained
+        self._clock = clock
+        self._start = start
+        self._statistics = statistics
+        self._first: deque[Arrival] = deque()
+        self._owed: deque[_Owed] = deque()
+        self._is_asking = False
+        self._is_awaiting = False
+        self._acknowledge: dict[int, Callable[[], None]] = {}
+        self._unsent: list[Arrival] = []
+        self._holds = 0
+        self._is_resending = False
+        self.took = False
+
+    def hold(self) -> None:
+        """Send no messages until `release`: others are being looked for that go first."""
+        self._holds += 1
+
+    def forget_retained(self, topic_filter: str) -> None:
+        """Send no more of the retained messages of a subscription."""
+        scans = self._session.retained
+        scans[:] = [one for one in scans if one.topic_filter != topic_filter]
+        self._owed = deque(one for one in self._owed if one.scan.topic_filter != topic_filter)
+
+    def release(self, first: list[Arrival]) -> None:
+        """Go on, with these and what is owed of retained messages before all that waits."""
+        self._holds -= 1
+        self._first.extend(first)
+        self.pump()
+
+    def stop(self) -> None:
+        """Send no messages any more."""
+        self._holds += 1
+
+    @property
+    def safe_lsn(self) -> ReachedLsn:
+        """Every matching stored message up to here was sent, or need not be."""
+        lsns = [one.message.lsn for one in self._unsent if one.origin is Origin.SUBSCRIPTION and one.message.lsn]
+        return min([self._inbox.safe_lsn, *(ReachedLsn(lsn - 1) for lsn in lsns)])
+
+    def pump(self) -> None:
+        """Send as much as the client, the connection and the rules allow now."""
+        if self._holds or self._is_resending or self._is_asking:
+            return
+        window, output, inbox = self._window, self._output, self._inbox
+        if window.has_resends:
+            self._is_resending = True
+            self._start(self._resend)
+            return
+        now_us = self._clock.now_us()
+        while output.has_room and (quota := window.quota):
+            first = self._first
+            if first:
+                arrivals = [first.popleft() for _ in range(min(quota, _TAKEN_AT_ONCE, len(first)))]
+                origin = Origin.RETAINED
+            elif self._owed:
+                self._send_owed(min(quota, _TAKEN_AT_ONCE), now_us)
+                continue
+            elif self._session.retained and (scan := self._next_scan()) is not None:
+                # Nothing else goes out before it: a message that is older than a live one must not come behind it.
+                self._is_asking = True
+                self._start(partial(self._ask_for_owed, scan))
+                break
+            else:
+                arrivals = inbox.take(min(quota, _TAKEN_AT_ONCE))
+                origin = Origin.SUBSCRIPTION
+                if not arrivals:
+                    break
+                self.took = True
+            for at, arrival in enumerate(arrivals):
+                try:
+                    self._send(arrival, origin, now_us)
+                except BaseException:
+                    # The connection ends over it. What was taken and not sent is not passed by the position.
+                    self._unsent.extend(arrivals[at:])
+                    raise
+        self._session.advance(self.safe_lsn)
+        output.flush()
+
+    def _send_owed(self, max_count: int, now_us: int) -> None:
+        """Send retained messages. What is owed moves on in the step in which each is taken."""
+        self.took = True
+        for _ in range(min(max_count, len(self._owed))):
+            owed = self._owed.popleft()
+            if owed.arrival is not None:
+                if self._may_have(owed.arrival.message.topic):
+                    self._send(owed.arrival, Origin.RETAINED, now_us)
+                else:
+                    self._statistics.dropped["not_allowed"] += 1
+            owed.scan.after = owed.key
+            if owed.is_last:
+                self._session.retained.remove(owed.scan)
+
+    def _next_scan(self) -> RetainedScan | None:
+        """The first subscription whose retained messages may go out now, if they are owed.
+
+        Of a subscription that was made anew, live messages from before may still wait or be on their way. They go out
+        first, so that no topic goes back to an older value. (What the read finds then is either as old as `until`, and
+        so not older than those, or comes as a live message.)
+        """
+        for scan in self._session.retained:
+            options = self._session.subscriptions.get(scan.topic_filter)
+            if options is None or scan.until <= options.since or self._inbox.safe_lsn >= scan.until.lsn:
+                return scan
+            if not self._is_awaiting and self._inbox.position_lsn < scan.until.lsn:
+                self._is_awaiting = True
+                self._start(partial(self._wait_for_live, scan.until))
+        return None
+
+    async def _wait_for_live(self, until: Position) -> None:
+        await self._wait_reached(until)
+        self._is_awaiting = False
+        self.pump()
+
+    async def _ask_for_owed(self, scan: RetainedScan) -> None:
+        """Read some of what is owed of retained messages, no more than there is room for."""
+        page = await until_reached(lambda: self._retained.page(scan.topic_filter, scan.after))
+        self._is_asking = False
+        if scan in self._session.retained:  # it may have been unsubscribed
+            ids = (scan.subscription_id,) if scan.subscription_id else ()
+            for key, message in page.messages:
+                if scan.until.covers(version_of(message)):
+                    arrival = Arrival(message, min(message.qos, scan.qos), retain=True, subscription_ids=ids)
+                    self._owed.append(_Owed(scan, key, arrival))
+            self._owed.append(_Owed(scan, page.last, None, is_last=page.is_last))
+        self.pump()
+
+    def _send(self, arrival: Arrival, origin: Origin, now_us: int) -> None:
+        message, qos = arrival.message, arrival.qos
+        window = self._window
+        if origin is Origin.SUBSCRIPTION:
+            origin = arrival.origin
+            if origin is Origin.SUBSCRIPTION and window.is_known(message):
+                return
+        if message.expires_at_us and message.expires_at_us <= now_us:
+            self._done(arrival)
+            return
+        template = self._template(message, qos, arrival.retain, arrival.subscription_ids)
+        if template is None:
+            # For this client the message is as good as delivered.
+            self._done(arrival)
+            return
+        self._count(message, qos)
+        if not qos:
+            self._output.send(self._encoder.packet(template, message, 0, now_us))
+            if origin is Origin.SUBSCRIPTION:
+                window.sent(message)
+            self._done(arrival)
+            return
+        acknowledge_claim = arrival.acknowledge if qos == 2 else None
+        entry = window.assign(
+            message,
+            qos,
+            origin=origin,
+            retain=arrival.retain,
+            subscription_ids=arrival.subscription_ids,
+            is_claimed=acknowledge_claim is None,
+        )
+        packet_id = entry.packet_id
+        if acknowledge_claim is not None:
+            # A share of a group at QoS 1 is done when the client says so. At QoS 2 it must be this client's for good
+            # before anything is sent, or another member would get it too.
+            packet = self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False)
+            self._claimed.send(entry, arrival.store_group, packet, acknowledge_claim)
+            return
+        if qos == 2 and self._session.is_durable:
+            # What waits must not set an alias that others would use before it.
+            self._saved.send(self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False))
+            return
+        self._output.send(self._encoder.packet(template, message, packet_id, now_us))
+        if arrival.acknowledge is not None:
+            self._acknowledge[packet_id] = arrival.acknowledge
+
+    def _template(
+        self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
+    ) -> PublishTemplate | None:
+        """What packets of a message are made of; None, and counted, if there can be none for this client."""
+        try:
+            template = self._encoder.template(message, qos, retain, subscription_ids)
+        except ValueError as error:
+            log.warning(
+                "message dropped",
+                client=self._session.client_id,
+                shard=message.shard,
+                offset=message.offset,
+                reason=str(error),
+            )
+            self._statistics.dropped["not_encodable"] += 1
+            return None
+        if template is None:
+            self._statistics.dropped["packet_too_large"] += 1
+        return template
+
+    def _count(self, message: Message, qos: int) -> None:
+        statistics = self._statistics
+        statistics.packets_sent += 1
+        sent = statistics.sent
+        sent.messages[qos] += 1
+        sent.payload_bytes[qos] += len(message.payload)
+
+    def _done(self, arrival: Arrival) -> None:
+        if arrival.acknowledge is not None:
+            arrival.acknowledge()
+
+    # Answers of the client; each is false if it does not fit what was sent
+
+    def puback(self, packet_id: int) -> bool:
+        """PUBACK came."""
+        if self._window.puback(packet_id) is None:
+            return not self._window.holds(packet_id)
+        self._finished(packet_id)
+        return True
+
+    def pubrec(self, packet_id: int, reason_code: ReasonCode) -> bool:
+        """PUBREC came: PUBREL is next, once that is durable, unless it is a refusal."""
+        is_refused = reason_code >= ReasonCode.UNSPECIFIED_ERROR
+        entry = self._window.pubrec(packet_id, refused=is_refused)
+        if entry is None:
+            if self._window.holds(packet_id):
+                return False
+            if not is_refused:
+                self._release(packet_id)
+        elif is_refused and not entry.released:
+            self._finished(packet_id)
+        else:
+            self._release(packet_id)
+        return True
+
+    def pubcomp(self, packet_id: int) -> bool:
+        """PUBCOMP came."""
+        if self._window.pubcomp(packet_id) is None:
+            return not self._window.holds(packet_id)
+        self._finished(packet_id)
+        return True
+
+    def _release(self, packet_id: int) -> None:
+        data = encode(Pubrel(packet_id), self._session.version)
+        self._statistics.packets_sent += 1
+        if self._session.is_durable:
+            self._saved.send(data)
+        else:
+            self._output.send(data)
+
+    def _finished(self, packet_id: int) -> None:
+        self.took = True
+        if self._acknowledge and (acknowledge := self._acknowledge.pop(packet_id, None)) is not None:
+            acknowledge()
+
+    # What an earlier connection left unfinished
+
+    async def _resend(self) -> None:
+        window = self._window
+        while window.has_resends:
+            await self._output.wait_for_room()
+            entries = window.take_resends(_RESENT_AT_ONCE)
+            if not entries:
+                # The client must answer some of them first; that calls `pump` again.
+                self._is_resending = False
+                return
+            wanted = [(entry.shard, entry.offset, entry.lsn) for entry in entries if not entry.released]
+            found = await fetch_messages(self._adapter, self._retained, wanted)
+            now_us = self._clock.now_us()
+            for entry in entries:
+                self._send_again(entry, found.get((entry.shard, entry.offset, entry.lsn)), now_us)
+            self._output.flush()
+        self._is_resending = False
+        self.pump()
+
+    def _send_again(self, entry: InFlight, message: Message | None, now_us: int) -> None:
+        if entry.released:
+            self._release(entry.packet_id)
+            return
+        template = None
+        if message is not None:
+            if self._may_have(message.topic):
+                template = self._template(message, entry.qos, entry.retain, entry.subscription_ids)
+            else:
+                self._statistics.dropped["not_allowed"] += 1
+        if message is not None and template is not None:
+            self._count(message, entry.qos)
+            self._output.send(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))
+        elif self._window.gone(entry.packet_id) is not None:
+            self._release(entry.packet_id)

@@ -1,0 +1,81 @@
+"""Messages of shared subscriptions at QoS 2 to one client: each is claimed before it is sent, many in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import attrs
+
+from broker_adapter.mqtt.session import InFlight, OutboundWindow
+from broker_adapter.mqtt.session.claims import Claim
+from broker_adapter.mqtt.transport.output import Output
+
+_CLAIMED_TOGETHER: Final = 256
+
+
+@attrs.frozen(slots=True)
+class _Waiting:
+    entry: InFlight
+    claim: Claim
+    packet: bytes
+    acknowledge: Callable[[], None]
+
+
+class ClaimedFirst:
+    """Sends packets whose messages turn out to be the client's, and gives up the others.
+
+    Args:
+        claim: Claims messages and stores them with the session; see `Sessions.claim`.
+        window: Where the messages are followed.
+        output: Where the packets go then.
+        start: Starts a task that ends with the connection.
+        on_given_up: Called when messages were given up, so that there is room for others.
+    """
+
+    def __init__(
+        self,
+        claim: Callable[[Mapping[Claim, InFlight]], Awaitable[None]],
+        window: OutboundWindow,
+        output: Output,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        on_given_up: Callable[[], None],
+    ) -> None:
+        self._claim = claim
+        self._window = window
+        self._output = output
+        self._start = start
+        self._on_given_up = on_given_up
+        self._waiting: list[_Waiting] = []
+        self._is_claiming = False
+
+    def send(self, entry: InFlight, store_group: str, packet: bytes, acknowledge: Callable[[], None]) -> None:
+        """Send a packet once its message is claimed; either way the group need not keep the message any more then."""
+        claim = Claim(store_group, entry.shard, entry.offset, entry.lsn)
+        self._waiting.append(_Waiting(entry, claim, packet, acknowledge))
+        self._output.reserve(len(packet))
+        if not self._is_claiming:
+            self._is_claiming = True
+            self._start(self._run)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting[:_CLAIMED_TOGETHER], self._waiting[_CLAIMED_TOGETHER:]
+            wanted: dict[Claim, InFlight] = {}
+            for one in waiting:
+                # The group may hand the same message to the same client again before the first is claimed.
+                wanted.setdefault(one.claim, one.entry)
+            await self._claim(wanted)
+            were_given_up = False
+            for one in waiting:
+                self._output.reserve(-len(one.packet))
+                if one.entry.is_claimed:
+                    self._output.send(one.packet)
+                else:
+                    self._window.give_up(one.entry)
+                    were_given_up = True
+                one.acknowledge()
+            self._output.flush()
+            if were_given_up:
+                self._on_given_up()
+        self._is_claiming = False

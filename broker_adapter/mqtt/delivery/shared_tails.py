@@ -1,0 +1,256 @@
+"""The tails of a broker: which there are, who needs them, and how few are enough.
+
+A target that some tail's target covers needs no tail of its own; a new tail takes the place of those that it covers;
+with too many targets wider ones are followed, and narrower ones again when there are fewer.
+
+Invariants, on which everything rests that takes from tails by a `Frontier`:
+    - A target that is needed is covered by a tail.
+    - A new tail begins no later than where the others that may bring one of its shards have handed out everything. So
+      none of the tails that bring a shard leaves out what another one has not handed out yet.
+    - `handed_out_lsn` is no lower than the lsn of any record that a tail has handed out. It may lie ahead of
+      `position`: records in memory mode are shown ahead of others that wait for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.delivery.tail import Audience, Tail
+from broker_adapter.mqtt.delivery.targets import covering
+from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
+from broker_adapter.subscription import Delivery
+from shards.errors import LimitExceededError, StorageError
+from shards.format.record import StoredRecord
+from shards.topics.filter_overlap import covers, overlap
+
+_log = logging.getLogger(__name__)
+
+
+class Need:
+    """A target that sessions need; they share it.
+
+    Attributes:
+        tail: Brings it; None before it is found.
+        count: How often it is needed.
+    """
+
+    __slots__ = ("_reached_lsn", "count", "tail", "target")
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.count = 0
+        self.tail: Tail | None = None
+        self._reached_lsn = ReachedLsn(0)
+
+    @property
+    def reached_lsn(self) -> ReachedLsn:
+        """Everything of the target up to here was handed out."""
+        if self.tail is not None and self.tail.reached_lsn > self._reached_lsn:
+            self._reached_lsn = self.tail.reached_lsn
+        return self._reached_lsn
+
+    def move(self, tail: Tail) -> None:
+        """Have another tail bring it."""
+        self._reached_lsn = self.reached_lsn
+        self.tail = tail
+
+
+class Tails:
+    """See the module.
+
+    Args:
+        adapter: The store.
+        audience: Who listens to all of them.
+        tasks: Where they run.
+        max_count: So many targets are followed one by one.
+        linger_s: How long one stays that nobody needs.
+        resumes: Tails that break off begin anew where they were.
+
+    Attributes:
+        position: The newest that the store has told.
+        handed_out_lsn: Highest lsn of a record that a tail has handed out.
+        progress_count: Changes whenever some need's ``reached_lsn`` may have.
+    """
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        audience: Audience,
+        tasks: trio.Nursery,
+        *,
+        max_count: int,
+        linger_s: float,
+        resumes: bool = True,
+    ) -> None:
+        self.position = BEGINNING
+        self.handed_out_lsn = 0
+        self.progress_count = 0
+        self._adapter = adapter
+        self._audience = audience
+        self._tasks = tasks
+        self._max_count = max_count
+        self._linger_s = linger_s
+        self._resumes = resumes
+        self._tails: dict[str, Tail] = {}
+        self._needs: dict[str, Need] = {}
+        self._opening = trio.Lock()
+        self._unneeded = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._tails)
+
+    def __contains__(self, target: str) -> bool:
+        return target in self._tails
+
+    # What the sessions need
+
+    async def need(self, target: str) -> Need:
+        """Have a target brought; give the need back with `release`.
+
+        Raises:
+            StorageError: The store refuses it.
+        """
+        need = self._needs.get(target)
+        if need is None:
+            need = self._needs[target] = Need(target)
+        need.count += 1
+        try:
+            if not self._find_tail(need):
+                async with self._opening:
+                    if not self._find_tail(need):
+                        await self._open_for(need)
+        except BaseException:
+            self.release(need)
+            raise
+        return need
+
+    def release(self, need: Need) -> None:
+        """It is needed once less."""
+        need.count -= 1
+        if not need.count:
+            self._unneeded.set()
+
+    def _find_tail(self, need: Need) -> bool:
+        """Whether a tail that there is brings what is needed."""
+        if need.tail is None:
+            for tail in self._tails.values():
+                if covers(tail.target, need.target):
+                    need.move(tail)
+                    break
+        return need.tail is not None
+
+    async def _open_for(self, need: Need) -> None:
+        target = need.target
+        if len(self._tails) >= self._max_count:
+            wanted = covering(self._needs, self._max_count)
+            target = next((one for one in wanted if covers(one, target)), target)
+            if target.startswith("$") and len(self._tails) >= 2 * self._max_count:
+                raise LimitExceededError(
+                    f"{target!r} would need a live feed of its own beside {len(self._tails)} others, twice max_tails: "
+                    f"subscribe to fewer first levels that begin with '$'"
+                )
+        await self._open(target)
+
+    # What there is
+
+    async def _open(self, target: str) -> None:
+        """Begin a tail; it takes the place of those that it covers."""
+        others = [tail.reached_lsn for tail in self._tails.values() if overlap(tail.target, target)]
+        tail = Tail(target, self, resumes=self._resumes)
+        try:
+            await self._tasks.start(tail.run, self._adapter, min(others, default=None))
+        except BaseException:
+            # It may have begun all the same, when it is this task that was cancelled.
+            tail.end()
+            raise
+        self._tails[target] = tail
+        for need in self._needs.values():
+            if covers(target, need.target) and (need.tail is None or covers(target, need.tail.target)):
+                need.move(tail)
+        for other in list(self._tails.values()):
+            if other is not tail and covers(target, other.target):
+                self._close(other)
+        self.progress_count += 1
+
+    def _close(self, tail: Tail) -> None:
+        tail.end()
+        del self._tails[tail.target]
+        for need in self._needs.values():
+            if need.tail is tail:
+                # It is not needed now; who needs it again looks for another tail.
+                need.tail = None
+
+    async def run(self) -> None:
+        """End what is not needed any more, and follow no more than what is needed."""
+        while True:
+            await self._unneeded.wait()
+            self._unneeded = trio.Event()
+            await trio.sleep(self._linger_s)
+            try:
+                async with self._opening:
+                    await self._tidy()
+            except StorageError as error:
+                _log.warning("wider tails than are needed stay for now: %s", error)
+                self._unneeded.set()
+                await trio.sleep(max(1.0, self._linger_s))
+
+    async def _tidy(self) -> None:
+        self._needs = {target: need for target, need in self._needs.items() if need.count}
+        # Half of the bound: near it, tails would go back and forth between wide and narrow.
+        wanted = covering(self._needs, max(1, self._max_count // 2))
+        for tail in list(self._tails.values()):
+            if self._tails.get(tail.target) is not tail or tail.target in self._needs:
+                continue
+            if tail.target not in wanted:
+                await self._make_narrower(tail, wanted)
+            if not self._needed_of(tail):
+                self._close(tail)
+
+    async def _make_narrower(self, wide: Tail, wanted: list[str]) -> None:
+        """Have what is needed of a tail brought by others that bring less, if these are few enough."""
+        needed = self._needed_of(wide)
+        narrower = [target for target in wanted if any(covers(target, one) for one in needed)]
+        if not all(covers(wide.target, target) for target in narrower):
+            return
+        for target in narrower:
+            if target not in self._tails:
+                await self._open(target)
+            narrow = self._tails[target]
+            for need in self._needs.values():
+                if need.tail is wide and covers(target, need.target):
+                    need.move(narrow)
+            await trio.lowlevel.checkpoint()
+
+    def _needed_of(self, tail: Tail) -> list[str]:
+        return [need.target for need in self._needs.values() if need.tail is tail and need.count]
+
+    # What tails tell
+
+    def began(self, tail: Tail, start: Position) -> None:
+        """See `Audience`."""
+        self._note(start)
+        self._audience.began(tail, start)
+
+    def delivered(self, tail: Tail, delivery: Delivery) -> None:
+        """See `Audience`."""
+        for record in reversed(delivery.records):
+            if isinstance(record, StoredRecord):
+                self.handed_out_lsn = max(self.handed_out_lsn, record.lsn)
+                break
+        self._audience.delivered(tail, delivery)
+
+    def progressed(self, tail: Tail, reached: Position) -> None:
+        """See `Audience`."""
+        self._note(reached)
+        self._audience.progressed(tail, reached)
+
+    def _note(self, position: Position) -> None:
+        self.progress_count += 1
+        self.note(position)
+
+    def note(self, position: Position) -> None:
+        """The store has told this position."""
+        self.position = max(self.position, position)

@@ -1,0 +1,1 @@
+"""Values of MQTT that other packages share: messages, topics, subscriptions, limits, errors. Pure."""

@@ -1,0 +1,141 @@
+"""A message on its way through the broker, and the record that it is in the store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from broker_adapter.message_headers import (
+    CLIENT,
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    PAYLOAD_FORMAT,
+    QOS,
+    RESPONSE_TOPIC,
+    RETAIN,
+    USER_PROPERTY,
+)
+from broker_adapter.mqtt_codec.properties import EMPTY, Properties
+from broker_adapter.mqtt_codec.publish_template import PublishTemplate
+from shards.format.record import Record, StoredRecord
+
+_QOS_TEXT: Final = (b"0", b"1", b"2")
+_FORMAT_TEXT: Final = (b"0", b"1")
+_FORMAT_OF_TEXT: Final = {text: number for number, text in enumerate(_FORMAT_TEXT)}
+
+
+@attrs.define(slots=True, eq=False)
+class Message:
+    """What a client published, and its place once it is stored.
+
+    Attributes:
+        qos: As published; a subscriber gets it with the lower of this and its own.
+        retain: The retain flag as published.
+        publisher: Client identifier of the publisher; empty for the broker itself.
+        properties: Those that go from end to end; the expiry interval is `expires_at_us` here.
+        expires_at_us: Time from which it is no longer delivered; 0 means never.
+        timestamp_us: When the broker received it.
+        shard: Name of its shard; empty if it is not stored.
+        offset: Its number in the shard, -1 if it is not stored.
+        lsn: Position over all shards, 0 if it is not stored.
+        encoded: The packet that was last made of it, and for whom it serves; see `publish_encoding`.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool = False
+    publisher: str = ""
+    properties: Properties = EMPTY
+    expires_at_us: int = 0
+    timestamp_us: int = 0
+    shard: str = ""
+    offset: int = -1
+    lsn: int = 0
+    encoded: tuple[object, PublishTemplate] | None = attrs.field(default=None, repr=False)
+
+
+def record_of(message: Message, topic: str | None = None) -> Record:
+    """The message as a record.
+
+    Args:
+        message: The message.
+        topic: What the record's topic column says: empty where the shard's name tells it, by default the topic.
+    """
+    headers: list[tuple[str, bytes]] = [(CLIENT, message.publisher.encode()), (QOS, _QOS_TEXT[message.qos])]
+    if message.retain:
+        headers.append((RETAIN, b"1"))
+    properties = message.properties
+    if properties is not EMPTY:
+        headers.extend(_property_headers(properties))
+    return Record(
+        message.payload,
+        topic=message.topic if topic is None else topic,
+        timestamp_us=message.timestamp_us,
+        headers=tuple(headers),
+        expires_at_us=message.expires_at_us,
+    )
+
+
+def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
+    headers: list[tuple[str, bytes]] = []
+    if properties.content_type is not None:
+        headers.append((CONTENT_TYPE, properties.content_type.encode()))
+    if properties.response_topic is not None:
+        headers.append((RESPONSE_TOPIC, properties.response_topic.encode()))
+    if properties.correlation_data is not None:
+        headers.append((CORRELATION_DATA, properties.correlation_data))
+    if properties.payload_format_indicator is not None:
+        headers.append((PAYLOAD_FORMAT, _FORMAT_TEXT[properties.payload_format_indicator]))
+    headers.extend((USER_PROPERTY, f"{name}\0{value}".encode()) for name, value in properties.user_properties)
+    return headers
+
+
+def message_of(shard: str, stored: StoredRecord) -> Message:
+    """The message that a record holds. Records of other writers are messages of QoS 1 without a publisher."""
+    publisher, qos, retain, properties = "", 1, False, EMPTY
+    others: list[tuple[str, bytes]] = []
+    for name, value in stored.headers:
+        if name == CLIENT:
+            publisher = value.decode(errors="replace")
+        elif name == QOS:
+            qos = int(value) if value in _QOS_TEXT else 1
+        elif name == RETAIN:
+            retain = True
+        else:
+            others.append((name, value))
+    if others:
+        properties = _properties_of(others)
+    return Message(
+        stored.topic or shard,
+        stored.value,
+        qos,
+        retain,
+        publisher,
+        properties,
+        stored.expires_at_us,
+        stored.timestamp_us,
+        shard,
+        stored.offset,
+        stored.lsn,
+    )
+
+
+def _properties_of(headers: list[tuple[str, bytes]]) -> Properties:
+    values: dict[str, bytes] = {}
+    user_properties: list[tuple[str, str]] = []
+    for name, value in headers:
+        if name == USER_PROPERTY:
+            key, _, text = value.decode(errors="replace").partition("\0")
+            user_properties.append((key, text))
+        else:
+            values[name] = value
+    content_type, response_topic = values.get(CONTENT_TYPE), values.get(RESPONSE_TOPIC)
+    return Properties(
+        payload_format_indicator=_FORMAT_OF_TEXT.get(values.get(PAYLOAD_FORMAT, b"")),
+        content_type=None if content_type is None else content_type.decode(errors="replace"),
+        response_topic=None if response_topic is None else response_topic.decode(errors="replace"),
+        correlation_data=values.get(CORRELATION_DATA),
+        user_properties=tuple(user_properties),
+    )

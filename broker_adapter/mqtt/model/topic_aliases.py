@@ -1,0 +1,75 @@
+"""Topic aliases of one connection: those that the client has set, and those that the broker sets for it. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+
+_CANDIDATES_PER_ALIAS: Final = 8
+
+
+class InboundAliases:
+    """Aliases in what the client publishes.
+
+    Args:
+        maximum: The highest that it may use, as CONNACK told it.
+    """
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._topics: dict[int, str] = {}
+
+    def resolve(self, topic: str, alias: int) -> str:
+        """The topic that a PUBLISH with an alias is for; a topic beside it is what the alias stands for from now on.
+
+        Raises:
+            ConversationError: The alias is out of range, or stands for nothing.
+        """
+        if not 0 < alias <= self._maximum:
+            raise ConversationError(
+                ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}: it may be from 1 to {self._maximum}"
+            )
+        if topic:
+            self._topics[alias] = topic
+            return topic
+        known = self._topics.get(alias)
+        if known is None:
+            raise ConversationError(
+                ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} stands for no topic on this connection"
+            )
+        return known
+
+
+class OutboundAliases:
+    """Aliases in what the client is sent: a topic that comes again gets one, and keeps it, while there are any.
+
+    Args:
+        maximum: How many the client allows.
+    """
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self._aliases: dict[str, int] = {}
+        # Topics that were sent once, oldest first.
+        self._candidates: dict[str, None] = {}
+
+    def known(self, topic: str) -> int:
+        """The alias that the client knows for a topic; 0 if there is none."""
+        return self._aliases.get(topic, 0)
+
+    def assign(self, topic: str) -> int:
+        """Count a topic that is being sent; returns the alias to set for it with this packet, 0 for none."""
+        if len(self._aliases) >= self.maximum:
+            return 0
+        if topic not in self._candidates:
+            if len(self._candidates) >= self.maximum * _CANDIDATES_PER_ALIAS:
+                del self._candidates[next(iter(self._candidates))]
+            self._candidates[topic] = None
+            return 0
+        del self._candidates[topic]
+        alias = self._aliases[topic] = len(self._aliases) + 1
+        if len(self._aliases) >= self.maximum:
+            self._candidates.clear()
+        return alias

@@ -1,0 +1,1 @@
+"""What a PUBLISH goes through until it is acknowledged."""

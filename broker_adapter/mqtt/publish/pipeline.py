@@ -1,0 +1,462 @@
+"""What one client has published and is not acknowledged yet: stored in order, acknowledged in order of receipt.
+
+Most messages are appended at once, all that one receive brought of a shard together, without waiting. Where that cannot
+be (the shard must be created, the store has no room, or a message must be stored together with something else), that
+message and all behind it wait their turn here, and a task sees to them. What must be the same on all connections is
+`publishing`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
+
+import attrs
+import trio
+
+from broker_adapter.cache_queue import QueueWriter
+from broker_adapter.changes import Changes
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.message import Message, record_of
+from broker_adapter.mqtt.publish.joined_append import BothAppends, parts_of
+from broker_adapter.mqtt.publish.store_changes import Publisher, reason_code_of
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+from broker_adapter.results import PendingAppend
+from shards.errors import OverloadedError, ShardNotFoundError, StorageError, VersionConflictError
+from shards.format.record import Record
+from shards.model import ShardConfig
+
+MAX_WAITING_BYTES: Final = 256 * 1024
+"""Payload bytes that may wait here before no more is read from the client; besides these, one receive goes in."""
+
+_TOGETHER_BYTES: Final = 1 << 20
+_COMMITTED_TOGETHER: Final = 256
+_CREATED_TOGETHER: Final = 1024
+_OVERHEAD_BYTES: Final = 256
+
+
+@attrs.define(slots=True, eq=False)
+class Received:
+    """A PUBLISH and what became of it.
+
+    Attributes:
+        message: None if it is not to be stored.
+        packet_id: 0 at QoS 0.
+        due: When it is to be published; None for at once.
+        reason_code: The outcome, once it is known.
+        is_repeated: It was appended once and its shard turned out to be gone.
+        unplaced_count: Of the shards that it goes to, how many the store has no room for yet.
+    """
+
+    message: Message | None
+    packet_id: int
+    qos: int
+    due: Due | None = None
+    reason_code: ReasonCode | None = None
+    pending: PendingAppend | None = None
+    is_repeated: bool = False
+    unplaced_count: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it costs while it waits."""
+        return _OVERHEAD_BYTES + (len(self.message.payload) if self.message is not None else 0)
+
+
+@attrs.frozen(slots=True)
+class _Group:
+    """Messages for one shard, in order; for the shard of a cache queue, with its writer."""
+
+    shard: str
+    queue: QueueWriter | None = None
+    received: list[Received] = attrs.Factory(list)
+    records: list[Record] = attrs.Factory(list)
+
+
+class Inbound:
+    """The publishes of one connection.
+
+    Args:
+        publisher: Stores them.
+        commit: Carries out changes together with the session's state, once even if an answer is lost; its packet
+            identifiers are those of the QoS 2 messages among them.
+        on_outcomes: Told what became of messages, in the order in which they were received.
+        start: Starts a task that ends with the connection.
+
+    Attributes:
+        storing: QoS 2 messages that are not stored yet, by packet identifier.
+        waiting_bytes: What waits for its turn.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        commit: Callable[[Changes, Collection[int]], Awaitable[None]],
+        on_outcomes: Callable[[list[Received]], None],
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+    ) -> None:
+        self._publisher = publisher
+        self._commit = commit
+        self._on_outcomes = on_outcomes
+        self._start_task = start
+        self._tasks: set[trio.CancelScope] = set()
+        self._is_stopped = False
+        self._outcomes: deque[Received] = deque()
+        self._queue: deque[Received] = deque()
+        self._unplaced: deque[_Group] = deque()
+        self._is_blocked = False
+        self._is_waited_for = False
+        self._last_both: BothAppends | None = None
+        self._progress = trio.lowlevel.ParkingLot()
+        self.storing: dict[int, Received] = {}
+        self.waiting_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be read from the client."""
+        return self.waiting_bytes <= MAX_WAITING_BYTES
+
+    async def wait_for_room(self) -> None:
+        """Return when it `has_room`."""
+        while not self.has_room:
+            await self._progress.park()
+
+    async def settle(self) -> None:
+        """Return when the outcome of all is known."""
+        while self._outcomes:
+            await self._progress.park()
+
+    # The end
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the store has answered all appends.
+
+        Commits do not count: each checks the version of the session's record and fails if another broker owns it.
+        """
+        return not self.unanswered()
+
+    def unanswered(self) -> Collection[PendingAppend]:
+        """The appends that the store has not answered, to shards and to those of cache queues."""
+        pending = {received.pending for received in self._outcomes if received.pending is not None}
+        return {part for each in pending for part in parts_of(each) if not part.is_done}
+
+    def stop(self) -> None:
+        """Hand nothing more to the store, and tell of no outcome any more."""
+        self._is_stopped = True
+        for scope in self._tasks:
+            scope.cancel()
+
+    async def wait_answered(self) -> None:
+        """Return when the store has answered all appends."""
+        for pending in self.unanswered():
+            await _done(pending)
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            with trio.CancelScope() as scope:
+                self._tasks.add(scope)
+                try:
+                    if not self._is_stopped:
+                        await work()
+                finally:
+                    self._tasks.discard(scope)
+
+        self._start_task(run)
+
+    # Taking in
+
+    def submit(self, messages: Iterable[Received]) -> None:
+        """Take messages in. One whose outcome is known already is only there for the order.
+
+        A message that is in `storing` already may come again, as the same object: it is answered twice, stored once.
+        """
+        if self._is_stopped:
+            return
+        for received in messages:
+            self._outcomes.append(received)
+            if received.reason_code is None and self.storing.get(received.packet_id) is not received:
+                self._queue.append(received)
+                self.waiting_bytes += received.size_bytes
+                if received.qos == 2:
+                    self.storing[received.packet_id] = received
+        if not self._is_blocked:
+            self._place()
+            if self._queue or self._unplaced:
+                self._is_blocked = True
+                self._start(self._unblock)
+        self._drain()
+        if self._outcomes and not self._is_waited_for:
+            self._is_waited_for = True
+            self._start(self._wait_for_outcomes)
+
+    # Storing
+
+    def _place(self) -> None:
+        """Append what is first in the queue, as far as that goes without waiting."""
+        queue, publisher = self._queue, self._publisher
+        while queue and not self._unplaced:
+            groups: dict[str, _Group] = {}
+            size_bytes = 0
+            while queue and size_bytes < _TOGETHER_BYTES:
+                received = queue[0]
+                message = received.message
+                if message is None or _needs_commit(received):
+                    break
+                placement = publisher.placement_of(message)
+                shard = placement.shard
+                if not publisher.is_known(shard):
+                    break
+                queue.popleft()
+                size_bytes += received.size_bytes
+                if (refusal := publisher.refusal_of(message)) is not None:
+                    received.reason_code = refusal
+                    continue
+                group = groups.get(shard)
+                if group is None:
+                    group = groups[shard] = _Group(shard)
+                group.received.append(received)
+                group.records.append(record_of(message, placement.topic))
+                for writer in publisher.queues_for(message):
+                    group = groups.get(writer.shard)
+                    if group is None:
+                        group = groups[writer.shard] = _Group(writer.shard, writer)
+                    group.received.append(received)
+                    group.records.append(record_of(message))
+            if not size_bytes:
+                return
+            self.waiting_bytes -= size_bytes
+            for group in groups.values():
+                if not self._append(group):
+                    self._unplaced.append(group)
+                    for received in group.received:
+                        received.unplaced_count += 1
+                    self.waiting_bytes += sum(received.size_bytes for received in group.received)
+
+    def _append(self, group: _Group) -> bool:
+        """Append a group; false if the store has no room for it now."""
+        try:
+            if group.queue is None:
+                pending: PendingAppend | None = self._publisher.append_nowait(group.shard, group.records)
+            else:
+                pending = group.queue.put_nowait(group.records)
+        except OverloadedError:
+            return False
+        except StorageError as error:
+            self._publisher.refused(error)
+            for received in group.received:
+                received.reason_code = reason_code_of(error)
+            return True
+        if pending is not None:
+            for received in group.received:
+                received.pending = pending if received.pending is None else self._both(received.pending, pending)
+        return True
+
+    def _both(self, first: PendingAppend, second: PendingAppend) -> PendingAppend:
+        """Two appends as one. Messages that came together share it."""
+        last = self._last_both
+        if last is None or last.first is not first or last.second is not second:
+            last = self._last_both = BothAppends(first, second)
+        return last
+
+    async def _unblock(self) -> None:
+        """See to what could not be stored without waiting, and to all behind it."""
+        while self._unplaced or self._queue:
+            if self._unplaced:
+                group = self._unplaced[0]
+                size_bytes = sum(received.size_bytes for received in group.received)
+                await self._publisher.wait_for_room(size_bytes)
+                if self._append(group):
+                    self._unplaced.popleft()
+                    for received in group.received:
+                        received.unplaced_count -= 1
+                    self.waiting_bytes -= size_bytes
+            elif _needs_commit(self._queue[0]):
+                await self._commit_first()
+            else:
+                await self._create_first()
+            self._place()
+            self._drain()
+            self._progress.unpark_all()
+        self._is_blocked = False
+
+    async def _create_first(self) -> None:
+        """Create the shards that those messages need that are first in the queue."""
+        missing: dict[str, ShardConfig] = {}
+        for received in self._queue:
+            if received.message is None or _needs_commit(received) or len(missing) >= _CREATED_TOGETHER:
+                break
+            placement = self._publisher.placement_of(received.message)
+            missing[placement.shard] = placement.config
+        refused = await self._publisher.create_shards(missing)
+        if not refused:
+            return
+        waiting, self._queue = self._queue, deque()
+        for received in waiting:
+            error = (
+                None if received.message is None else refused.get(self._publisher.placement_of(received.message).shard)
+            )
+            if error is None:
+                self._queue.append(received)
+            else:
+                self._finish(received, reason_code_of(error))
+        for error in refused.values():
+            self._publisher.refused(error)
+
+    async def _commit_first(self) -> None:
+        """Store those messages that are first in the queue and must be stored together with something else."""
+        run: list[Received] = []
+        size_bytes = 0
+        while self._queue and _needs_commit(self._queue[0]) and len(run) < _COMMITTED_TOGETHER:
+            size_bytes += self._queue[0].size_bytes
+            if run and size_bytes > _TOGETHER_BYTES:
+                break
+            received = self._queue.popleft()
+            message = received.message
+            reason_code = None
+            if message is not None and received.due is None:
+                reason_code = self._publisher.refusal_of(message)
+            if reason_code is None:
+                run.append(received)
+            else:
+                self._finish(received, reason_code)
+        if not run:
+            return
+        if any(received.qos < 2 for received in run):
+            # A commit may overtake appends that are under way; messages of one topic and QoS must keep their order.
+            await self._wait_for_appends()
+        error = await self._commit_run(run)
+        if error is None:
+            for received in run:
+                self._finish(received, ReasonCode.SUCCESS)
+            return
+        # One of them is at fault: the others must not suffer for it.
+        for received in run:
+            refusal = error if len(run) == 1 else await self._commit_run([received])
+            if refusal is not None:
+                self._publisher.refused(refusal)
+            self._finish(received, ReasonCode.SUCCESS if refusal is None else reason_code_of(refusal))
+
+    async def _commit_run(self, run: list[Received]) -> StorageError | None:
+        """Commit messages together, or say why the store refuses."""
+        messages = [(received.message, received.due) for received in run if received.message is not None]
+        placements = [self._publisher.placement_of(message) for message, due in messages if due is None]
+        shards = {placement.shard: placement.config for placement in placements}
+        packet_ids = [received.packet_id for received in run if received.qos == 2]
+        for may_repeat in (True, False):
+            refused = await self._publisher.create_shards(shards)
+            if refused:
+                return next(iter(refused.values()))
+            changes = self._publisher.changes(messages)
+            try:
+                # The session tells which of its writes were carried out when an answer is lost.
+                await self._commit(changes, packet_ids)
+            except ShardNotFoundError as error:
+                if not may_repeat:
+                    return error
+                for shard in shards:
+                    self._publisher.forget(shard)
+            except VersionConflictError as error:
+                # The keys that are new in this are named after this message alone: it was stored before.
+                return None if len(run) == 1 and run[0].due is not None else error
+            except StorageError as error:
+                return error
+            else:
+                break
+        return None
+
+    async def _wait_for_appends(self) -> None:
+        for received in list(self._outcomes):
+            pending = received.pending
+            if pending is not None and not pending.is_done:
+                await _done(pending)
+
+    def _finish(self, received: Received, reason_code: ReasonCode) -> None:
+        received.reason_code = reason_code
+        self.waiting_bytes -= received.size_bytes
+        if received.qos == 2:
+            self.storing.pop(received.packet_id, None)
+        self._progress.unpark_all()
+
+    # Outcomes
+
+    async def _wait_for_outcomes(self) -> None:
+        while self._outcomes:
+            first = self._outcomes[0]
+            if first.unplaced_count:
+                await self._progress.park()
+            elif first.pending is not None:
+                await _done(first.pending)
+            elif first.reason_code is None:
+                await self._progress.park()
+            self._drain()
+        self._is_waited_for = False
+
+    def _drain(self) -> None:
+        """Tell of all outcomes that are known, up to the first that is not."""
+        if self._is_stopped:
+            return
+        outcomes = self._outcomes
+        known: list[Received] = []
+        last: PendingAppend | None = None
+        last_code = ReasonCode.SUCCESS
+        while outcomes:
+            first = outcomes[0]
+            if first.reason_code is None:
+                pending = first.pending
+                if pending is None or not pending.is_done or first.unplaced_count:
+                    break
+                if pending is not last:
+                    last = pending
+                    last_code = self._outcome_of(pending, first)
+                    if first.pending is None:
+                        break
+                first.reason_code = last_code
+            known.append(outcomes.popleft())
+        if known:
+            self._progress.unpark_all()
+            self._on_outcomes(known)
+
+    def _outcome_of(self, pending: PendingAppend, first: Received) -> ReasonCode:
+        try:
+            pending.result_nowait()
+        except ShardNotFoundError as error:
+            if not first.is_repeated:
+                self._store_again(pending)
+            else:
+                self._publisher.refused(error)
+            return reason_code_of(error)
+        except StorageError as error:
+            self._publisher.refused(error)
+            return reason_code_of(error)
+        return ReasonCode.SUCCESS
+
+    def _store_again(self, pending: PendingAppend) -> None:
+        """Somebody deleted the shard: create it anew, for what was appended with this."""
+        again = [received for received in self._outcomes if received.pending is pending]
+        for received in again:
+            received.pending = None
+            received.is_repeated = True
+            self.waiting_bytes += received.size_bytes
+            if received.message is not None:
+                self._publisher.forget(self._publisher.placement_of(received.message).shard)
+        self._queue.extendleft(reversed(again))
+        if not self._is_blocked:
+            self._is_blocked = True
+            self._start(self._unblock)
+
+
+def _needs_commit(received: Received) -> bool:
+    """Whether a message is stored together with something else: a packet identifier, a retained value, a timer."""
+    message = received.message
+    return received.qos == 2 or received.due is not None or (message is not None and message.retain)
+
+
+async def _done(pending: PendingAppend) -> None:
+    """Wait until the outcome is known, whatever it is: it is read where it is acted on."""
+    try:
+        await pending.wait()
+    except StorageError:
+        assert pending.is_done

@@ -1,0 +1,214 @@
+"""Messages on their way into the store: which changes storing them takes, and shards that must exist before.
+
+What one connection has received and waits for is `inbound`; what must be stored together with the state of a session
+is carried out by `session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeVar
+
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.bridge.queue_routing import NO_QUEUES, Intake
+from broker_adapter.cache_queue import QueueFullError, QueueWriter
+from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.message import Message, record_of
+from broker_adapter.mqtt.model.storage_rules import Placement, Placements
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+from broker_adapter.results import PendingAppend
+from journal.protocol.errors import ConnectionLostError, ShuttingDownError
+from shards.errors import (
+    DiskFullError,
+    InvalidNameError,
+    LimitExceededError,
+    OverloadedError,
+    StorageError,
+)
+from shards.format.record import Record
+from shards.model import ShardConfig
+
+_CREATED_AT_ONCE: Final = 64
+_KNOWN_SHARDS: Final = 200_000
+_BACKOFF_MIN_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 2.0
+
+UNREACHABLE: Final = (ConnectionLostError, ShuttingDownError, OverloadedError)
+"""The store does not answer, or not now: what was asked is asked again, and nobody is told of a failure."""
+
+_REASON_CODES: Final[tuple[tuple[type[StorageError], ReasonCode], ...]] = (
+    (InvalidNameError, ReasonCode.TOPIC_NAME_INVALID),
+    (DiskFullError, ReasonCode.QUOTA_EXCEEDED),
+    (LimitExceededError, ReasonCode.QUOTA_EXCEEDED),
+    (OverloadedError, ReasonCode.QUOTA_EXCEEDED),
+    (QueueFullError, ReasonCode.QUOTA_EXCEEDED),
+)
+
+Result = TypeVar("Result")
+
+
+class RetainedChanges(Protocol):
+    """Says what a retained message changes; see `session.Retained`."""
+
+    def change_for(self, message: Message) -> StatePut | StateDelete:
+        """The change to the state store."""
+
+
+def reason_code_of(error: StorageError) -> ReasonCode:
+    """What a publisher is told of a message that the store refused; always a failure."""
+    for kind, reason_code in _REASON_CODES:
+        if isinstance(error, kind):
+            return reason_code
+    return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+class Publisher:
+    """Stores messages, for all connections of a broker.
+
+    Args:
+        adapter: The store.
+        placements: Where messages go.
+        retained: What retained messages change beside.
+        delay: What to commit for a message that is due later (`Sessions.delay`).
+        on_refused: Told of each refusal of the store.
+        intake: The cache queues that messages go into as well.
+    """
+
+    def __init__(
+        self,
+        adapter: StorageAdapter,
+        placements: Placements,
+        *,
+        retained: RetainedChanges,
+        delay: Callable[[Message, Due], Iterable[StatePut]],
+        on_refused: Callable[[StorageError], None],
+        intake: Intake = NO_QUEUES,
+    ) -> None:
+        self._adapter = adapter
+        self._intake = intake
+        self._placements = placements
+        self._retained = retained
+        self._delay = delay
+        self.refused = on_refused
+        self._known: dict[str, None] = {}
+
+    def placement_of(self, message: Message) -> Placement:
+        """Where a message goes."""
+        return self._placements.of(message.topic, message.qos, message.publisher)
+
+    def queues_for(self, message: Message) -> tuple[QueueWriter, ...]:
+        """The cache queues that a message goes into, beside its shard."""
+        return self._intake.queues_for(message.topic) if self._intake else ()
+
+    def refusal_of(self, message: Message) -> ReasonCode | None:
+        """What its publisher is told of a message that finds a queue full, so that it is not taken at all."""
+        for queue in self.queues_for(message):
+            if queue.refuses:
+                queue.rejected(1)
+                error = queue.full_error()
+                self.refused(error)
+                return reason_code_of(error)
+        return None
+
+    def is_known(self, shard: str) -> bool:
+        """Whether a shard exists, as far as this broker knows."""
+        return shard in self._known
+
+    def forget(self, shard: str) -> None:
+        """A shard turned out not to exist any more."""
+        self._known.pop(shard, None)
+
+    def append_nowait(self, shard: str, records: Sequence[Record]) -> PendingAppend:
+        """Append records to a shard that `is_known`; see `StorageAdapter.append_nowait`."""
+        return self._adapter.append_nowait(shard, records)
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        """See `StorageAdapter.wait_for_room`."""
+        await self._adapter.wait_for_room(size_bytes)
+
+    async def create_shards(self, shards: dict[str, ShardConfig]) -> dict[str, StorageError]:
+        """Make sure that shards exist, as long as the store cannot be reached if need be.
+
+        Returns:
+            Those that the store refused to create, and why.
+        """
+        refused: dict[str, StorageError] = {}
+        missing = [(name, config) for name, config in shards.items() if name not in self._known]
+        if len(missing) == 1:
+            await self._create(*missing[0], refused)
+            return refused
+        for start in range(0, len(missing), _CREATED_AT_ONCE):
+            async with trio.open_nursery() as nursery:
+                for name, config in missing[start : start + _CREATED_AT_ONCE]:
+                    nursery.start_soon(self._create, name, config, refused)
+        return refused
+
+    async def _create(self, name: str, config: ShardConfig, refused: dict[str, StorageError]) -> None:
+        try:
+            await until_reached(lambda: self._adapter.create_shard(name, config, exist_ok=True))
+        except StorageError as error:
+            refused[name] = error
+            return
+        while len(self._known) >= _KNOWN_SHARDS:
+            del self._known[next(iter(self._known))]
+        self._known[name] = None
+
+    async def changes_for(self, message: Message) -> Changes:
+        """What storing a message takes, in shards that exist by then.
+
+        Raises:
+            StorageError: The store refuses the shard.
+        """
+        placement = self.placement_of(message)
+        refused = await self.create_shards({placement.shard: placement.config})
+        if refused:
+            raise refused[placement.shard]
+        return self.changes([(message, None)])
+
+    def changes(self, messages: Iterable[tuple[Message, Due | None]]) -> Changes:
+        """What storing messages takes, at once or, where there is a time, when it is due.
+
+        REQUIRES: The shards of those that are not delayed exist.
+        """
+        appends: dict[str, list[Record]] = {}
+        states: dict[bytes, StatePut | StateDelete] = {}
+        for message, due in messages:
+            if due is not None:
+                states.update((put.key, put) for put in self._delay(message, due))
+                continue
+            placement = self.placement_of(message)
+            appends.setdefault(placement.shard, []).append(record_of(message, placement.topic))
+            for queue in self.queues_for(message):
+                if records := queue.for_commit([record_of(message)]):
+                    appends.setdefault(queue.shard, []).extend(records)
+            if message.retain:
+                change = self._retained.change_for(message)
+                # A later message of the topic takes the place of an earlier one.
+                states[change.key] = change
+        return Changes(
+            tuple(appends.items()),
+            tuple(change for change in states.values() if isinstance(change, StatePut)),
+            tuple(change for change in states.values() if isinstance(change, StateDelete)),
+        )
+
+
+async def until_reached(
+    call: Callable[[], Awaitable[Result]], *, also_after: tuple[type[StorageError], ...] = ()
+) -> Result:
+    """Make a call again and again until the store answers. It must be one that may be carried out twice.
+
+    Args:
+        call: What to do.
+        also_after: Refusals after which it is made again, too.
+    """
+    passing: tuple[type[StorageError], ...] = UNREACHABLE + also_after
+    delay_s = _BACKOFF_MIN_S
+    while True:
+        try:
+            return await call()
+        except passing:
+            await trio.sleep(delay_s)
+            delay_s = min(_BACKOFF_MAX_S, delay_s * 2)

@@ -1,0 +1,181 @@
+"""What a PUBLISH from a client means on its connection: its topic, whether it is allowed, whether it came before.
+
+What is done with the message then is `inbound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from broker_adapter.mqtt.access.permissions import Access, Principal
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.statistics import BrokerStatistics
+from broker_adapter.mqtt.model.topic_aliases import InboundAliases
+from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
+from broker_adapter.mqtt.publish.pipeline import Received
+from broker_adapter.mqtt.session import Session
+from broker_adapter.mqtt_codec import EMPTY, Properties, Publish, ReasonCode, Version
+
+_KNOWN_TOPICS: Final = 256
+
+
+@attrs.frozen(slots=True)
+class _Route:
+    """What a topic of this client comes to.
+
+    Attributes:
+        delay_us: After which messages are published; None for at once.
+        refused: Why they are not.
+    """
+
+    topic: str
+    delay_us: int | None = None
+    refused: ReasonCode | None = None
+
+
+class Incoming:
+    """The publishes of one connection, one by one.
+
+    Args:
+        session: Knows QoS 2 messages that are stored already.
+        storing: Those that are being stored.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        storing: Mapping[int, Received],
+        *,
+        version: Version,
+        principal: Principal,
+        access: Access,
+        limits: Limits,
+        statistics: BrokerStatistics,
+    ) -> None:
+        self._session = session
+        self._storing = storing
+        self._version = version
+        self._principal = principal
+        self._access = access
+        self._statistics = statistics
+        self._aliases = InboundAliases(limits.topic_alias_maximum)
+        # What is under way of MQTT 3.1.1 is bounded by the identifiers that there are.
+        self._receive_maximum = limits.receive_maximum if version is Version.V5 else 1 << 17
+        self._routes: dict[str, _Route] = {}
+        self._changes = access.changes
+        self._unanswered = 0
+        self._unreleased: set[int] = set()
+
+    def take(self, packet: Publish, now_us: int) -> Received | None:
+        """What becomes of a PUBLISH; None if it is dropped without a word.
+
+        Raises:
+            ConversationError: It ends the connection.
+        """
+        properties, qos = packet.properties, packet.qos
+        topic = packet.topic
+        statistics = self._statistics
+        received = statistics.received
+        received.messages[qos] += 1
+        received.payload_bytes[qos] += len(packet.payload)
+        if properties is not EMPTY and properties.topic_alias is not None:
+            topic = self._aliases.resolve(topic, properties.topic_alias)
+        if qos:
+            self._count(packet)
+        if self._access.changes != self._changes:
+            self._changes = self._access.changes
+            self._routes.clear()
+        route = self._routes.get(topic) or self._find_route(topic)
+        if route.refused is not None:
+            if not qos:
+                statistics.dropped["not_allowed"] += 1
+                return None
+            reason_code = route.refused
+            if self._version is not Version.V5:
+                # MQTT 3.1.1 has no word for it: there it is acknowledged and dropped.
+                statistics.dropped["not_allowed"] += 1
+                reason_code = ReasonCode.SUCCESS
+            return Received(None, packet.packet_id, qos, reason_code=reason_code)
+        if qos == 2:
+            # Without DUP it is another message: the client forgot the earlier one, or the store was restored to a time
+            # when that was not released yet.
+            if packet.dup and packet.packet_id in self._session.inbound:
+                return Received(None, packet.packet_id, qos, reason_code=ReasonCode.SUCCESS)
+            if (earlier := self._storing.get(packet.packet_id)) is not None:
+                return earlier
+        due = None if route.delay_us is None else Due(now_us + route.delay_us)
+        expires_at_us = 0
+        if properties is not EMPTY:
+            expiry_s = properties.message_expiry_interval
+            if expiry_s is not None:
+                # That of a delayed message begins when it is published.
+                expires_at_us = (now_us if due is None else due.at_us) + expiry_s * 1_000_000
+            properties = _end_to_end(properties)
+        message = Message(
+            route.topic,
+            packet.payload,
+            qos,
+            packet.retain,
+            self._principal.client_id,
+            properties,
+            expires_at_us,
+            now_us,
+        )
+        return Received(message, packet.packet_id, qos, due)
+
+    def answered(self, received: Received) -> None:
+        """PUBACK or PUBREC goes out."""
+        if received.qos == 1:
+            self._unanswered -= 1
+        elif received.reason_code is not None and received.reason_code >= ReasonCode.UNSPECIFIED_ERROR:
+            self._unreleased.discard(received.packet_id)
+
+    def released(self, packet_id: int) -> None:
+        """PUBREL came."""
+        self._unreleased.discard(packet_id)
+
+    def _count(self, packet: Publish) -> None:
+        if packet.qos == 1:
+            self._unanswered += 1
+        else:
+            self._unreleased.add(packet.packet_id)
+        if self._unanswered + len(self._unreleased) > self._receive_maximum:
+            raise ConversationError(
+                ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+                f"more than {self._receive_maximum} messages of QoS 1 and 2 are not acknowledged yet",
+            )
+
+    def _find_route(self, topic: str) -> _Route:
+        try:
+            target, delay_s = parse_topic(topic)
+        except TopicRefusedError as error:
+            route = _Route(topic, refused=error.reason_code)
+        else:
+            if self._access.may_publish(self._principal, target):
+                route = _Route(target, None if delay_s is None else delay_s * 1_000_000)
+            else:
+                route = _Route(target, refused=ReasonCode.NOT_AUTHORIZED)
+        if len(self._routes) >= _KNOWN_TOPICS:
+            del self._routes[next(iter(self._routes))]
+        self._routes[topic] = route
+        return route
+
+
+def _end_to_end(properties: Properties) -> Properties:
+    """Those properties of a PUBLISH that belong to the message."""
+    if properties.topic_alias is None and properties.message_expiry_interval is None:
+        return properties
+    kept = Properties(
+        payload_format_indicator=properties.payload_format_indicator,
+        content_type=properties.content_type,
+        response_topic=properties.response_topic,
+        correlation_data=properties.correlation_data,
+        user_properties=properties.user_properties,
+    )
+    return EMPTY if kept == EMPTY else kept

@@ -1,0 +1,1 @@
+"""The processes: a broker that listens, and bridges that run alone."""

@@ -1,0 +1,163 @@
+"""Bridges in a process of their own: it takes no messages from clients, it brings what waits to the sinks."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Collection
+
+import attrs
+import structlog
+import trio
+
+from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.bridge.bridges import Bridges
+from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.mqtt.broker.composition import BridgeSpecs, broker_id_of
+from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.publish.store_changes import until_reached
+from broker_adapter.mqtt.rules.agreement import agree_on_bridges
+from broker_adapter.mqtt.rules.follower import RulesFollower
+from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.rules.stored import StoredRules
+from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
+from broker_adapter.mqtt.telemetry.store_watch import StoreWatch, tell_of_waiting
+from journal.settings.values import ConfigurationError
+from journal.telemetry.log import configure_log
+from shards.errors import StorageFailedError, afresh
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+async def run_bridges(
+    config: BrokerConfig,
+    names: Collection[str],
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run bridges until SIGTERM or SIGINT, or until the store was restored; report their names once it is reached.
+
+    Args:
+        config: The settings of the brokers.
+        names: Which bridges; none for all.
+        task_status: Gets their names; none if it was told to stop before the store was reached.
+
+    Raises:
+        ConfigurationError: There is no such bridge, or its sink cannot be used.
+        StorageFailedError: The store lies in this process and has failed, or was restored from a backup: what the
+            drivers hold of their queues may be of a history that is lost.
+        StorageError: The store refuses this program.
+    """
+    failures: list[StorageFailedError] = []
+    log_limit = configure_log(config.log, ("journal", "broker_adapter"))
+    prepare_interpreter()
+    stopping, reached = trio.Event(), trio.Event()
+    async with background_tasks() as tasks:
+        tasks.start_soon(log_limit.keep_telling)
+        with trio.CancelScope() as reaching:
+            await tasks.start(_stop_at_signal, stopping, reached, reaching)
+            waiting = trio.CancelScope()
+            tasks.start_soon(tell_of_waiting, config.broker.store, waiting)
+            broker_id = broker_id_of(config)
+            async with open_adapter(
+                config.broker.store,
+                name=f"bridge-{broker_id}",
+                ends_at_restore=True,
+                first_within_s=math.inf,
+            ) as adapter:
+                reached.set()
+                waiting.cancel()
+                rules = _Rules(adapter, config, names)
+                bridges = Bridges(adapter, await rules.agree(), broker_id)
+                # Ended before the connection, so that they give their leases back and others need not wait for them.
+                async with background_tasks() as running:
+                    await running.start(_run, bridges)
+                    await running.start(rules.follow, bridges)
+                    task_status.started(list(bridges.doing()))
+                    running.start_soon(StoreWatch(adapter).run)
+                    running.start_soon(_stop_after_failure, adapter, failures, stopping)
+                    await stopping.wait()
+        if not reached.is_set():
+            task_status.started([])
+    log.info("stopped")
+    log_limit.tell(also_unfinished=True)
+    if failures:
+        raise afresh(failures[0])
+
+
+class _Rules:
+    """Which bridges this process drives, by the rules of the store."""
+
+    def __init__(self, adapter: StorageAdapter, config: BrokerConfig, names: Collection[str]) -> None:
+        self._adapter = adapter
+        self._config = config
+        self._names = names
+        self._specs = BridgeSpecs()
+        self._stored: StoredRules | None = None
+
+    async def agree(self) -> list[BridgeSpec]:
+        """The bridges to start with; see `agree_on_bridges`."""
+        agreed = await until_reached(
+            lambda: agree_on_bridges(
+                self._adapter, RuleSet.of(self._config), self._names, self._config.rules.on_difference
+            )
+        )
+        if agreed.differences:
+            log.warning("these settings differ from the rules of the store, which hold", differences=agreed.differences)
+        require_bridges([table.name for table in agreed.rules.bridge], self._names)
+        self._stored = agreed.stored
+        return self._chosen(agreed.rules)
+
+    async def follow(self, bridges: Bridges, *, task_status: trio.TaskStatus[None]) -> None:
+        """Go by each change of the rules until cancelled."""
+
+        async def change(stored: StoredRules) -> None:
+            await bridges.change(self._chosen(stored.rules))
+            log.info("rules changed", version=stored.version, by=stored.applied_by, bridges=list(bridges.doing()))
+
+        await RulesFollower(self._adapter, self._stored, change).run(task_status=task_status)
+
+    def _chosen(self, rules: RuleSet) -> list[BridgeSpec]:
+        tables = tuple(table for table in rules.bridge if not self._names or table.name in self._names)
+        return self._specs.of_rules(attrs.evolve(rules, bridge=tables))
+
+
+def require_bridges(known: Collection[str], names: Collection[str]) -> None:
+    """Refuse to drive bridges that are not there.
+
+    Raises:
+        ConfigurationError: There is no such bridge, or none at all.
+    """
+    if not known:
+        raise ConfigurationError(
+            "there are no bridges, neither in the store nor in the configuration; add a [[bridge]] table; "
+            "`journal-broker config --default` shows one"
+        )
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"there is no bridge {name!r}; there are {', '.join(known)}")
+
+
+async def _run(bridges: Bridges, *, task_status: trio.TaskStatus[None]) -> None:
+    await bridges.run(writes=False, task_status=task_status)
+
+
+async def _stop_after_failure(
+    adapter: StorageAdapter, failures: list[StorageFailedError], stopping: trio.Event
+) -> None:
+    failures.append(await adapter.wait_failed())
+    log.error("stopping, as the store failed, was restored or is another one", reason=str(failures[0]))
+    stopping.set()
+
+
+async def _stop_at_signal(
+    stopping: trio.Event, reached: trio.Event, reaching: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            log.info("stopping", signal=signal.Signals(number).name)
+            stopping.set()
+            if not reached.is_set():
+                reaching.cancel()

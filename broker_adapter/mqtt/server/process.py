@@ -1,0 +1,328 @@
+"""A broker as a process: its store, its listeners, its signals, an orderly stop."""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+import ssl
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.bridge.bridges import Bridges
+from broker_adapter.bridge.queue_routing import Intake
+from broker_adapter.cache_queue import LeaseSettings
+from broker_adapter.mqtt.access.users import AccessControl
+from broker_adapter.mqtt.admin.rules_pages import RulesAccess, rules_pages
+from broker_adapter.mqtt.broker.broker import Broker
+from broker_adapter.mqtt.broker.composition import (
+    access_control_of,
+    access_rules_of,
+    broker_id_of,
+    limits_of,
+    listener_limits_of,
+    mapping_of,
+    nobody_can_connect,
+    storage_rules_of,
+    tls_of,
+    users_of,
+)
+from broker_adapter.mqtt.config import BrokerConfig
+from broker_adapter.mqtt.rules.errors import MappingChangedError
+from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
+from broker_adapter.mqtt.server.shared_rules import SharedRules
+from broker_adapter.mqtt.telemetry.health import NOT_OPEN, Health, Serving
+from broker_adapter.mqtt.telemetry.pages import broker_pages
+from broker_adapter.mqtt.telemetry.store_watch import tell_of_waiting
+from broker_adapter.mqtt.transport.listeners import Listeners, Peer
+from broker_adapter.opening import is_shared
+from journal.access.rules import AccessRules
+from journal.access.users import Users
+from journal.net.listening import bind, listens_at
+from journal.settings.access import is_loopback
+from journal.settings.values import ConfigurationError
+from journal.telemetry.http_pages import HttpPages
+from journal.telemetry.log import configure_log
+from shards.errors import StorageFailedError, afresh
+
+_GOODBYE_S: Final = 5.0
+_OWN_DESCRIPTORS: Final = 100
+_HTTP: Final = "http"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+async def run_broker(
+    config: BrokerConfig,
+    read_again: Callable[[], BrokerConfig],
+    *,
+    lease: LeaseSettings | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT, until a store of its own fails, or until its store was restored.
+
+    It reports its addresses, as ``name=HOST:PORT``, once it accepts clients.
+    While the store cannot be reached it waits for it, and says so.
+
+    Args:
+        config: The settings.
+        read_again: Gives the settings anew, at SIGHUP.
+        lease: How soon another broker takes a bridge over; the usual time if None.
+        task_status: Gets the addresses; none if it was told to stop before it was ready.
+
+    Raises:
+        ConfigurationError: A file that the settings name cannot be used.
+        StorageFailedError: The store lies in this process (``embedded:``) and has failed; or it is a server that was
+            restored from a backup, or in whose place another one answers (`ServerRestoredError`).
+        StorageError: The store refuses this broker.
+        OSError: An address cannot be listened on.
+    """
+    log_limit = configure_log(config.log, ("journal", "broker_adapter"))
+    prepare_interpreter()
+    process = _Process(config, read_again, lease)
+    if missing := process.nobody_can_connect:
+        log.warning(missing)
+    _allow_descriptors(config.limits.max_connections)
+    async with background_tasks() as telling:
+        telling.start_soon(log_limit.keep_telling)
+        try:
+            await process.run(task_status)
+        finally:
+            log_limit.tell(also_unfinished=True)
+
+
+@attrs.frozen
+class _Readable:
+    """What is read again at SIGHUP."""
+
+    users: Users | None
+    rules: AccessRules
+    tls: ssl.SSLContext | None
+
+
+class _Process:
+    """One run of a broker."""
+
+    def __init__(
+        self, config: BrokerConfig, read_again: Callable[[], BrokerConfig], lease: LeaseSettings | None
+    ) -> None:
+        self._config = config
+        self._read_again = read_again
+        self._lease = lease
+        self._access: AccessControl = access_control_of(config)
+        self._tls = tls_of(config)
+        self._listeners: Listeners | None = None
+        self._stopping = trio.Event()
+        self._life = trio.CancelScope()
+        self._is_ready = False
+        self._store_failure: StorageFailedError | None = None
+        self._health = Health(config.broker.store, self._stopping.is_set)
+        self._rules_access: RulesAccess | None = None
+
+    @property
+    def nobody_can_connect(self) -> str:
+        return nobody_can_connect(self._config, self._access.authentication.users)
+
+    async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        async with trio.open_nursery() as nursery:
+            # Signals are taken from before the start until after the end, which a second one must not cut.
+            await nursery.start(self._take_signals)
+            with self._life:
+                await self._serve(task_status)
+            if not self._is_ready:
+                task_status.started([])
+            nursery.cancel_scope.cancel()
+        log.info("stopped")
+        if self._store_failure is not None:
+            raise afresh(self._store_failure)
+
+    async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        sockets = bind(attrs.asdict(self._config.listen), main="mqtt")
+        for_clients = {name: sock for name, sock in sockets.items() if name != _HTTP}
+        health = self._health
+        try:
+            async with trio.open_nursery() as nursery:
+                if _HTTP in sockets:
+                    nursery.start_soon(health.pulse.run)
+                    nursery.start_soon(self._pages().serve, sockets[_HTTP])
+                waiting = trio.CancelScope()
+                nursery.start_soon(tell_of_waiting, self._config.broker.store, waiting)
+                broker_id = broker_id_of(self._config)
+                async with open_adapter(
+                    self._config.broker.store, name=broker_id, ends_at_restore=True, first_within_s=math.inf
+                ) as adapter:
+                    rules = SharedRules(adapter, self._config, broker_id)
+                    agreed = await rules.agree()
+                    bridges = Bridges(adapter, rules.bridge_specs, broker_id, lease=self._lease)
+                    broker = self._broker(adapter, broker_id, agreed, bridges.intake)
+                    # Inside the adapter's life: the broker's last words go to the store.
+                    async with trio.open_nursery() as serving:
+                        serving.start_soon(health.watch_store, adapter)
+                        await serving.start(bridges.run)
+                        await serving.start(broker.run)
+                        await serving.start(self._follow_rules, rules, broker, bridges)
+                        waiting.cancel()
+                        listeners = self._listeners_of(broker)
+                        await serving.start(listeners.run, for_clients)
+                        health.serving = Serving(broker, bridges, listeners, lambda: rules.followed)
+                        self._rules_access = RulesAccess(adapter, broker_id, is_shared(self._config.broker.store))
+                        serving.start_soon(self._stop_after_failure, adapter)
+                        self._is_ready = True
+                        task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
+                        await self._stopping.wait()
+                        listeners.stop_accepting()
+                        with trio.move_on_after(_GOODBYE_S):
+                            await broker.stop()
+                            await listeners.wait_empty()
+                        serving.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
+        finally:
+            for sock in sockets.values():
+                sock.close()
+
+    async def _stop_after_failure(self, adapter: StorageAdapter) -> None:
+        """Stop when going on is not safe.
+
+        A store in this process that has failed acknowledges nothing until the process is started again. A store that
+        was restored from a backup has other sessions than those in memory here, and offsets that are in these sessions
+        belong to other records: the broker reads them from the store when it starts again.
+        """
+        self._store_failure = await adapter.wait_failed()
+        log.error("stopping, as the store failed, was restored or is another one", reason=str(self._store_failure))
+        self._stopping.set()
+
+    async def _follow_rules(
+        self,
+        rules: SharedRules,
+        broker: Broker,
+        bridges: Bridges,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        try:
+            await rules.follow(broker, bridges, task_status=task_status)
+        except MappingChangedError as error:
+            self._store_failure = error
+            log.error("stopping, to start again by other mapping rules", reason=str(error))  # noqa: TRY400
+            self._stopping.set()
+
+    def _broker(self, adapter: StorageAdapter, broker_id: str, rules: RuleSet, intake: Intake) -> Broker:
+        config = self._config
+        return Broker(
+            adapter,
+            broker_id,
+            access=self._access,
+            mapping=mapping_of(rules),
+            rules=storage_rules_of(rules),
+            limits=limits_of(config.limits),
+            system_interval_s=config.broker.sys_interval_s,
+            version=_version(),
+            intake=intake,
+        )
+
+    def _listeners_of(self, broker: Broker) -> Listeners:
+        async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
+            await broker.serve_stream(stream, peer=peer.address, transport=peer.transport)
+
+        self._listeners = Listeners(serve, listener_limits_of(self._config.limits), self._tls)
+        return self._listeners
+
+    def _pages(self) -> HttpPages:
+        is_for_all = is_loopback(self._config.listen.http)
+        asks = None if is_for_all else self._access
+        pages = {
+            **broker_pages(self._health, self._config.limits.max_connections, asks),
+            **rules_pages(self._access, self._reach_rules, _version()),
+        }
+        return HttpPages(pages, tls=lambda: None if is_for_all else self._tls)
+
+    def _reach_rules(self) -> RulesAccess | str:
+        return self._rules_access or "; ".join(self._health.why_not_ready()) or NOT_OPEN
+
+    # Signals
+
+    async def _take_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    await self._reload()
+                    continue
+                log.info(
+                    "already stopping" if self._stopping.is_set() else "stopping", signal=signal.Signals(number).name
+                )
+                self._stopping.set()
+                if not self._is_ready:
+                    # There is nobody to say goodbye to.
+                    self._life.cancel()
+
+    async def _reload(self) -> None:
+        """Take over what may change while the broker runs; if any of it is wrong, all stays as it is."""
+        try:
+            config = self._read_again()
+            readable = await trio.to_thread.run_sync(_read, config)
+        except ConfigurationError as error:
+            log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
+            return
+        self._access.authentication.users = readable.users
+        self._access.rules = readable.rules
+        self._access.administrators = config.access.administrators
+        self._tls = readable.tls
+        if self._listeners is not None:
+            self._listeners.tls = readable.tls
+        log.info(
+            "reloaded",
+            users=0 if readable.users is None else len(readable.users),
+            rules=len(config.access.rules),
+            certificates=readable.tls is not None,
+        )
+        if RuleSet.of(config) != RuleSet.of(self._config):
+            log.warning("changed rules hold once they are those of the store: `journal-broker apply FILE` does that")
+        if changed := _others_changed(self._config, config):
+            log.warning("changed settings that hold only after a restart", sections=changed)
+
+
+def _read(config: BrokerConfig) -> _Readable:
+    return _Readable(users_of(config), access_rules_of(config), tls_of(config))
+
+
+def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
+    """Names of the sections that changed and are not read again, but for rules."""
+    unread = attrs.evolve(old.access, users_file="", administrators=(), rules=(), default=new.access.default)
+    same = attrs.evolve(new.access, users_file="", administrators=(), rules=())
+    rules = ("storage", "mapping", "bridge")
+    names = [field.name for field in attrs.fields(BrokerConfig) if field.name not in ("access", "tls", *rules)]
+    changed = [name for name in names if getattr(old, name) != getattr(new, name)]
+    return [*changed, *(["access"] if unread != same else [])]
+
+
+def _version() -> str:
+    try:
+        return f"journal-broker {version('journal-engine')}"
+    except PackageNotFoundError:
+        # It runs from its sources.
+        return "journal-broker"
+
+
+def _allow_descriptors(connections: int) -> None:
+    """Raise the soft limit of open files, which is often 1,024, as far as it may be raised."""
+    wanted = connections + _OWN_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    reached = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (reached, hard))
+    if reached < connections:
+        log.warning(
+            "fewer files may be open than connections are allowed; raise LimitNOFILE or lower limits.max_connections",
+            allowed=reached,
+            max_connections=connections,
+        )

@@ -1,0 +1,105 @@
+"""Which records beyond a position are finished with: ranges of offsets by shard. Pure."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+
+from broker_adapter.mqtt.model.position import ReachedLsn
+
+Range = tuple[int, int, int]
+"""First offset, offset after the last one, highest lsn in between."""
+
+_FIRST = itemgetter(0)
+
+
+class DoneRanges:
+    """A set of (shard, offset, lsn) that costs little where neighbours are in it, and forgets by lsn.
+
+    Offsets of a shard rise with their lsn. A shard that was deleted and made again begins at offset 0 with lsns that
+    are higher than all before: what was finished of the one before says nothing about it.
+
+    Args:
+        ranges: (shard, first offset, next offset, highest lsn), as `items` gives them.
+        max_ranges: What would begin one more range is not put in, for a set that need not be complete.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[str, int, int, int]] = (), *, max_ranges: int = sys.maxsize) -> None:
+        self._max_ranges = max_ranges
+        self._count = 0
+        self._ranges: dict[str, list[Range]] = {}
+        for shard, first_offset, next_offset, last_lsn in ranges:
+            self._ranges.setdefault(shard, []).append((first_offset, next_offset, last_lsn))
+            self._count += 1
+        for of_shard in self._ranges.values():
+            of_shard.sort()
+
+    def __len__(self) -> int:
+        """Number of ranges."""
+        return self._count
+
+    def __contains__(self, place: tuple[str, int, int]) -> bool:
+        shard, offset, lsn = place
+        of_shard = self._ranges.get(shard)
+        if of_shard is None:
+            return False
+        at = bisect_right(of_shard, offset, key=_FIRST) - 1
+        return at >= 0 and offset < of_shard[at][1] and lsn <= of_shard[at][2]
+
+    def add(self, shard: str, offset: int, lsn: int) -> None:
+        """Put one record in. REQUIRES: all before it in its shard have been taken, if they are not in yet."""
+        of_shard = self._ranges.get(shard)
+        if of_shard is None:
+            if self._count < self._max_ranges:
+                self._ranges[shard] = [(offset, offset + 1, lsn)]
+                self._count += 1
+            return
+        first_offset, next_offset, last_lsn = of_shard[-1]
+        if offset == next_offset:  # nearly always: acknowledgements come in order
+            of_shard[-1] = (first_offset, offset + 1, max(last_lsn, lsn))
+        else:
+            self._insert(of_shard, offset, lsn)
+
+    def forget(self, position_lsn: ReachedLsn) -> None:
+        """Drop the ranges that hold no lsn above a position."""
+        for shard, of_shard in list(self._ranges.items()):
+            if of_shard[0][2] > position_lsn:
+                continue
+            kept = [one for one in of_shard if one[2] > position_lsn]
+            self._count -= len(of_shard) - len(kept)
+            if kept:
+                self._ranges[shard] = kept
+            else:
+                del self._ranges[shard]
+
+    def items(self) -> Iterator[tuple[str, int, int, int]]:
+        """All ranges."""
+        for shard, of_shard in self._ranges.items():
+            for first_offset, next_offset, last_lsn in of_shard:
+                yield shard, first_offset, next_offset, last_lsn
+
+    def _insert(self, of_shard: list[Range], offset: int, lsn: int) -> None:
+        """Put one in anywhere but behind the last range, joining it with its neighbours."""
+        if of_shard[-1][1] > offset and of_shard[-1][2] < lsn:
+            # A lower offset with a higher lsn than all: the ranges from here on are those of a shard that is gone.
+            self._count -= len(of_shard)
+            of_shard[:] = [one for one in of_shard if one[1] <= offset or one[2] >= lsn]
+            self._count += len(of_shard)
+        at = bisect_right(of_shard, offset, key=_FIRST)
+        start = stop = at
+        first_offset, next_offset, last_lsn = offset, offset + 1, lsn
+        if at > 0 and of_shard[at - 1][1] >= offset:
+            start = at - 1
+            first_offset = of_shard[start][0]
+            next_offset = max(of_shard[start][1], next_offset)
+            last_lsn = max(of_shard[start][2], last_lsn)
+        if at < len(of_shard) and of_shard[at][0] == next_offset:
+            stop = at + 1
+            next_offset = of_shard[at][1]
+            last_lsn = max(of_shard[at][2], last_lsn)
+        if start == stop and self._count >= self._max_ranges:
+            return
+        self._count += 1 - (stop - start)
+        of_shard[start:stop] = [(first_offset, next_offset, last_lsn)]

@@ -1,0 +1,229 @@
+"""Sessions whose owner does not have them any more: of dead brokers, and of this one where the two accounts differ.
+
+They are closed in place of their owner, as if the connection had been lost: will, timers and all.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import attrs
+import msgspec
+import trio
+
+from broker_adapter.mqtt.session import keys, transitions
+from broker_adapter.mqtt.session.commits import Commits
+from broker_adapter.mqtt.session.keyed_lock import Turns
+from broker_adapter.mqtt.session.leases import Leases
+from broker_adapter.mqtt.session.owned_session import OwnedSession
+from broker_adapter.mqtt.session.publishes import LeftPublishes
+from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord
+from broker_adapter.mqtt.session.transitions import Found
+from broker_adapter.state_forms import decode
+from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
+from shards.model import StateValue
+from shards.seams.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+_MAX_AT_ONCE: Final = 16
+_CLAIM_EVERY: Final = 200
+
+
+class Adoption:
+    """Closes sessions that nobody has.
+
+    Args:
+        contact: The store.
+        commits: Carries it out.
+        leases: Says who is dead.
+        broker_id: This broker.
+        turns: Held while something is done about a client.
+        left: What this broker's own sessions have published before they were lost is answered before they are closed.
+        fence: Ends the connections of brokers that had a client's session earlier.
+        open_here: The sessions that are open at this broker, by client.
+        clock: Dates their end.
+    """
+
+    def __init__(
+        self,
+        contact: Contact,
+        commits: Commits,
+        leases: Leases,
+        broker_id: str,
+        turns: Turns,
+        left: LeftPublishes,
+        *,
+        fence: Callable[[str, Iterable[str]], Awaitable[None]],
+        open_here: Callable[[], dict[str, OwnedSession]],
+        clock: Clock,
+        statistics: SessionStatistics,
+    ) -> None:
+        self._contact = contact
+        self._commits = commits
+        self._leases = leases
+        self._fence = fence
+        self._broker_id = broker_id
+        self._turns = turns
+        self._left = left
+        self._open_here = open_here
+        self._clock = clock
+        self._statistics = statistics
+
+    async def adopt(self, broker_id: str, lease: StateValue) -> None:
+        """End what a dead broker has open in the store, and close its sessions.
+
+        Unless another broker does it or it comes back.
+
+        Raises:
+            StorageError: The store does not answer. The lease is still there, so somebody will go on.
+        """
+        claimed = await self._leases.claim(lease)
+        if claimed is not None:
+            await self._leases.end_client(claimed)
+        seen: set[tuple[bytes, int]] = set()
+        while claimed is not None:
+            marks = await self._marks(broker_id)
+            if not marks:
+                await self._leases.remove(claimed)
+                return
+            if seen.issuperset((mark.key, mark.version) for mark in marks):
+                _log.error("%d sessions of dead broker %r cannot be closed", len(marks), broker_id)
+                return
+            seen.update((mark.key, mark.version) for mark in marks)
+            _log.warning("broker %r is dead: closing %d of its sessions", broker_id, len(marks))
+            for first in range(0, len(marks), _CLAIM_EVERY):
+                await self._close_all(broker_id, marks[first : first + _CLAIM_EVERY])
+                claimed = await self._leases.claim(claimed)
+                if claimed is None:
+                    return
+
+    async def audit(self) -> None:
+        """Compare the sessions that this broker has with those that the store says it has.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        before = list(self._open_here().values())
+        marks = await self._marks(self._broker_id)
+        await self._close_all(self._broker_id, [one for one in marks if _client_of(one) not in self._open_here()])
+        marked = {_client_of(one) for one in marks}
+        for owned in before:
+            if owned.session.client_id not in marked and owned.session.is_open:
+                await self.verify(owned)
+
+    async def verify(self, owned: OwnedSession) -> None:
+        """Lose a session that the store says is somebody else's."""
+        client_id = owned.session.client_id
+        found = await read(self._contact, client_id, with_progress=False)
+        if found.record is None or found.record.claim != owned.claim:
+            _log.warning("the session of client %r was taken over unnoticed", client_id)
+            owned.lose()
+
+    async def check(self, client_id: str) -> None:
+        """Close a session that the store says this broker has, if it does not have it.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        await self._close(self._broker_id, client_id)
+
+    async def _marks(self, broker_id: str) -> list[StateValue]:
+        async with self._contact.scan(keys.owned(broker_id)) as values:
+            return [value async for value in values]
+
+    async def _close_all(self, owner: str, marks: Iterable[StateValue]) -> None:
+        room = trio.CapacityLimiter(_MAX_AT_ONCE)
+        failed: list[StorageError] = []
+
+        async def close(mark: StateValue) -> None:
+            async with room:
+                try:
+                    await self._close(owner, _client_of(mark), mark)
+                except (CorruptionError, FormatVersionError):
+                    _log.exception("a session of broker %r cannot be read; it is left alone", owner)
+                except StorageError as error:
+                    failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for mark in marks:
+                nursery.start_soon(close, mark)
+        if failed:
+            raise failed[0]
+
+    async def _close(self, owner: str, client_id: str, mark: StateValue | None = None) -> None:
+        """Close a session in place of its owner; if it has another by now, that one's business it is."""
+        async with self._turns.take(client_id):
+            if owner == self._broker_id:
+                await self._left.wait_answered(client_id)
+            attempt = 0
+            while not (owner == self._broker_id and client_id in self._open_here()):
+                found = await read(self._contact, client_id)
+                if found.record is None or found.record.owner != owner:
+                    if mark is not None:
+                        await self._forget(mark)
+                    return
+                transition = transitions.closed(
+                    await self._fenced(found),
+                    self._clock.now_us(),
+                    publish_will=True,
+                    claim=secrets.randbits(63),
+                    restored_lsn=self._contact.restored_lsn,
+                )
+                try:
+                    await self._commits.make(client_id, transition)
+                except VersionConflictError:
+                    await self._contact.pause_after_conflict(attempt)
+                except StorageError as error:
+                    if not may_pass(error):
+                        raise
+                    await self._contact.pause(attempt)
+                else:
+                    self._statistics.adopted_count += 1
+                    return
+                attempt += 1
+
+    async def _fenced(self, found: Found) -> Found:
+        """The session, when no broker that had it earlier can store anything more that was published in it.
+
+        The owner died, or lost the session, before it could see to that; with the record its duty would be forgotten.
+        """
+        record = found.record
+        if record is None or not record.unfenced:
+            return found
+        await self._fence(record.client_id, record.unfenced)
+        return attrs.evolve(found, record=msgspec.structs.replace(record, unfenced=()))
+
+    async def _forget(self, mark: StateValue) -> None:
+        """Delete a mark that no record bears out, unless it was just set again."""
+        try:
+            await self._contact.adapter.delete_state(mark.key, expected_version=mark.version)
+        except VersionConflictError:
+            self._statistics.conflict_count += 1
+
+
+async def read(contact: Contact, client_id: str, *, with_progress: bool = True) -> Found:
+    """A session as the store has it, however long it takes to answer.
+
+    The record is read last. Whoever takes a session takes its record no later than its progress, so the owner that the
+    record names is the newest that the progress can be of.
+    """
+    progress_key, key = keys.progress(client_id), keys.session(client_id)
+    progress = await contact.get(progress_key) if with_progress else None
+    stored = await contact.get(key)
+    return Found(
+        client_id,
+        None if stored is None else decode(SessionRecord, key, stored.value),
+        0 if stored is None else stored.version,
+        None if progress is None else decode(ProgressRecord, progress_key, progress.value),
+        0 if progress is None else progress.version,
+    )
+
+
+def _client_of(mark: StateValue) -> str:
+    return mark.value.decode()

@@ -1,0 +1,162 @@
+"""Brokers talking to each other: asking for a session, and giving it up.
+
+They talk through one shard in memory that all of them follow. What is said there only saves time and duplicates: who
+owns a session is decided by compare-and-set, and a broker that hears nothing goes on without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+import msgspec
+import trio
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.background_tasks import background_tasks
+from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.state_forms import decode, encode
+from shards.errors import CorruptionError, FormatVersionError, ShardNotFoundError, StorageError
+from shards.format.record import Gap
+from shards.model import AckLevel, Mode, Retention, ShardConfig
+
+_log = logging.getLogger(__name__)
+
+CONTROL_SHARD: Final = "$mqtt/control"
+_CONFIG: Final = ShardConfig(
+    mode=Mode.MEMORY, retention=Retention(max_age_s=60, max_bytes=4 << 20), segment_bytes=1 << 20
+)
+_MAX_YIELDING: Final = 64
+
+
+class ControlMessage(msgspec.Struct, array_like=True, frozen=True):
+    """One broker to another.
+
+    Attributes:
+        kind: ``yield`` asks for a session, ``yielded`` says that it may be taken.
+        epoch: Of the session as the asking broker read it.
+    """
+
+    kind: Literal["yield", "yielded"]
+    sender: str
+    receiver: str
+    client_id: str
+    epoch: int
+
+
+class ControlChannel:
+    """This broker's end of the channel.
+
+    Args:
+        contact: The store.
+        broker_id: Whose messages are for this broker.
+        give_up: Gives up a session if this broker has it open; the answer is sent when it returns.
+        on_missed: Called when messages may have been missed.
+    """
+
+    def __init__(
+        self,
+        contact: Contact,
+        broker_id: str,
+        *,
+        give_up: Callable[[str, int], Awaitable[None]],
+        on_missed: Callable[[], None],
+    ) -> None:
+        self._contact = contact
+        self._broker_id = broker_id
+        self._give_up = give_up
+        self._on_missed = on_missed
+        self._asked: dict[tuple[str, str, int], trio.Event] = {}
+        self._silent: set[str] = set()
+
+    @property
+    def _adapter(self) -> StorageAdapter:
+        return self._contact.adapter
+
+    async def ask(self, owner: str, client_id: str, epoch: int, *, timeout_s: float) -> bool:
+        """Ask the owner of a session to give it up; return whether it says that it has.
+
+        A broker that did not answer is not waited for again until it is `heard_of`.
+        """
+        if owner in self._silent:
+            return False
+        question = (owner, client_id, epoch)
+        answered = self._asked.setdefault(question, trio.Event())
+        try:
+            with trio.move_on_after(timeout_s):
+                await self._say(ControlMessage("yield", self._broker_id, owner, client_id, epoch))
+                await answered.wait()
+                return True
+        except StorageError as error:
+            if not may_pass(error):
+                raise
+        finally:
+            if self._asked.get(question) is answered:
+                del self._asked[question]
+        self._silent.add(owner)
+        return False
+
+    def heard_of(self, broker_id: str) -> None:
+        """A broker gave a sign of life."""
+        self._silent.discard(broker_id)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen until cancelled."""
+        attempt = 0
+        room = trio.Semaphore(_MAX_YIELDING)
+        async with background_tasks() as nursery:
+            while True:
+                try:
+                    await self._adapter.create_shard(CONTROL_SHARD, _CONFIG, exist_ok=True)
+                    async with self._adapter.subscribe(CONTROL_SHARD) as subscription:
+                        task_status.started()
+                        task_status = trio.TASK_STATUS_IGNORED
+                        async for delivery in subscription:
+                            attempt = 0
+                            for record in delivery.records:
+                                if isinstance(record, Gap):
+                                    self._on_missed()
+                                else:
+                                    await self._hear(record.value, nursery, room)
+                except ShardNotFoundError:
+                    _log.warning("the control shard was deleted; it is made again")
+                except StorageError as error:
+                    if not may_pass(error):
+                        raise
+                else:
+                    return  # the adapter is being closed
+                await self._contact.pause(attempt)
+                attempt += 1
+                self._on_missed()
+
+    async def _hear(self, value: bytes, nursery: trio.Nursery, room: trio.Semaphore) -> None:
+        try:
+            message = decode(ControlMessage, CONTROL_SHARD.encode(), value)
+        except (CorruptionError, FormatVersionError) as error:
+            _log.warning("a control message is not understood: %s", error)
+            return
+        self._silent.discard(message.sender)
+        if message.receiver != self._broker_id:
+            return
+        if message.kind == "yield":
+            await room.acquire()
+            nursery.start_soon(self._answer, message, room)
+        else:
+            answered = self._asked.get((message.sender, message.client_id, message.epoch))
+            if answered is not None:
+                answered.set()
+
+    async def _answer(self, message: ControlMessage, room: trio.Semaphore) -> None:
+        try:
+            await self._give_up(message.client_id, message.epoch)
+            answer = ControlMessage("yielded", self._broker_id, message.sender, message.client_id, message.epoch)
+            await self._say(answer)
+        except StorageError as error:
+            # The other side goes on when its time is up; the session's own writes meet the same trouble.
+            _log.warning("session of client %r was not given up in good order: %s", message.client_id, error)
+        finally:
+            room.release()
+
+    async def _say(self, message: ControlMessage) -> None:
+        await self._adapter.append(CONTROL_SHARD, [encode(message)], ack=AckLevel.MEMORY)

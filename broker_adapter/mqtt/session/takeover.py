@@ -1,0 +1,211 @@
+"""Taking a session for this broker, from whoever has it: the store says in the end whose it is."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import attrs
+
+from broker_adapter.mqtt.session import transitions
+from broker_adapter.mqtt.session.commits import Commits
+from broker_adapter.mqtt.session.errors import ClientGoneError
+from broker_adapter.mqtt.session.fencing import Fencing
+from broker_adapter.mqtt.session.orphan_cleanup import read
+from broker_adapter.mqtt.session.peer_channel import ControlChannel
+from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.transitions import Opening, Transition
+from shards.errors import StorageError, VersionConflictError
+from shards.seams.clock import Clock
+
+_CONFLICTS_IN_ONE_STEP: Final = 2
+"""After so many conflicts a session is taken in two steps."""
+
+
+@attrs.frozen(slots=True)
+class Taken:
+    """A session that is this broker's now.
+
+    Attributes:
+        transition: How it became that.
+        record_version: Of its record in the store.
+        progress_version: Of what is under way in it; 0 if the store has nothing of it.
+    """
+
+    transition: Transition
+    record_version: int
+    progress_version: int
+
+
+def check_client(client_id: str, has_given_up: Callable[[bool], bool], *, is_owned: bool) -> None:
+    """See `Sessions.open`.
+
+    Raises:
+        ClientGoneError: The client may be elsewhere by now.
+    """
+    if has_given_up(is_owned):
+        raise ClientGoneError(
+            f"client {client_id!r} has ended its connection, or sent its CONNECT while this broker stood still, and "
+            f"may be elsewhere by now: its session was not opened"
+        )
+
+
+class Taking:
+    """Takes sessions.
+
+    Args:
+        contact: The store.
+        commits: Carries it out.
+        control: Asks the owner first.
+        fencing: Ends the connection of an owner that did not answer.
+        verified_count: How often the sessions that are open were compared with the store, after lost connections.
+        broker_id: For whom.
+        clock: Dates it.
+        yield_timeout_s: How long the owner is waited for.
+    """
+
+    def __init__(
+        self,
+        contact: Contact,
+        commits: Commits,
+        control: ControlChannel,
+        fencing: Fencing,
+        verified_count: Callable[[], int],
+        broker_id: str,
+        clock: Clock,
+        yield_timeout_s: float,
+        statistics: SessionStatistics,
+    ) -> None:
+        self._contact = contact
+        self._commits = commits
+        self._control = control
+        self._fencing = fencing
+        self._verified_count = verified_count
+        self._broker_id = broker_id
+        self._clock = clock
+        self._yield_timeout_s = yield_timeout_s
+        self._statistics = statistics
+        # The brokers of each session whose connections `fence` has to end. A commit that was cancelled may be carried
+        # out: they are kept for what goes on with the session here.
+        self._unfenced: dict[str, set[str]] = {}
+
+    async def take(self, client_id: str, wanted: Opening, has_given_up: Callable[[bool], bool]) -> Taken:
+        """Read, decide, commit, until a commit is carried out. Exactly one of those who compete is, each time.
+
+        An owner that did not give the session up can store nothing in its name any more when this returns.
+        Cancelling it leaves open whether the session is this broker's.
+
+        Raises:
+            ClientGoneError: The client may be elsewhere by now.
+            StorageError: The store refuses the session.
+        """
+        attempts: dict[int, tuple[Opening, Transition]] = {}
+        asked: set[int] = set()
+        attempt = conflict_count = 0
+        while True:
+            verified_count = self._verified_count()
+            found = await read(self._contact, client_id, with_progress=not wanted.clean_start)
+            record = found.record
+            if record is not None and record.claim in attempts:
+                # It was carried out, and only the answer was lost, or the connection behind it.
+                await self.fence(client_id)
+                taken = await self._finish(*attempts[record.claim], found.record_version)
+                if taken is not None and self._verified_count() == verified_count:
+                    return taken
+                continue
+            if record is not None:
+                self._note_unfenced(client_id, record.unfenced)
+            is_elsewhere = record is not None and record.owner not in (transitions.NOBODY, self._broker_id)
+            # If the client goes elsewhere after this, the commit below fails, for the record has changed then.
+            check_client(client_id, has_given_up, is_owned=is_elsewhere)
+            if record is not None and is_elsewhere and record.epoch not in asked:
+                asked.add(record.epoch)
+                if not await self._control.ask(record.owner, client_id, record.epoch, timeout_s=self._yield_timeout_s):
+                    self._statistics.forced_count += 1
+                    self._note_unfenced(client_id, (record.owner,))
+                continue
+            unfenced = tuple(sorted(self._unfenced.get(client_id, ())))
+            restored_lsn = self._contact.restored_lsn
+            opening = attrs.evolve(wanted, claim=secrets.randbits(63), unfenced=unfenced, restored_lsn=restored_lsn)
+            transition = transitions.opened(
+                found, opening, self._clock.now_us(), with_progress=conflict_count < _CONFLICTS_IN_ONE_STEP
+            )
+            attempts[opening.claim] = opening, transition
+            try:
+                committed = await self._commits.make(client_id, transition)
+            except VersionConflictError:
+                conflict_count += 1
+                await self._contact.pause_after_conflict(attempt)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+                await self._contact.pause(attempt)
+            else:
+                self._statistics.taken_over_count += is_elsewhere
+                await self.fence(client_id)
+                if transition.progress is None or self._verified_count() != verified_count:
+                    # In the latter case a new connection was checked before this session counted as open: look again.
+                    continue
+                record_version = committed.values[0].version
+                progress_version = committed.values[1].version if opening.expiry_interval_s > 0 else 0
+                return Taken(transition, record_version, progress_version)
+            attempt += 1
+
+    def _note_unfenced(self, client_id: str, broker_ids: Iterable[str]) -> None:
+        """Have `fence` end their connections; this broker's own earlier ones are ended already."""
+        others = {broker_id for broker_id in broker_ids if broker_id != self._broker_id}
+        if others:
+            self._unfenced.setdefault(client_id, set()).update(others)
+
+    async def fence(self, client_id: str, unfenced: Iterable[str] = ()) -> None:
+        """End the connections of owners from whom a session was taken by force, or from whom it may have been.
+
+        Args:
+            client_id: Whose session.
+            unfenced: Those that its record names.
+
+        Raises:
+            StorageError: The store refuses it.
+        """
+        self._note_unfenced(client_id, unfenced)
+        for owner in self._unfenced.pop(client_id, ()):
+            self._fencing.owe(owner)
+        await self._fencing.settle()
+
+    async def _finish(self, opening: Opening, transition: Transition, record_version: int) -> Taken | None:
+        """Take what is under way in a session whose record is this broker's, if it was not taken in the same step.
+
+        An owner before that goes on writing notices soon that the record is not its own any more.
+
+        Returns:
+            None if somebody else has taken the session meanwhile.
+        """
+        record = transition.record
+        assert record is not None
+        second: Transition | None = None
+        attempt = 0
+        while True:
+            found = await read(self._contact, record.client_id)
+            if found.record is None or found.record.claim != record.claim:
+                return None
+            if transition.progress is not None:
+                return Taken(transition, record_version, found.progress_version)
+            if second is not None and (found.progress is None or found.progress.claim == record.claim):
+                # The second step was carried out, and only the answer was lost.
+                whole = attrs.evolve(transition, progress=second.progress)
+                return Taken(whole, record_version, found.progress_version)
+            second = transitions.progress_taken(found, record, opening)
+            try:
+                committed = await self._commits.make(record.client_id, second)
+            except VersionConflictError:
+                await self._contact.pause_after_conflict(attempt)
+            except StorageError as error:
+                if not may_pass(error):
+                    raise
+                await self._contact.pause(attempt)
+            else:
+                whole = attrs.evolve(transition, progress=second.progress)
+                return Taken(whole, record_version, committed.values[0].version if committed.values else 0)
+            attempt += 1

@@ -1,0 +1,89 @@
+"""Storing sessions that have moved on, now and then and many at a time: what may be lost costs little this way."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Final
+
+import trio
+
+from broker_adapter.changes import Changes
+from broker_adapter.mqtt.session.errors import SessionTakenOverError
+from broker_adapter.mqtt.session.owned_session import OwnedSession
+from broker_adapter.mqtt.session.store_retry import Contact
+from shards.errors import StorageError
+
+_log = logging.getLogger(__name__)
+
+_SAVED_TOGETHER: Final = 64
+
+
+class LazySaving:
+    """The sessions of one broker that have moved since they were stored.
+
+    Args:
+        contact: The store.
+        interval_s: How often they are stored.
+    """
+
+    def __init__(self, contact: Contact, interval_s: float) -> None:
+        self._contact = contact
+        self._interval_s = interval_s
+        self._moved: dict[OwnedSession, None] = {}
+
+    def add(self, owned: OwnedSession) -> None:
+        """Store a session before long."""
+        self._moved[owned] = None
+
+    def discard(self, owned: OwnedSession) -> None:
+        """It is not this broker's any more."""
+        self._moved.pop(owned, None)
+
+    async def run(self) -> None:
+        """Store what has moved, now and then, until cancelled."""
+        while True:
+            await trio.sleep(self._interval_s)
+            moved, self._moved = self._moved, {}
+            rest = iter(moved)
+            while chunk := list(itertools.islice(rest, _SAVED_TOGETHER)):
+                await self._save_together(chunk)
+
+    async def _save_together(self, chunk: list[OwnedSession]) -> None:
+        """Store many sessions in one commit; if it is refused, each by itself."""
+        held: list[OwnedSession] = []
+        is_stored = False
+        try:
+            for owned in chunk:
+                if not owned.session.is_open:
+                    continue
+                if owned.lock.locked():
+                    self._moved[owned] = None  # it is just being written; perhaps without the newest
+                    continue
+                owned.lock.acquire_nowait()
+                held.append(owned)
+            if not held:
+                await trio.lowlevel.checkpoint()
+                return
+            snapshots = [owned.begin_snapshot() for owned in held]
+            committed = await self._contact.commit(Changes(puts=tuple(put for put, _ in snapshots)))
+            for owned, value, (_, covers) in zip(held, committed.values, snapshots, strict=True):
+                owned.snapshot_stored(value.version, covers)
+            is_stored = True
+        except StorageError as error:
+            _log.debug("%d sessions are stored one by one: %s", len(held), error)
+        finally:
+            for owned in held:
+                owned.lock.release()
+        if not is_stored:
+            for owned in held:
+                await self._save_alone(owned)
+
+    async def _save_alone(self, owned: OwnedSession) -> None:
+        try:
+            await owned.save()
+        except SessionTakenOverError as error:
+            _log.info("%s", error)
+        except StorageError:
+            # The connection meets the same refusal when it has to store something.
+            _log.exception("the session of client %r cannot be stored", owned.session.client_id)

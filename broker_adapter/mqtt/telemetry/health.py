@@ -1,0 +1,71 @@
+"""How one broker is: which of its parts are there yet, and why it cannot be used just now if it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from broker_adapter.adapter import StorageAdapter
+from broker_adapter.bridge.bridges import Bridges
+from broker_adapter.mqtt.broker.broker import Broker
+from broker_adapter.mqtt.rules.follower import Followed
+from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
+from broker_adapter.mqtt.transport.listeners import Listeners
+from journal.telemetry.loop_lag import Pulse
+
+STOPPING: Final = "the broker is stopping"
+NOT_OPEN: Final = "its listeners are not open yet: it is taking up its bridges and sessions"
+
+
+@attrs.frozen(slots=True)
+class Serving:
+    """The parts of a broker that takes clients.
+
+    Attributes:
+        rules: Tells by which rules of the store it goes.
+    """
+
+    broker: Broker
+    bridges: Bridges
+    listeners: Listeners
+    rules: Callable[[], Followed]
+
+
+class Health:
+    """Of one broker, from the moment its process began.
+
+    Args:
+        store_url: Where its store is, for people.
+        is_stopping: Whether it was told to stop.
+
+    Attributes:
+        store: Whether the store answers; None before it did for the first time.
+        serving: The broker's parts; None before clients are taken.
+        pulse: Whether the event loop comes round.
+    """
+
+    def __init__(self, store_url: str, is_stopping: Callable[[], bool]) -> None:
+        self._store_url = store_url
+        self._is_stopping = is_stopping
+        self.store: StoreWatch | None = None
+        self.serving: Serving | None = None
+        self.pulse = Pulse(has_room=lambda: True)
+
+    async def watch_store(self, adapter: StorageAdapter) -> None:
+        """The store is open: look at it until cancelled."""
+        self.store = StoreWatch(adapter)
+        await self.store.run()
+
+    def why_not_ready(self) -> list[str]:
+        """All reasons why it is of no use to clients just now; none if it is."""
+        reasons = [STOPPING] if self._is_stopping() else []
+        store, serving = self.store, self.serving
+        if store is None:
+            reasons.append(f"the store {self._store_url} has not answered yet")
+        elif not store.is_up:
+            reasons.append(f"the store {self._store_url} has not answered for {store.for_s:.0f} s: {store.reason}")
+        elif serving is None or not (serving.listeners.is_accepting or self._is_stopping()):
+            reasons.append(NOT_OPEN)
+        return reasons

@@ -1,0 +1,184 @@
+"""The metrics of a broker, in the conventions of Prometheus. docs/metrics.md lists them all.
+
+Counters are kept where things happen. What is counted by looking at every connection is looked at when the page is
+asked for. No label has a value for each client, topic or session; bridges are named, as the configuration names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import attrs
+
+from broker_adapter.bridge.driver import DOINGS
+from broker_adapter.mqtt.delivery import DeliveryStatistics
+from broker_adapter.mqtt.model.statistics import BrokerStatistics, Traffic
+from broker_adapter.mqtt.rules.follower import Followed
+from broker_adapter.mqtt.session import SessionStatistics
+from broker_adapter.mqtt.telemetry.health import Health, Serving
+from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
+from broker_adapter.mqtt.transport.listeners import Listeners
+from journal.telemetry.exposition import Family, counter, counters, gauge, gauges, histogram
+from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.process_figures import process_figures
+
+Key = TypeVar("Key", bound=str)
+
+_SESSION_EVENTS = (
+    "opened", "resumed", "taken_over", "fenced", "forced", "adopted", "expired",
+)  # fmt: skip
+
+
+async def broker_metrics(health: Health, max_connections: int) -> list[Family]:
+    """All metrics; before clients are taken, those that there are by then."""
+    serving = health.serving
+    families = list(_of_process(health))
+    if serving is not None:
+        delivery = await serving.broker.look()
+        families.extend(_serving(serving, delivery, max_connections))
+    return families
+
+
+def _of_process(health: Health) -> Iterator[Family]:
+    yield gauge("journal_broker_ready", "1 while clients are served, as /readyz tells.", not health.why_not_ready())
+    yield from _loop(health.pulse)
+    if health.store is not None:
+        yield from _store(health.store)
+    yield from process_figures()
+
+
+def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: int) -> Iterator[Family]:
+    broker, statistics = serving.broker, serving.broker.statistics
+    yield from _connections(serving.listeners, statistics, max_connections)
+    yield from _sessions(broker.sessions.statistics)
+    yield gauges(
+        "journal_broker_subscriptions",
+        "Subscriptions of the clients connected here.",
+        ("kind",),
+        {
+            ("own",): statistics.subscriptions - statistics.shared_subscriptions,
+            ("shared",): statistics.shared_subscriptions,
+        },
+    )
+    yield from _traffic("received", "from clients", statistics.received)
+    yield from _traffic("sent", "to clients", statistics.sent)
+    yield counter("journal_broker_received_bytes_total", "Everything from clients.", statistics.bytes_received)
+    yield counter("journal_broker_sent_bytes_total", "Everything to clients.", statistics.bytes_sent)
+    yield counters(
+        "journal_broker_dropped_messages_total",
+        "Messages that were not taken, or that a subscriber did not get.",
+        ("reason",),
+        _by(statistics.dropped),
+    )
+    yield histogram(
+        "journal_broker_acknowledgement_seconds",
+        "From the receipt of publishes to their PUBACK or PUBREC, one value for all that came at once.",
+        statistics.acknowledge_s,
+    )
+    yield histogram(
+        "journal_broker_delivery_seconds",
+        "From the receipt of a message, at any broker, to its subscribers here, one value for all that came at once.",
+        broker.distributor.delays.seconds,
+    )
+    yield gauge("journal_broker_queued_messages", "Messages that wait for a client to take them.", delivery.queued)
+    yield gauge("journal_broker_behind_clients", "Clients that get what they missed from the store.", delivery.behind)
+    yield gauge("journal_broker_blocked_clients", "Clients that do not take what is sent.", broker.blocked_count)
+    yield counter("journal_broker_delivery_gaps_total", "Ranges of records gone before delivery.", delivery.gaps)
+    yield from _bridges(serving.bridges.doing())
+    yield from _rules(serving.rules())
+
+
+def _connections(listeners: Listeners, statistics: BrokerStatistics, max_connections: int) -> Iterator[Family]:
+    label = ("listener",)
+    yield gauges("journal_broker_connections", "Open connections.", label, _by(listeners.by_listener))
+    yield gauge("journal_broker_connections_limit", "Connections that may be open.", max_connections)
+    yield counters(
+        "journal_broker_connections_opened_total", "Accepted connections.", label, _by(listeners.accepted_count)
+    )
+    yield counters(
+        "journal_broker_connections_refused_total",
+        "Connections that were turned away before their client was let in.",
+        ("reason",),
+        _by({"max_connections": listeners.refused_count, "handshake": listeners.failed_count, **statistics.refused}),
+    )
+    yield counters(
+        "journal_broker_connections_ended_total",
+        "Connections of clients that the broker ended.",
+        ("reason",),
+        _by(statistics.ended),
+    )
+    yield counter("journal_broker_connects_total", "Clients that were let in.", statistics.connects_total)
+
+
+def _sessions(statistics: SessionStatistics) -> Iterator[Family]:
+    counts = attrs.asdict(statistics)
+    yield gauge("journal_broker_sessions", "Sessions that this broker has open.", statistics.connected_count)
+    yield gauge("journal_broker_durable_sessions", "Those that outlive their connection.", statistics.durable_count)
+    yield counters(
+        "journal_broker_session_events_total",
+        "What happened to sessions.",
+        ("event",),
+        {(event,): counts[f"{event}_count"] for event in _SESSION_EVENTS},
+    )
+    yield counter(
+        "journal_broker_store_retries_total", "Calls about sessions that were made again.", statistics.retry_count
+    )
+
+
+def _traffic(name: str, where: str, traffic: Traffic) -> Iterator[Family]:
+    label = ("qos",)
+    yield counters(
+        f"journal_broker_{name}_messages_total", f"PUBLISH packets {where}.", label, _by_qos(traffic.messages)
+    )
+    yield counters(
+        f"journal_broker_{name}_message_bytes_total", f"Payloads {where}.", label, _by_qos(traffic.payload_bytes)
+    )
+
+
+def _store(store: StoreWatch) -> Iterator[Family]:
+    yield gauge("journal_broker_store_up", "1 while the store answers.", store.is_up)
+    yield gauge("journal_broker_store_state_seconds", "For how long that has been so.", store.for_s)
+    yield counter("journal_broker_store_losses_total", "Times that it ceased to answer.", store.loss_count)
+    yield gauge(
+        "journal_broker_failed_shards",
+        "Shards of which subscribers get nothing more, because the store cannot read them.",
+        store.failed_shard_count,
+    )
+    yield histogram("journal_broker_store_answer_seconds", "How long its answer to a question took.", store.answer_s)
+
+
+def _loop(pulse: Pulse) -> Iterator[Family]:
+    yield histogram("journal_broker_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
+    yield counter("journal_broker_loop_stalls_total", "Times that it came over 0.1 s late.", pulse.stalls)
+    yield counter("journal_broker_loop_stalled_seconds_total", "How late it came then, in all.", pulse.stalled_s)
+
+
+def _bridges(doing: Mapping[str, str]) -> Iterator[Family]:
+    yield gauges(
+        "journal_broker_bridge_state",
+        "What this broker does for a bridge: 1 for that.",
+        ("bridge", "state"),
+        {(name, state): state == now for name, now in doing.items() for state in dict.fromkeys((*DOINGS, now))},
+    )
+
+
+def _rules(followed: Followed) -> Iterator[Family]:
+    yield gauge(
+        "journal_broker_rules_version",
+        "Version of the rules that this broker goes by, 0 without any.",
+        followed.version,
+    )
+    yield gauge(
+        "journal_broker_rules_refused",
+        "1 while it goes by older rules than those of the store, because it cannot go by these.",
+        bool(followed.problem),
+    )
+
+
+def _by(counts: Mapping[Key, int]) -> dict[tuple[str, ...], float]:
+    return {(str(label),): count for label, count in counts.items()}
+
+
+def _by_qos(counts: Iterable[int]) -> dict[tuple[str, ...], float]:
+    return {(str(qos),): count for qos, count in enumerate(counts)}

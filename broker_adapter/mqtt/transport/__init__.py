@@ -1,0 +1,1 @@
+"""Listeners and byte streams: TCP, TLS and WebSocket, and sending with bounds."""

@@ -1,0 +1,215 @@
+"""Where clients come in: accepting on TCP, TLS, WebSocket and secure WebSocket, as far as the limits allow.
+
+A client arrives at the broker as a stream of bytes with the name of its peer; which packets they are is not known here.
+Nothing that happens on one connection ends another.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+import attrs
+import structlog
+import trio
+
+from broker_adapter.mqtt.transport.streams import KnowsPeer, TcpStream, TlsStream, WebSocketStream
+from journal.net.listening import accept, prepare
+from journal.net.websocket_handshake import open_websocket
+
+SUBPROTOCOL: Final = "mqtt"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker_adapter.mqtt")
+
+
+@attrs.frozen(slots=True)
+class Peer:
+    """Who is at the other end.
+
+    Attributes:
+        address: ``HOST:PORT``.
+        transport: ``mqtt``, ``mqtts``, ``websocket`` or ``websockets``, as the listeners are called.
+    """
+
+    address: str
+    transport: str
+
+    @property
+    def host(self) -> str:
+        """The address without the port."""
+        return self.address.rpartition(":")[0]
+
+
+Handler: TypeAlias = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
+"""Talks to one client until it is done with it; the stream is closed for it afterwards."""
+
+
+@attrs.frozen(slots=True)
+class ListenerLimits:
+    """What peers can make the listeners hold.
+
+    Attributes:
+        max_connections: Of all listeners together; more are closed at once.
+        handshake_timeout_s: TLS and the opening of a WebSocket take no longer, each.
+        max_message_bytes: Of a WebSocket message.
+    """
+
+    max_connections: int = 20_000
+    handshake_timeout_s: float = 10
+    max_message_bytes: int = 2 << 20
+
+
+class Listeners:
+    """Accepts clients and hands them to the broker.
+
+    Args:
+        handle: Talks to one client.
+        limits: What peers can make it hold.
+        tls: See the attribute.
+
+    Attributes:
+        tls: For connections that come from now on; it may be exchanged. Needed where `mqtts` or `websockets` listens.
+        connection_count: Open connections, those in their handshake too.
+        by_listener: The same, by name of the listener.
+        accepted_count: How many there were since the start, by name of the listener.
+        refused_count: Connections that were closed at once for lack of room.
+        failed_count: Connections that ended in the handshake of TLS or WebSocket.
+        is_accepting: Whether clients are taken.
+    """
+
+    def __init__(self, handle: Handler, limits: ListenerLimits, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
+        self.connection_count = 0
+        self.by_listener: dict[str, int] = {}
+        self.accepted_count: dict[str, int] = {}
+        self.refused_count = 0
+        self.failed_count = 0
+        self.is_accepting = False
+        self._handle = handle
+        self._limits = limits
+        self._serve: dict[str, Callable[[socket.socket, Peer], Awaitable[None]]] = {
+            "mqtt": self._serve_tcp,
+            "mqtts": self._serve_tls,
+            "websocket": self._serve_websocket,
+            "websockets": self._serve_secure_websocket,
+        }
+        self._accepting = trio.CancelScope()
+        self._gone = trio.lowlevel.ParkingLot()
+        self._connections: trio.Nursery
+        self._is_full = False
+
+    async def run(
+        self,
+        sockets: dict[str, socket.socket],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve bound sockets, by name of the listener, until cancelled."""
+        async with trio.open_nursery() as self._connections:
+            self.by_listener = dict.fromkeys(sockets, 0)
+            self.accepted_count = dict.fromkeys(sockets, 0)
+            self.is_accepting = True
+            task_status.started()
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for name, sock in sockets.items():
+                        accepting.start_soon(accept, sock, partial(self._admit, name))
+            await trio.sleep_forever()
+
+    def stop_accepting(self) -> None:
+        """Take no more clients; those that are there stay."""
+        self.is_accepting = False
+        self._accepting.cancel()
+
+    async def wait_empty(self) -> None:
+        """Wait until no connection is open."""
+        while self.connection_count:
+            await self._gone.park()
+        await trio.lowlevel.checkpoint()
+
+    def _admit(self, name: str, sock: socket.socket, address: str) -> bool:
+        limit = self._limits.max_connections
+        if self.connection_count >= limit:
+            if not self._is_full:
+                # Once, until there is room again: whoever floods us need not flood the log, too.
+                log.warning("connections refused", peer=address, limit="limits.max_connections", allowed=limit)
+            self._is_full = True
+            self.refused_count += 1
+            return False
+        self._is_full = False
+        self.connection_count += 1
+        self.by_listener[name] += 1
+        self.accepted_count[name] += 1
+        self._connections.start_soon(self._contained, self._serve[name], sock, Peer(address, name))
+        return True
+
+    async def _contained(
+        self, serve: Callable[[socket.socket, Peer], Awaitable[None]], sock: socket.socket, peer: Peer
+    ) -> None:
+        try:
+            prepare(sock)
+            await serve(sock, peer)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
+            # It broke before there was anything to say, or while it was said.
+            log.debug("connection broken", peer=peer.address, listener=peer.transport, reason=_reason(error))
+        except Exception:
+            log.exception("unexpected error", peer=peer.address, listener=peer.transport)
+        finally:
+            if sock.fileno() >= 0:
+                trio.lowlevel.notify_closing(sock)
+                sock.close()
+            self.connection_count -= 1
+            self.by_listener[peer.transport] -= 1
+            if not self.connection_count:
+                self._gone.unpark_all()
+
+    async def _serve_tcp(self, sock: socket.socket, peer: Peer) -> None:
+        stream = TcpStream(sock)
+        await self._handle(stream, peer)
+        await stream.aclose()
+
+    async def _serve_tls(self, sock: socket.socket, peer: Peer) -> None:
+        stream = await self._secure(sock)
+        await self._handle(stream, peer)
+        await stream.aclose()
+
+    async def _serve_websocket(self, sock: socket.socket, peer: Peer) -> None:
+        await self._serve_messages(TcpStream(sock), peer)
+
+    async def _serve_secure_websocket(self, sock: socket.socket, peer: Peer) -> None:
+        await self._serve_messages(await self._secure(sock), peer)
+
+    async def _secure(self, sock: socket.socket) -> TlsStream:
+        assert self.tls is not None  # a listener that needs it is not configured without it
+        stream = trio.SSLStream(TcpStream(sock), self.tls, server_side=True)
+        try:
+            with trio.fail_after(self._limits.handshake_timeout_s):
+                await stream.do_handshake()
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError):
+            self.failed_count += 1
+            raise
+        return TlsStream(stream)
+
+    async def _serve_messages(self, stream: trio.abc.Stream, peer: Peer) -> None:
+        is_open = False
+        below = stream if isinstance(stream, KnowsPeer) else None
+        try:
+            async with open_websocket(
+                stream,
+                max_message_bytes=self._limits.max_message_bytes,
+                handshake_timeout_s=self._limits.handshake_timeout_s,
+                subprotocol=SUBPROTOCOL,
+            ) as websocket:
+                is_open = True
+                await self._handle(WebSocketStream(websocket, below), peer)
+        except OSError:
+            self.failed_count += not is_open
+            raise
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__
+    return str(cause if isinstance(cause, ssl.SSLError) else error) or type(error).__name__

@@ -1,0 +1,65 @@
+"""MQTT 3.1.1 and 5 as bytes: packets in and out, no sockets, no clocks, no event loop.
+
+What a packet alone can show is checked here; what needs the state of a connection or a session is not.
+"""
+
+from broker_adapter.mqtt_codec.acknowledgement_bodies import encode_acknowledgements, encode_pubacks
+from broker_adapter.mqtt_codec.decoder import Decoder
+from broker_adapter.mqtt_codec.encoder import encode
+from broker_adapter.mqtt_codec.errors import MqttProtocolError
+from broker_adapter.mqtt_codec.packets import (
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from broker_adapter.mqtt_codec.properties import EMPTY, Properties
+from broker_adapter.mqtt_codec.publish_template import PublishTemplate, publish_template
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+from broker_adapter.mqtt_codec.version import Version
+
+__all__ = [
+    "EMPTY",
+    "Auth",
+    "Connack",
+    "Connect",
+    "Decoder",
+    "Disconnect",
+    "MqttProtocolError",
+    "Packet",
+    "Pingreq",
+    "Pingresp",
+    "Properties",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "PublishTemplate",
+    "Pubrec",
+    "Pubrel",
+    "ReasonCode",
+    "Suback",
+    "Subscribe",
+    "SubscriptionRequest",
+    "Unsuback",
+    "Unsubscribe",
+    "Version",
+    "Will",
+    "encode",
+    "encode_acknowledgements",
+    "encode_pubacks",
+    "publish_template",
+]

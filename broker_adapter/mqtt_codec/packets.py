@@ -1,0 +1,205 @@
+"""The control packets as values, the same for MQTT 3.1.1 and 5. How they lie in bytes is told where they are read.
+
+What MQTT 3.1.1 does not know (reason codes, properties, subscription options) has its default there. Packets are plain
+values: nothing is checked when one is made.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from broker_adapter.mqtt_codec.properties import EMPTY, Properties
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+from broker_adapter.mqtt_codec.version import Version
+
+
+@attrs.define(slots=True)
+class Will:
+    """The message that the server publishes when the client goes without a word."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Connect:
+    """A client's first packet.
+
+    Attributes:
+        clean_start: Forget the session that there may be; MQTT 3.1.1 calls it clean session.
+        keep_alive_s: Longest silence of the client; 0 means any.
+        version: What the client speaks.
+    """
+
+    client_id: str = ""
+    clean_start: bool = True
+    keep_alive_s: int = 0
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    properties: Properties = EMPTY
+    version: Version = Version.V5
+
+
+@attrs.define(slots=True)
+class Connack:
+    """The server's answer to CONNECT. In MQTT 3.1.1 the reason code stands for the return code nearest to it."""
+
+    session_present: bool = False
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Publish:
+    """A message.
+
+    Attributes:
+        topic: Empty only where a topic alias stands for it.
+        packet_id: 0 with QoS 0, from 1 to 65,535 otherwise.
+    """
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Puback:
+    """Answer to a PUBLISH of QoS 1."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Pubrec:
+    """Answer to a PUBLISH of QoS 2: received."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Pubrel:
+    """Answer to PUBREC: the packet identifier is let go."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Pubcomp:
+    """Answer to PUBREL: a delivery of QoS 2 is complete."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
+
+
+@attrs.frozen(slots=True)
+class SubscriptionRequest:
+    """One topic filter of a SUBSCRIBE with its options.
+
+    Attributes:
+        retain_handling: 0 send retained messages, 1 only if the subscription is new, 2 never.
+    """
+
+    topic_filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@attrs.define(slots=True)
+class Subscribe:
+    """A client asks for messages."""
+
+    packet_id: int
+    subscriptions: tuple[SubscriptionRequest, ...]
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Suback:
+    """Answer to SUBSCRIBE with a reason code for each filter; in MQTT 3.1.1 all failures are one."""
+
+    packet_id: int
+    reason_codes: tuple[ReasonCode, ...]
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Unsubscribe:
+    """A client ends subscriptions."""
+
+    packet_id: int
+    topic_filters: tuple[str, ...]
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Unsuback:
+    """Answer to UNSUBSCRIBE with a reason code for each filter; MQTT 3.1.1 sends none."""
+
+    packet_id: int
+    reason_codes: tuple[ReasonCode, ...] = ()
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Pingreq:
+    """A client's sign of life."""
+
+
+@attrs.define(slots=True)
+class Pingresp:
+    """Answer to PINGREQ."""
+
+
+@attrs.define(slots=True)
+class Disconnect:
+    """The last packet of a connection; in MQTT 3.1.1 only clients send it, without a reason."""
+
+    reason_code: ReasonCode = ReasonCode.NORMAL_DISCONNECTION
+    properties: Properties = EMPTY
+
+
+@attrs.define(slots=True)
+class Auth:
+    """A step of extended authentication; MQTT 5 only."""
+
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = EMPTY
+
+
+Packet: TypeAlias = (
+    Connect
+    | Connack
+    | Publish
+    | Puback
+    | Pubrec
+    | Pubrel
+    | Pubcomp
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)

@@ -1,0 +1,177 @@
+"""The properties of a packet with their length before them, read and written by the table in `codec.property_table`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+from broker_adapter.mqtt_codec.errors import MqttProtocolError, malformed, protocol_error
+from broker_adapter.mqtt_codec.primitives import read_variable, write_variable
+from broker_adapter.mqtt_codec.properties import EMPTY, Properties
+from broker_adapter.mqtt_codec.property_table import (
+    MALFORMED_WHERE_MISPLACED,
+    PROPERTIES,
+    Place,
+    Property,
+)
+from broker_adapter.mqtt_codec.text import topic_name
+
+
+def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Properties, int]:
+    """Read the property length and the properties, all that `place` may have, in any order."""
+    if at < stop and data[at] == 0:
+        return EMPTY, at + 1
+    length, at = read_variable(data, at, stop)
+    end = at + length
+    if end > stop:
+        raise malformed(f"property length is {length}, the packet has {stop - at} bytes left")
+    values: dict[str, Any] = {}
+    known = _READERS[place]
+    while at < end:
+        identifier, at = data[at], at + 1
+        if identifier > 0x7F:
+            identifier, at = read_variable(data, at - 1, end)
+        reader = known.get(identifier)
+        if reader is None:
+            raise malformed(f"property {identifier:#04x} is not known")
+        value, at = reader.read(data, at, end)
+        if reader.check is not None:
+            reader.check(value)
+        name = reader.name
+        if name not in values:
+            # A list while it grows: a packet may have hundreds of thousands.
+            values[name] = [value] if reader.is_tuple else value
+        elif reader.repeats:
+            values[name].append(value)
+        else:
+            raise protocol_error(f"property {name} is there twice, it may be in {_shown(place)} once")
+    if "authentication_data" in values and "authentication_method" not in values:
+        raise protocol_error("property authentication_data is there without authentication_method")
+    for name in _TUPLES:
+        if name in values:
+            values[name] = tuple(values[name])
+    return Properties(**values), end
+
+
+@attrs.frozen(slots=True)
+class _Reader:
+    """What a property is in one place, looked up once."""
+
+    name: str
+    read: Callable[[bytes, int, int], tuple[Any, int]]
+    check: Callable[[Any], None] | None
+    is_tuple: bool
+    repeats: bool
+
+
+def _reader_of(declared: Property, place: Place) -> _Reader:
+    repeats = bool(place & declared.repeats_in)
+    return _Reader(declared.name, declared.type.read, _check_of(declared, place), declared.is_tuple, repeats)
+
+
+def _check_of(declared: Property, place: Place) -> Callable[[Any], None] | None:
+    def refuse(value: object) -> None:
+        misplaced = malformed if place & MALFORMED_WHERE_MISPLACED else protocol_error
+        raise misplaced(f"property {declared.name} is in {_shown(place)}, where it may not be")
+
+    def check_limits(value: int) -> None:
+        least, most = declared.limits or (value, value)
+        if not least <= value <= most:
+            raise MqttProtocolError(
+                declared.limits_code, f"property {declared.name} is {value}, it must be from {least} to {most}"
+            )
+
+    def check_topic(value: str) -> None:
+        if not topic_name(value.encode()):
+            raise protocol_error(f"property {declared.name} is an empty topic name")
+
+    if not place & declared.places:
+        return refuse
+    if declared.is_topic:
+        return check_topic
+    return check_limits if declared.limits is not None else None
+
+
+def _shown(place: Place) -> str:
+    return (place.name or "").replace("_", " ")
+
+
+def is_empty(properties: Properties) -> bool:
+    """Whether there is none: the whole section may be left out where the standard says so."""
+    return properties is EMPTY or properties == EMPTY
+
+
+def write_properties(place: Place, properties: Properties) -> bytes:
+    """Write the properties with their length.
+
+    Raises:
+        ValueError: There is one that may not be there, or a value that its type cannot hold.
+    """
+    if properties is EMPTY:
+        return b"\0"
+    written = properties_in(place, properties)
+    return write_variable(len(written)) + written
+
+
+def properties_in(place: Place, properties: Properties, *, leave_out: str = "") -> bytes:
+    """Write the properties, all but the one that is left out, without their length; see `write_properties`."""
+    allowed, others = _WRITERS[place]
+    if others.get(properties) != others.absent:
+        raise ValueError(f"{_shown(place)} has a property that may not be there: {properties}")
+    written = b""
+    for name, write in allowed:
+        value = getattr(properties, name)
+        if value is not None and name != leave_out:
+            written += write(value)
+    return written
+
+
+def writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
+    """The writer of one property with its identifier, for where properties are put together by hand."""
+    head, write = write_variable(declared.identifier), declared.type.write
+    if not declared.is_tuple:
+        return lambda value: head + write(value)
+    is_single = not place & declared.repeats_in
+
+    def write_all(values: tuple[Any, ...]) -> bytes:
+        if is_single and len(values) > 1:
+            raise ValueError(f"{_shown(place)} may have one of {declared.name}, not {len(values)}")
+        return b"".join([head + write(value) for value in values])
+
+    return write_all
+
+
+@attrs.frozen(slots=True)
+class _Others:
+    """Properties that may not be in a place: all of them at once, and what they are if none is there."""
+
+    get: Callable[[Properties], object]
+    absent: object
+
+
+def _others(place: Place) -> _Others:
+    names = [declared.name for declared in PROPERTIES if not place & declared.places]
+    get = operator.attrgetter(*names)
+    return _Others(get, get(EMPTY))
+
+
+# Who sends a PUBLISH or a DISCONNECT is not known where it is written: both sides' places are one here.
+_WRITTEN_PLACES: Final = (
+    *(place for place in Place if not place & (Place.PUBLISH | Place.DISCONNECT)),
+    Place.PUBLISH,
+    Place.DISCONNECT,
+)
+_TUPLES: Final = tuple(declared.name for declared in PROPERTIES if declared.is_tuple)
+_READERS: Final = {
+    place: {declared.identifier: _reader_of(declared, place) for declared in PROPERTIES} for place in Place
+}
+_WRITERS: Final = {
+    place: (
+        tuple((declared.name, writer_of(declared, place)) for declared in PROPERTIES if place & declared.places),
+        _others(place),
+    )
+    for place in _WRITTEN_PLACES
+}

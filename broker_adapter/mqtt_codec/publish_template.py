@@ -1,0 +1,118 @@
+"""A PUBLISH encoded once for many receivers; what differs between them is filled in for each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker_adapter.mqtt_codec.fixed_header import fixed_header
+from broker_adapter.mqtt_codec.primitives import MAX_TWO_BYTES, TWO_BYTES, write_string, write_variable
+from broker_adapter.mqtt_codec.properties import EMPTY, Properties
+from broker_adapter.mqtt_codec.property_section import properties_in, writer_of
+from broker_adapter.mqtt_codec.property_table import MESSAGE_EXPIRY_INTERVAL, TOPIC_ALIAS, Place
+from broker_adapter.mqtt_codec.publish_bodies import DUP, publish_first_byte
+from broker_adapter.mqtt_codec.version import Version
+
+_NO_TOPIC: Final = write_string("")
+_write_expiry: Final = writer_of(MESSAGE_EXPIRY_INTERVAL, Place.PUBLISH)
+_write_alias: Final = writer_of(TOPIC_ALIAS, Place.PUBLISH)
+
+
+class PublishTemplate:
+    """The parts of a PUBLISH for receivers that get it alike: version, QoS, retain flag, subscription identifiers.
+
+    A packet is its `head` and then `payload`; to send the two one behind the other copies the payload for nobody.
+
+    Attributes:
+        payload: The last part of every packet.
+    """
+
+    __slots__ = ("_after", "_before", "_expiry_interval_s", "_first", "_rest", "_topic", "_version", "payload", "qos")
+
+    def __init__(
+        self, topic: str, payload: bytes, qos: int, version: Version, *, retain: bool, values: Properties
+    ) -> None:
+        self.payload = payload
+        self.qos = qos
+        self._first = publish_first_byte(qos, retain)
+        self._topic = write_string(topic)
+        self._version = version
+        self._rest = b""
+        self._expiry_interval_s = None
+        if version is Version.V5 and values is not EMPTY:
+            self._expiry_interval_s = values.message_expiry_interval
+            self._rest = properties_in(Place.PUBLISH, values, leave_out=MESSAGE_EXPIRY_INTERVAL.name)
+        self._before, self._after = self._around_packet_id(self._expiry_interval_s, None, knows_alias=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the whole packet, without a topic alias that only its receiver has."""
+        packet_id_bytes = TWO_BYTES.size if self.qos else 0
+        return len(self._before) + packet_id_bytes + len(self._after) + len(self.payload)
+
+    def with_packet_id(self, packet_id: int, *, dup: bool = False) -> bytes:
+        """Make the whole packet for one receiver; at QoS 0 neither identifier nor DUP flag are used."""
+        return self.head(packet_id, dup=dup) + self.payload
+
+    def head(
+        self,
+        packet_id: int,
+        *,
+        dup: bool = False,
+        expiry_interval_s: int | None = None,
+        topic_alias: int | None = None,
+        knows_alias: bool = False,
+    ) -> bytes:
+        """Make all that goes before the payload. In MQTT 3.1.1 expiry and alias are left out.
+
+        Args:
+            packet_id: Not used at QoS 0.
+            dup: It was sent to this receiver before.
+            expiry_interval_s: What is left of the message expiry interval; None: as the template has it.
+            topic_alias: Tell this alias, for a template without one.
+            knows_alias: The receiver was told the alias before: leave the topic name out.
+
+        Raises:
+            ValueError: A value does not fit where it belongs.
+        """
+        before, after = self._before, self._after
+        if expiry_interval_s is not None or topic_alias is not None:
+            if expiry_interval_s is None:
+                expiry_interval_s = self._expiry_interval_s
+            before, after = self._around_packet_id(expiry_interval_s, topic_alias, knows_alias=knows_alias)
+        if not self.qos:
+            return before + after
+        if not 1 <= packet_id <= MAX_TWO_BYTES:
+            raise ValueError(f"packet identifier is {packet_id}, it must be from 1 to {MAX_TWO_BYTES}")
+        if dup:
+            before = bytes((before[0] | DUP,)) + before[1:]
+        return before + TWO_BYTES.pack(packet_id) + after
+
+    def _around_packet_id(
+        self, expiry_interval_s: int | None, topic_alias: int | None, *, knows_alias: bool
+    ) -> tuple[bytes, bytes]:
+        topic, after = self._topic, b""
+        if self._version is Version.V5:
+            written = self._rest
+            if expiry_interval_s is not None:
+                written = _write_expiry(expiry_interval_s) + written
+            if topic_alias is not None:
+                written = _write_alias(topic_alias) + written
+                topic = _NO_TOPIC if knows_alias else topic
+            after = write_variable(len(written)) + written
+        packet_id_bytes = TWO_BYTES.size if self.qos else 0
+        length = len(topic) + packet_id_bytes + len(after) + len(self.payload)
+        return fixed_header(self._first, length) + topic, after
+
+
+def publish_template(
+    topic: str, payload: bytes, qos: int, version: Version, *, retain: bool = False, values: Properties = EMPTY
+) -> PublishTemplate:
+    """Encode a PUBLISH but for what differs between its receivers.
+
+    Args:
+        values: Its properties; left out in MQTT 3.1.1.
+
+    Raises:
+        ValueError: As `encode`.
+    """
+    return PublishTemplate(topic, payload, qos, version, retain=retain, values=values)

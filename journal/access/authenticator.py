@@ -1,0 +1,208 @@
+"""Behind the door of `principal`: passwords, tokens and client certificates of a server, and rules for whose they are.
+
+Where connections come from, and what their operations need, is the server's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import attrs
+import trio
+
+from journal.access.authentication import Authentication, network_of
+from journal.access.authorization import Action
+from journal.access.back_off import BackOff
+from journal.access.rules import AccessRules, Permissions, User
+from journal.access.tokens import TokenHash, Tokens
+from journal.access.users import PasswordHash, Users, check_name
+from journal.protocol.errors import AuthenticationError
+
+_TOKEN: Final = "token"  # noqa: S105 the name of a field
+_USER: Final = "user"
+_PASSWORD: Final = "password"  # noqa: S105 the name of a field
+
+
+@attrs.frozen(slots=True)
+class Known:
+    """Everything that says who there is and what they may do; it is exchanged as a whole.
+
+    Attributes:
+        users: None without a password file.
+        tokens: None without a file of tokens.
+        certificates: Whether TLS checks client certificates, whose common names are users then.
+        anonymous: Whether a peer without any credentials gets in where others have some.
+    """
+
+    rules: AccessRules
+    users: Users | None = None
+    tokens: Tokens | None = None
+    certificates: bool = False
+    anonymous: bool = False
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether anybody can show who they are."""
+        return self.users is not None or self.tokens is not None or self.certificates
+
+
+@attrs.frozen(slots=True, eq=False)
+class Admitted:
+    """A principal that was let in.
+
+    Attributes:
+        name: The user; empty for an anonymous one.
+        proof: What it was let in for, which a reload may take away: what is kept of its password or token, ``None``
+            for a certificate, and nothing of this where `name` is empty.
+        expires_at_s: Seconds since 1970 until which it is let in; None for no end.
+    """
+
+    name: str
+    permissions: Permissions = attrs.field(repr=False)
+    proof: PasswordHash | TokenHash | None = attrs.field(default=None, repr=False)
+    expires_at_s: float | None = None
+
+    def may(self, action: Action, target: str) -> bool:
+        """Whether it may do something with a shard, or with all that match a filter."""
+        return self.permissions.may(action, target)
+
+    def may_somewhere(self, action: Action) -> bool:
+        """Whether there is any shard that it may do something with."""
+        return self.permissions.may_somewhere(action)
+
+
+class ServerAccess:
+    """Decides who a peer is.
+
+    Args:
+        known: See the attribute.
+        clock: Seconds, never going backwards.
+        time_s: Seconds since 1970.
+
+    Attributes:
+        known: It may be exchanged; the next peer is looked up in the new one.
+    """
+
+    def __init__(
+        self, known: Known, clock: Callable[[], float] = trio.current_time, time_s: Callable[[], float] = time.time
+    ) -> None:
+        self._known = known
+        self._clock = clock
+        self._time_s = time_s
+        self._passwords = Authentication(known.users, clock)
+        # Nobody guesses one of 2^256 tokens, so a right one is let in whatever was tried before it. Who goes on trying
+        # is told to stop.
+        self._by_network = BackOff(free_failures=30, first_s=1, longest_s=60)
+
+    @property
+    def known(self) -> Known:
+        """Who there is and what they may do."""
+        return self._known
+
+    @known.setter
+    def known(self, known: Known) -> None:
+        self._known = known
+        self._passwords.users = known.users
+
+    async def authenticate(
+        self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
+    ) -> Admitted:
+        """Find out who a peer is; see `principal.Access`."""
+        known = self._known
+        given = credentials or {}
+        if not known.has_credentials:
+            # What is given cannot be checked, so it counts for nothing.
+            await trio.lowlevel.checkpoint()
+            return self._admitted("")
+        host = peer.rpartition(":")[0]
+        if _TOKEN in given:
+            await trio.lowlevel.checkpoint()
+            return self._by_token(given[_TOKEN], host)
+        if _PASSWORD in given:
+            return await self._by_password(given.get(_USER, ""), given[_PASSWORD], host)
+        await trio.lowlevel.checkpoint()
+        if known.certificates and certificate_name:
+            if given.get(_USER, certificate_name) != certificate_name:
+                raise AuthenticationError(
+                    f"the client certificate is of {certificate_name!a}, not of the user that was named; "
+                    "name that one or none"
+                )
+            try:
+                check_name(certificate_name)
+            except ValueError as error:
+                raise AuthenticationError(f"the client certificate {error}; have another one issued") from error
+            return self._admitted(certificate_name)
+        if known.anonymous and not given:
+            return self._admitted("")
+        raise AuthenticationError("no credentials: " + _way_out(known))
+
+    def _by_token(self, token: str, host: str) -> Admitted:
+        kept = self._known.tokens.find(token) if self._known.tokens is not None else None
+        if kept is None:
+            network, now = network_of(host), self._clock()
+            if self._by_network.must_wait(network, now):
+                raise AuthenticationError("too many wrong tokens from there; wait a minute")
+            self._by_network.failed(network, now)
+            raise AuthenticationError("the token is none that this server knows; `journal token FILE USER` makes one")
+        if kept.expires_at_s is not None and kept.expires_at_s <= self._time_s():
+            raise AuthenticationError(
+                f"the token of {kept.name!a} expired at {_moment(kept.expires_at_s)}; `journal token FILE USER` "
+                "makes a new one"
+            )
+        return self._admitted(kept.name, kept, kept.expires_at_s)
+
+    async def _by_password(self, name: str, password: str, host: str) -> Admitted:
+        users = self._known.users
+        # Whatever a peer sends can be checked, also what is no text.
+        secret = password.encode(errors="surrogatepass")
+        if not await self._passwords.check(name, secret, host):
+            raise AuthenticationError(
+                "wrong user name or password, or too many wrong ones from there of late: then wait a minute"
+            )
+        # A reload may have come between, which this principal outlives only if its password does.
+        admitted = self._admitted(name, users.hash_of(name) if users is not None else None)
+        if not self.is_still_known(admitted):
+            raise AuthenticationError("the password was changed at this moment; connect again")
+        return admitted
+
+    def _admitted(
+        self, name: str, proof: PasswordHash | TokenHash | None = None, expires_at_s: float | None = None
+    ) -> Admitted:
+        return Admitted(name, self._known.rules.permissions_of(User(name)), proof, expires_at_s)
+
+    def is_still_known(self, admitted: Admitted) -> bool:
+        """Whether who was let in would still be, for the same reason."""
+        known, proof = self._known, admitted.proof
+        if isinstance(proof, PasswordHash):
+            return known.users is not None and known.users.hash_of(admitted.name) == proof
+        if isinstance(proof, TokenHash):
+            return known.tokens is not None and known.tokens.holds(proof)
+        if admitted.name:
+            return known.certificates
+        return known.anonymous or not known.has_credentials
+
+    def renewed(self, admitted: Admitted) -> Admitted | None:
+        """The same principal by what is known now; None if it would not be let in any more."""
+        if not self.is_still_known(admitted):
+            return None
+        return self._admitted(admitted.name, admitted.proof, admitted.expires_at_s)
+
+
+def _way_out(known: Known) -> str:
+    ways = [
+        way
+        for way, is_open in (
+            ("a user and a password", known.users is not None),
+            ("a token", known.tokens is not None),
+            ("a client certificate", known.certificates),
+        )
+        if is_open
+    ]
+    return f"this server asks for {' or '.join(ways)}"
+
+
+def _moment(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")

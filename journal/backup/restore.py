@@ -1,0 +1,273 @@
+"""Making a data directory of a backup.
+
+The file FORMAT, without which no server opens the directory, comes last: until then it is nobody's data directory, and
+a file beside it tells which backup it is going to be and how many files were synced, so that a restore that was
+interrupted can go on. What it brought after that is brought anew: it may read well and not be on the disk. Another file
+tells the first server that opens the directory that it was restored, see `journal.engine.directory.restores`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+from collections.abc import Callable
+
+import attrs
+
+from journal.backup.directory import PART_BYTES, BackupDirectory, Manifest, opened_for_reading
+from journal.backup.manifest import FileEntry
+from journal.backup.objects import chunks_of, digest_of
+from journal.backup.tree import DIRECTORIES
+from journal.engine.directory.data_directory import write_markers
+from journal.engine.directory.json_files import read_json, replace_json
+from journal.engine.directory.restores import RestoreMarker, write_restore_marker
+from shards.errors import CorruptionError, DataDirectoryError
+from shards.seams.file_system import FileSystem, OpenDirectory, make_durable_directory
+
+Progress = Callable[[int], None]
+
+_MARKER = "RESTORING"
+_ASIDE = ".restoring"
+
+
+@attrs.frozen(slots=True)
+class Restored:
+    """What a restore came to.
+
+    Attributes:
+        directory: The data directory.
+        number: The backup that it was made of.
+        lsn: Every entry up to this one is in it.
+        files: How many files it has.
+        size_bytes: Of all of them together.
+        copied_files: Those that an interrupted restore had not brought already.
+    """
+
+    directory: str
+    number: int
+    lsn: int
+    files: int
+    size_bytes: int
+    copied_files: int
+
+
+def restore(
+    files: FileSystem,
+    source: str,
+    target: str,
+    *,
+    number: int | None = None,
+    progress: Progress | None = None,
+    part_bytes: int = PART_BYTES,
+) -> Restored:
+    """Make a data directory of a backup, every file compared with its digest; durable when this returns.
+
+    Args:
+        files: The file system.
+        source: The backup directory.
+        target: A directory that is empty, or not there, or holds an interrupted restore of this same backup.
+        number: Which backup; the newest if it is not named.
+        progress: Called now and then with the bytes done so far.
+        part_bytes: What was brought is synced after so many bytes, and need not be brought again after an interruption.
+
+    Raises:
+        DataDirectoryError: There is no such backup, or the target holds something else.
+        CorruptionError: The backup is damaged.
+        OSError: The disk refused.
+    """
+    with opened_for_reading(files, source) as backup:
+        if number is None:
+            numbers = backup.numbers()
+            if not numbers:
+                raise DataDirectoryError(f"{source} has no whole backup yet; run `journal backup` to its end")
+            number = numbers[-1]
+        manifest = backup.read(number)
+        wanted: dict[str, object] = {
+            "node_id": manifest.header.node_id,
+            "number": manifest.header.number,
+            "sha256": manifest.seal.sealed_sha256,
+        }
+        if not files.exists(target):
+            _make_marked(files, target, wanted)
+        lock = files.lock(target)
+        try:
+            # Held from before the first write, so that its sync reports every failure to write a file back.
+            root = files.open_directory(target)
+            try:
+                restoring = _Restoring(files, backup, manifest, target, wanted, root, progress, part_bytes)
+                restoring.run()
+            finally:
+                root.close()
+        finally:
+            lock.release()
+        header, seal = manifest.header, manifest.seal
+        return Restored(target, number, header.lsn, seal.files, seal.size_bytes, restoring.copied_files)
+
+
+def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> None:
+    """Make a target that tells from the moment that it is there what it is going to be.
+
+    An empty directory, which a restore that was killed would leave otherwise, is a new node to a server.
+
+    Raises:
+        DataDirectoryError: The name under which it is made is in use.
+    """
+    target = posixpath.normpath(target)
+    aside = f"{target}{_ASIDE}"
+    make_durable_directory(files, aside)
+    others = [name for name in files.listdir(aside) if name not in (_MARKER, f"{_MARKER}.new")]
+    if others:
+        raise DataDirectoryError(
+            f"{aside} is in the way: a restore makes its directory under this name first, but it holds "
+            f"{', '.join(others[:3])}; remove or rename it"
+        )
+    replace_json(files, f"{aside}/{_MARKER}", wanted)
+    files.sync_directory(aside)
+    files.rename(aside, target)
+    files.sync_directory(posixpath.dirname(target) or ".")
+
+
+class _Restoring:
+    def __init__(
+        self,
+        files: FileSystem,
+        backup: BackupDirectory,
+        manifest: Manifest,
+        target: str,
+        wanted: dict[str, object],
+        root: OpenDirectory,
+        progress: Progress | None,
+        part_bytes: int,
+    ) -> None:
+        self._files = files
+        self._backup = backup
+        self._manifest = manifest
+        self._target = target
+        self._wanted = wanted
+        self._root = root
+        self._progress = progress
+        self._part_bytes = part_bytes
+        self._unsynced_bytes = 0
+        self._synced_files = 0
+        self._done_bytes = 0
+        self._made: set[str] = set()
+        self.copied_files = 0
+
+    def run(self) -> None:
+        files, target = self._files, self._target
+        if self._is_there():
+            # The process before was killed when FORMAT had its name: that may not be durable yet.
+            files.sync_directory(target)
+            files.remove(f"{target}/{_MARKER}")
+            files.sync_directory(target)
+            return
+        for name in DIRECTORIES:
+            files.mkdir(f"{target}/{name}")
+        last: FileEntry | None = None
+        for count, entry in enumerate(self._backup.entries(self._manifest.header.number), 1):
+            if entry.path == "FORMAT":
+                last = entry
+                continue
+            self._bring(entry, f"{target}/{entry.path}", was_synced=count <= self._synced_files)
+            if self._unsynced_bytes >= self._part_bytes:
+                self._root.sync_all()
+                self._unsynced_bytes = 0
+                replace_json(files, f"{target}/{_MARKER}", {**self._wanted, "synced_files": count})
+        if last is None:
+            raise CorruptionError(self._manifest.path, 0, "the backup has no file FORMAT")
+        write_markers(files, target, self._manifest.header.node_id)
+        self._bring(last, f"{target}/FORMAT.new", was_synced=False)
+        # Without it, a server would go on with numbers that were given out after the backup.
+        write_restore_marker(files, target, RestoreMarker(secrets.token_hex(8), self._manifest.header.number))
+        self._root.sync_all()
+        files.rename(f"{target}/FORMAT.new", f"{target}/FORMAT")
+        files.sync_directory(target)
+        files.remove(f"{target}/{_MARKER}")
+        files.sync_directory(target)
+
+    def _is_there(self) -> bool:
+        """Look at what the target holds; True if nothing is left to do but to remove the marker.
+
+        A directory with FORMAT may have been used since then: nothing of it is touched.
+        """
+        files, target = self._files, self._target
+        found = [name for name in files.listdir(target) if name not in ("LOCK", f"{_MARKER}.new", "lost+found")]
+        if not found:
+            replace_json(files, f"{target}/{_MARKER}", self._wanted)
+            files.sync_directory(target)
+            return False
+        if _MARKER not in found:
+            raise DataDirectoryError(
+                f"{target} is not empty: it holds {', '.join(found[:3])}; choose an empty directory to restore into"
+            )
+        begun = read_json(files, f"{target}/{_MARKER}")
+        if isinstance(begun, dict):
+            synced_files = begun.pop("synced_files", 0)
+            self._synced_files = synced_files if isinstance(synced_files, int) else 0
+        if begun != self._wanted:
+            raise DataDirectoryError(
+                f"{target} holds part of another backup ({begun}); restore that one to its end, or choose an empty "
+                f"directory"
+            )
+        return "FORMAT" in found
+
+    def _bring(self, entry: FileEntry, path: str, *, was_synced: bool) -> None:
+        if was_synced and self._is_brought(entry, path):
+            return
+        if self._files.exists(path):
+            self._files.remove(path)
+        self._copy(entry, path, sync=was_synced or not self._root.reports_errors)
+        self.copied_files += 1
+        self._unsynced_bytes += entry.size_bytes
+
+    def _is_brought(self, entry: FileEntry, path: str) -> bool:
+        if not self._files.exists(path):
+            return False
+        file = self._files.open(path, write=False)
+        try:
+            if file.size() != entry.size_bytes:
+                return False
+            done_bytes = self._done_bytes
+            is_same = digest_of(file, entry.size_bytes, self._tell) == entry.sha256
+        finally:
+            file.close()
+        if not is_same:
+            self._done_bytes = done_bytes
+        return is_same
+
+    def _copy(self, entry: FileEntry, path: str, *, sync: bool) -> None:
+        directory = posixpath.dirname(path)
+        if directory not in self._made:
+            self._files.mkdir(directory)
+            self._made.add(directory)
+        stored = self._backup.object_path(entry.sha256)
+        if not self._files.exists(stored):
+            raise CorruptionError(stored, 0, f"the object is missing; it is {entry.path} of the backup")
+        source = self._files.open(stored, write=False)
+        try:
+            file = self._files.open(path, create=True)
+            try:
+                file.truncate(0)
+                position = 0
+                # Zeros are written too: journal files have all their blocks from the beginning.
+                for chunk in chunks_of(source, entry.size_bytes):
+                    file.pwritev([chunk], position)
+                    position += len(chunk)
+                found = digest_of(file, position, self._tell)
+                if sync:
+                    file.fsync()
+            finally:
+                file.close()
+        finally:
+            source.close()
+        if found != entry.sha256:
+            raise CorruptionError(
+                stored,
+                0,
+                f"expected content with digest {entry.sha256}, found {found}; it is {entry.path} of the backup",
+            )
+
+    def _tell(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        if self._progress is not None:
+            self._progress(self._done_bytes)

@@ -1,0 +1,153 @@
+"""One append as its caller sees it: a promise that is kept, or broken with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import trio
+
+from journal.protocol.errors import RemoteProtocolError
+from journal.protocol.frames import ACK_DUPLICATE, NO_OFFSET
+from shards.errors import StorageError, afresh
+from shards.format.record import Record
+from shards.model import AckLevel, Appended
+
+NOT_JOINED: Final = -1
+
+_LEVELS: Final = {int(level): level for level in AckLevel}
+
+
+class PendingAppend:
+    """An append that was handed over. It is carried out whether or not anybody waits for it.
+
+    One is made for every append, so it holds nothing that only some of them need.
+
+    Attributes:
+        record_count: Records in it.
+        size_bytes: What it counts against the client's window.
+        values: Bare values, if that is what it has; a single one as it is.
+        records: Records, if it has these.
+        batch: Or an encoded batch.
+        join_key: Appends to one shard with the same key may share a batch; `NOT_JOINED` stays by itself.
+        is_done: The outcome is known.
+        event: Set when it is; there is one only if somebody waits.
+        base_offset, level, flags: What the server said, if it accepted.
+    """
+
+    __slots__ = (
+        "_error",
+        "ack_level",
+        "base_offset",
+        "batch",
+        "event",
+        "expected_offset",
+        "flags",
+        "is_done",
+        "join_key",
+        "level",
+        "record_count",
+        "records",
+        "size_bytes",
+        "values",
+    )
+
+    base_offset: int
+    level: int
+    flags: int
+
+    def __init__(
+        self,
+        record_count: int,
+        size_bytes: int,
+        values: bytes | Sequence[bytes] | None = None,
+        records: Sequence[Record] | None = None,
+        batch: bytes | None = None,
+        ack_level: int = 0,
+        expected_offset: int = NO_OFFSET,
+        join_key: int = NOT_JOINED,
+    ) -> None:
+        self.record_count = record_count
+        self.size_bytes = size_bytes
+        self.values = values
+        self.records = records
+        self.batch = batch
+        self.ack_level = ack_level
+        self.expected_offset = expected_offset
+        self.join_key = join_key
+        self.is_done = False
+        self._error: StorageError | None = None
+        self.event: trio.Event | None = None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether it may share a batch with others."""
+        return self.join_key != NOT_JOINED
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the server has acknowledged it."""
+        return self.is_done and self._error is None
+
+    async def wait(self) -> Appended:
+        """Wait for the outcome. Cancelling or timing out gives up waiting, not the append.
+
+        Raises:
+            StorageError: The append was refused for good.
+        """
+        await self.wait_done()
+        return self.result_nowait()
+
+    async def wait_done(self) -> None:
+        """Wait until the outcome is known, whatever it is."""
+        if self.is_done:
+            await trio.lowlevel.checkpoint()
+        else:
+            if self.event is None:
+                self.event = trio.Event()
+            await self.event.wait()
+
+    def result_nowait(self) -> Appended:
+        """Outcome of an append that `is_done`.
+
+        Raises:
+            StorageError: The append was refused for good.
+            trio.WouldBlock: It is still on its way.
+        """
+        if not self.is_done:
+            raise trio.WouldBlock
+        if self._error is not None:
+            raise afresh(self._error)
+        level = _LEVELS.get(self.level)
+        if level is None:
+            raise RemoteProtocolError(f"append acknowledged at the unknown level {self.level}")
+        return Appended(self.base_offset, level, bool(self.flags & ACK_DUPLICATE))
+
+    def reject(self, error: StorageError) -> None:
+        """It will never be stored, or nobody knows. For the sender."""
+        self._error = error
+        self.is_done = True
+        self.values = self.records = self.batch = None
+        if self.event is not None:
+            self.event.set()
+
+    @staticmethod
+    def resolve_all(group: Iterable[PendingAppend], base_offset: int, level: int, flags: int) -> int:
+        """The server has the batch that these appends share. For the sender; returns what they counted in the window.
+
+        One loop for a whole batch: this is done for every append.
+        """
+        size_bytes = 0
+        for pending in group:
+            pending.base_offset = base_offset
+            pending.level = level
+            pending.flags = flags
+            pending.is_done = True
+            # Whoever keeps the append must not keep what was in it.
+            pending.values = pending.records = pending.batch = None
+            if pending.event is not None:
+                pending.event.set()
+            size_bytes += pending.size_bytes
+            if base_offset >= 0:
+                base_offset += pending.record_count
+        return size_bytes

@@ -1,0 +1,1 @@
+"""The data directory as a whole: whose it is, what locks it, what it remembers of restores."""

@@ -1,0 +1,311 @@
+"""The data directory: where things lie in it, whose it is, and of which version.
+
+::
+
+    LOCK        held by the process that uses the directory
+    FORMAT      JSON: version of the layout, random id of the node, whether the directories below were all made
+    SERVER      JSON: where the server that uses the directory listens, and its process id; only while it does
+    journal/    journal files
+    log/        log segments, in 256 directories
+    sealed/     Parquet segments, a directory for each shard
+    sealing/    Parquet segments that are being written; emptied at the start
+    state/      the views (RocksDB)
+    snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
+    reading/    only a LOCK, held by a reader who has opened the directory for a moment; see
+    `journal.engine.directory.reader_lock`
+
+``journal/``, ``log/`` and ``sealed/`` each hold a marker ``.node`` with the id of the node. Any of them may be a file
+system of its own: one that is not mounted shows an empty directory, which has no marker and is refused. The views
+record the id themselves.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+import attrs
+
+from journal.engine.directory.json_files import read_json, read_marker, replace_json
+from shards.errors import CorruptionError, DataDirectoryError
+from shards.seams.errno_advice import way_out
+from shards.seams.file_system import FileSystem, Lock, make_durable_directory
+
+LAYOUT_VERSION = 2
+MARKER = ".node"
+MARKED = ("journal", "log", "sealed")
+"""Directories that hold a marker."""
+
+_OTHERS = ("sealing", "snapshots")
+
+_MAY_BE_MOUNTS = (*MARKED, "state")
+
+_SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
+_SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
+
+
+@attrs.define(slots=True)
+class DataDirectory:
+    """An open data directory; `close` lets others have it.
+
+    Attributes:
+        was_complete: It was a whole directory of this layout when it was opened: its journal and views were used
+            together before, and so have to be there together.
+    """
+
+    path: str
+    node_id: str
+    lock: Lock
+    was_complete: bool
+    _files: FileSystem
+
+    @property
+    def journal(self) -> str:
+        """Directory of the journal files."""
+        return f"{self.path}/journal"
+
+    @property
+    def log(self) -> str:
+        """Directory of the log segments."""
+        return f"{self.path}/log"
+
+    @property
+    def sealed(self) -> str:
+        """Directory of the Parquet segments."""
+        return f"{self.path}/sealed"
+
+    @property
+    def sealing(self) -> str:
+        """Directory of Parquet segments that are being written."""
+        return f"{self.path}/sealing"
+
+    @property
+    def state(self) -> str:
+        """Directory of the views' store."""
+        return f"{self.path}/state"
+
+    @property
+    def snapshots(self) -> str:
+        """Directory of the snapshots that backups copy from."""
+        return f"{self.path}/snapshots"
+
+    def complete(self) -> None:
+        """Note that all that belongs to the directory was made, and that the views know of its journal; durably.
+
+        From now on the journal is refused without its markers, and without views that know of it. A start that is
+        killed before this is made again, as often as it takes.
+        """
+        if not self.was_complete:
+            _write_format(self._files, self.path, self.node_id, complete=True)
+
+    def announce(self, tcp: str, pid: int) -> None:
+        """Write down where this directory is served, for readers that find it locked; `close` takes it back.
+
+        Args:
+            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
+            pid: Process id of the server.
+        """
+        replace_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
+
+    def close(self) -> None:
+        """Release the lock."""
+        try:
+            _remove_server_file(self._files, self.path)
+        finally:
+            self.lock.release()
+
+
+def open_directory(files: FileSystem, path: str) -> DataDirectory:
+    """Lock a data directory and make it one if it is empty or not there.
+
+    Raises:
+        DataDirectoryError: Another process uses it, it cannot be written, or it holds something else.
+        FormatVersionError: A newer program made it.
+        CorruptionError: Its FORMAT file cannot be read.
+    """
+    try:
+        files.mkdir(path)
+    except OSError as error:
+        raise DataDirectoryError(
+            f"data directory {path} cannot be made: {error.strerror or error}; {way_out(error)}, or choose another path"
+        ) from error
+    lock = files.lock(path)
+    try:
+        _remove_server_file(files, path)
+        if not files.exists(f"{path}/FORMAT"):
+            _require_empty(files, path)
+            _write_format(files, path, secrets.token_hex(8), complete=False)
+        node_id = read_format(files, path)
+        was_complete = is_complete(files, path)
+        if was_complete:
+            check_markers(files, path, node_id)
+        for name in (*MARKED, *_OTHERS):
+            make_durable_directory(files, f"{path}/{name}")
+        if not was_complete:
+            _write_format(files, path, node_id, complete=False)
+            write_markers(files, path, node_id)
+        for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
+            remove_snapshot(files, f"{path}/snapshots/{name}")
+    except BaseException as error:
+        lock.release()
+        if isinstance(error, OSError):
+            raise DataDirectoryError(
+                f"data directory {path} cannot be used: {_what_failed(error)}; {way_out(error)}, then start again"
+            ) from error
+        raise
+    return DataDirectory(path, node_id, lock, was_complete, files)
+
+
+def _what_failed(error: OSError) -> str:
+    """The reason with the file or directory that it concerns, without Python's number."""
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
+def _require_empty(files: FileSystem, path: str) -> None:
+    others = [
+        entry
+        for entry in files.listdir(path)
+        if entry not in ("LOCK", "FORMAT.new", "lost+found") and not _is_empty_mount(files, path, entry)
+    ]
+    if "BACKUP" in others:
+        raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
+    if "RESTORING" in others or "RESTORING.new" in others:
+        raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
+    ours = [name for name in others if name in _MAY_BE_MOUNTS]
+    if ours:
+        # The directory itself may be a mount point, too: what is below it is then of an old use, or of another mount.
+        raise DataDirectoryError(
+            f"{path} is no whole data directory: {', '.join(f'{path}/{name}' for name in ours)} hold files, but "
+            f"{path}/FORMAT is missing. If {path} is a file system of its own, mount it; if FORMAT is lost, restore a "
+            f"backup with `journal restore`; for a new node choose an empty directory"
+        )
+    if others:
+        raise DataDirectoryError(
+            f"{path} is not a data directory: it has no FORMAT file but holds {', '.join(others[:3])}; "
+            f"choose an empty directory"
+        )
+
+
+def _is_empty_mount(files: FileSystem, path: str, name: str) -> bool:
+    """Whether an entry is an empty directory of ours: a file system of its own that is mounted there already.
+
+    Raises:
+        DataDirectoryError: It has one of our names, but its entries cannot be listed, or it is no directory.
+    """
+    if name not in _MAY_BE_MOUNTS:
+        return False
+    directory = f"{path}/{name}"
+    try:
+        entries = files.listdir(directory)
+    except NotADirectoryError as error:
+        raise DataDirectoryError(
+            f"{path} is not a data directory: it has no FORMAT file, and {directory} is a file; "
+            f"choose an empty directory"
+        ) from error
+    except OSError as error:
+        raise DataDirectoryError(
+            f"data directory {path} cannot be made: {directory} cannot be listed: {error.strerror or error}; "
+            f"{way_out(error)}, or choose an empty directory"
+        ) from error
+    return not set(entries) - {"lost+found"}
+
+
+def is_complete(files: FileSystem, path: str) -> bool:
+    """Whether a data directory has all that belongs to it, markers too; not one of layout 1, or one half made."""
+    content = read_json(files, f"{path}/FORMAT")
+    # A directory of layout 1 has no markers yet.
+    return (
+        isinstance(content, dict)
+        and content.get("version") in range(2, 1 + LAYOUT_VERSION)
+        and bool(content.get("complete"))
+    )
+
+
+def write_markers(files: FileSystem, path: str, node_id: str) -> None:
+    """Say in each directory whose absence must be noticed that it belongs to this node; durable when this returns."""
+    for name in MARKED:
+        replace_json(files, f"{path}/{name}/{MARKER}", {"node_id": node_id})
+        files.sync_directory(f"{path}/{name}")
+
+
+def check_markers(files: FileSystem, path: str, node_id: str) -> None:
+    """Refuse a data directory that lacks one of its directories, or has one of another node.
+
+    Raises:
+        CorruptionError: A marker is missing, or names another node.
+    """
+    for name in MARKED:
+        directory = f"{path}/{name}"
+        if not files.exists(f"{directory}/{MARKER}"):
+            raise CorruptionError(
+                directory,
+                0,
+                f"the directory is missing or is not the one that was used before: it has no marker {MARKER}. If it is "
+                f"a file system of its own, mount it; if it is lost, restore a backup",
+            )
+        found = read_json(files, f"{directory}/{MARKER}")
+        if found != {"node_id": node_id}:
+            raise CorruptionError(
+                f"{directory}/{MARKER}",
+                0,
+                f"the directory belongs to another node: expected {node_id}, found {found}. Mount the one of this node",
+            )
+
+
+def read_format(files: FileSystem, path: str) -> str:
+    """Id of the node whose data directory this is; nothing is changed.
+
+    Raises:
+        FormatVersionError: A newer program made it.
+        CorruptionError: Its FORMAT file cannot be read.
+    """
+    newer = "start the newer version of the server"
+    return read_marker(files, f"{path}/FORMAT", kind="data layout", version=LAYOUT_VERSION, way_out=newer)
+
+
+def segment_directories(files: FileSystem, path: str) -> list[str]:
+    """Directories of segment files below a data directory, sorted, such as ``log/0a``; not what else lies there."""
+    there = files.listdir(path)
+    return [
+        f"{name}/{below}"
+        for name, pattern in _SEGMENT_DIRECTORIES
+        if name in there  # an older program may have made it without
+        for below in files.listdir(f"{path}/{name}")
+        if pattern.fullmatch(below)
+    ]
+
+
+def remove_snapshot(files: FileSystem, path: str) -> None:
+    """Remove a snapshot, or what a crash left of one."""
+    there = files.listdir(path)
+    for name in ("log", "sealed"):
+        for entry in files.listdir(f"{path}/{name}") if name in there else ():
+            # A crash may have left the marker under the name under which it is written.
+            if entry not in (MARKER, f"{MARKER}.new"):
+                _remove_flat(files, f"{path}/{name}/{entry}")
+    for name in there:
+        if name == "FORMAT":
+            files.remove(f"{path}/{name}")
+        else:
+            _remove_flat(files, f"{path}/{name}")
+    files.remove_directory(path)
+
+
+def _remove_flat(files: FileSystem, directory: str) -> None:
+    for name in files.listdir(directory):
+        files.remove(f"{directory}/{name}")
+    files.remove_directory(directory)
+
+
+def _write_format(files: FileSystem, path: str, node_id: str, *, complete: bool) -> None:
+    content = {"version": LAYOUT_VERSION, "node_id": node_id, "complete": complete}
+    replace_json(files, f"{path}/FORMAT", content)
+    files.sync_directory(path)
+
+
+def _remove_server_file(files: FileSystem, path: str) -> None:
+    # One that a killed server left would send readers to nobody, or to somebody else.
+    for name in ("SERVER", "SERVER.new"):
+        if files.exists(f"{path}/{name}"):
+            files.remove(f"{path}/{name}")

@@ -1,0 +1,89 @@
+"""Whose data directory is opened only to be read, for a short time, and how a start waits for that.
+
+A reader of a directory at rest opens it as a server does, so it holds its LOCK for as long as it looks. It holds the
+lock of ``reading/`` in the directory as well, from before it takes LOCK until after it has released it. So a start that
+finds LOCK taken sees whether it is by a reader, who leaves by himself, or by another server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+import trio
+
+from journal.engine.directory.data_directory import DataDirectory, open_directory
+from shards.errors import DataDirectoryError
+from shards.seams.file_system import FileSystem
+
+READER_PATIENCE_S: Final = 60.0
+"""How long a start waits for readers."""
+_LOOK_AGAIN_S: Final = 0.05
+
+_DIRECTORY: Final = "reading"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+
+
+@contextmanager
+def reader_lock(files: FileSystem, path: str) -> Iterator[None]:
+    """Be the one reader of a data directory for the length of a block, in which it is opened and closed.
+
+    Raises:
+        DataDirectoryError: It is no data directory, it cannot be written, or another reader is at it.
+    """
+    if not files.exists(f"{path}/FORMAT"):
+        raise DataDirectoryError(f"{path} is not a data directory: it has no FORMAT file")
+    try:
+        files.mkdir(f"{path}/{_DIRECTORY}")
+    except OSError as error:
+        raise DataDirectoryError(
+            f"data directory {path} cannot be opened: {error}; reading what a server left there needs write access"
+        ) from error
+    lock = files.lock(f"{path}/{_DIRECTORY}")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
+    """Open a data directory as `data_directory.open_directory` does, when no reader has it any more.
+
+    Raises:
+        DataDirectoryError: A process that is no reader uses it, or a reader did not leave within `READER_PATIENCE_S`;
+            or it cannot be used.
+        FormatVersionError: A newer program made it.
+        CorruptionError: Its FORMAT file cannot be read.
+    """
+    deadline = trio.current_time() + READER_PATIENCE_S
+    is_told = False
+    while True:
+        try:
+            return open_directory(files, path)
+        except DataDirectoryError as error:
+            refusal = error
+        if not files.exists(f"{path}/{_DIRECTORY}"):
+            raise refusal
+        try:
+            lock = files.lock(f"{path}/{_DIRECTORY}")
+        except DataDirectoryError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise refusal from error
+        else:
+            # No reader has the directory now, and none can take it before this is decided.
+            try:
+                return open_directory(files, path)
+            finally:
+                lock.release()
+        if trio.current_time() > deadline:
+            raise DataDirectoryError(
+                f"{refusal}; it reads the directory and has not left it for {READER_PATIENCE_S:g} s"
+            ) from refusal
+        if not is_told:
+            is_told = True
+            log.info("waiting for a reader of the data directory", found=str(refusal))
+        # A lock cannot be waited for without a thread; a reader leaves within moments.
+        await trio.sleep(_LOOK_AGAIN_S)

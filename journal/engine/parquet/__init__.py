@@ -1,0 +1,1 @@
+"""Converting closed segments to Parquet, in a process of its own."""

@@ -1,0 +1,213 @@
+"""Who writes Parquet files: the `Sealer` seam, and the worker process behind it in a real engine.
+
+A process of its own, since writing Parquet takes a core for seconds: it runs at low priority, so that appends win where
+the cores are scarce. It is started when there is something to write and ended when there has been nothing for a while.
+What the two say to each other is a line of JSON each way; `journal.engine.parquet.worker` is the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import msgspec
+import trio
+
+import journal
+from journal.settings.values import ConfigurationError
+from shards.errors import CorruptionError, SealFailedError
+from shards.extras import install_command
+from shards.segments.conversion_plan import SealedFile, SealPlan
+
+_LARGEST_LINE_BYTES = 1 << 20
+_GOODBYE_S = 5.0
+# The worker runs the program that this is, wherever it lies.
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
+
+
+class Sealer(Protocol):
+    """Writes a Parquet file for a plan, one at a time."""
+
+    async def seal(self, plan: SealPlan) -> SealedFile:
+        """Write and sync the file; nothing relies on it before this returns. Cancelling may leave part of it.
+
+        Raises:
+            CorruptionError: The log is not what was written; trying again will not help.
+            SealFailedError: The disk refused, or whoever was to write it is gone.
+        """
+        ...
+
+    async def rest(self) -> None:
+        """There is nothing to do for now: let go of what costs memory."""
+        ...
+
+
+@attrs.frozen
+class Answer:
+    """What the worker says of a plan: one of the three.
+
+    Attributes:
+        sealed: The file is there.
+        corruption: Path, position and problem of what is damaged.
+        failure: What went wrong otherwise.
+    """
+
+    sealed: SealedFile | None = None
+    corruption: tuple[str, int, str] | None = None
+    failure: str = ""
+
+
+def open_worker_sealer() -> Sealer:
+    """The sealer of a real engine; its process is started when there is something to seal.
+
+    Raises:
+        ConfigurationError: One is missing.
+    """
+    missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"sealing.enabled is true, but {' and '.join(missing)} cannot be imported: "
+            f"{install_command('parquet')}, or set sealing.enabled = false"
+        )
+    return WorkerSealer()
+
+
+class WorkerSealer:
+    """A `Sealer` in a process of its own.
+
+    Args:
+        command: Starts the worker; for tests.
+    """
+
+    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "journal.engine.parquet.worker")) -> None:
+        self._command = command
+        self._process: trio.Process | None = None
+        self._received = bytearray()
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    async def seal(self, plan: SealPlan) -> SealedFile:
+        try:
+            answer = await self._ask(plan)
+        except BaseException:
+            # An answer that is on its way must not be taken for that to the next question.
+            self._kill()
+            raise
+        if answer.sealed is not None:
+            return answer.sealed
+        if answer.corruption is not None:
+            raise CorruptionError(*answer.corruption)
+        # What failed may last as long as the process does, such as numpy that was imported by half for lack of files.
+        self._kill()
+        raise SealFailedError(answer.failure)
+
+    async def _ask(self, plan: SealPlan) -> Answer:
+        if self._process is None:
+            self._received.clear()
+            self._process = await _start(self._command)
+        process = self._process
+        assert process.stdin is not None  # asked for at the start
+        try:
+            await process.stdin.send_all(msgspec.json.encode(plan) + b"\n")
+            line = await self._receive_line(process)
+        except trio.BrokenResourceError:
+            line = b""
+        if not line:
+            with trio.move_on_after(_GOODBYE_S):
+                await process.wait()
+            raise SealFailedError(
+                f"the process that writes Parquet files (pid {process.pid}) ended while it wrote offsets "
+                f"{plan.base_offset} to {plan.next_offset} of shard {plan.name!r}: {_ending(process.returncode)}"
+            )
+        try:
+            return msgspec.json.decode(line, type=Answer)
+        except msgspec.DecodeError as error:
+            raise SealFailedError(f"the process that writes Parquet files answered {line[:80]!r}: {error}") from error
+
+    async def _receive_line(self, process: trio.Process) -> bytes:
+        """The next line, or nothing when the process has closed its end."""
+        assert process.stdout is not None  # asked for at the start
+        received = self._received
+        while (at := received.find(b"\n")) < 0 and len(received) < _LARGEST_LINE_BYTES:
+            data = await process.stdout.receive_some()
+            if not data:
+                return b""
+            received += data
+        line = bytes(received[:at])
+        del received[: at + 1]
+        return line
+
+    async def rest(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None  # asked for at the start
+        # It ends when nobody can ask it any more.
+        with trio.CancelScope(shield=True):
+            await process.stdin.aclose()
+            with trio.move_on_after(_GOODBYE_S):
+                await process.wait()
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            trio.lowlevel.spawn_system_task(_reap, process)
+
+
+async def _reap(process: trio.Process) -> None:
+    with trio.CancelScope(shield=True):
+        await process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                await stream.aclose()
+
+
+async def _start(command: tuple[str, ...]) -> trio.Process:
+    paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        return await trio.lowlevel.open_process(
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+    except OSError as error:
+        raise SealFailedError(f"the process that writes Parquet files cannot be started: {error}") from error
+
+
+def _ending(returncode: int | None) -> str:
+    if returncode is None:
+        return "it closed its output"
+    return f"killed by signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
+
+
+class InlineSealer:
+    """A `Sealer` in this process, over any file system: for tests and simulations.
+
+    Args:
+        write: Writes one plan; blocks.
+    """
+
+    def __init__(self, write: Callable[[SealPlan], SealedFile]) -> None:
+        self._write = write
+
+    async def seal(self, plan: SealPlan) -> SealedFile:
+        try:
+            return await trio.to_thread.run_sync(self._write, plan)
+        except OSError as error:
+            raise SealFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
+
+    async def rest(self) -> None:
+        await trio.lowlevel.checkpoint()

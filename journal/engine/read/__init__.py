@@ -1,0 +1,1 @@
+"""Reading records: from memory, from log segments and from Parquet segments."""

@@ -1,0 +1,251 @@
+"""Reading Parquet segments: row groups are decoded off the event loop, and kept for whoever reads on or reads the same.
+
+What comes out is what the log segment gave before it was sealed: stamped batches with the same offsets, lsns and times.
+Which segment to read is the matter of `journal.engine.read.reader`. pyarrow is imported when the first Parquet segment
+is read, in the thread that decodes it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+
+import attrs
+import outcome
+import trio
+
+from journal.engine.read.arrow_import import sealed_reader_type
+from journal.engine.read.refused_reads import refusals_named
+from journal.engine.read.shared_cache import SharedCache
+from shards.errors import CorruptionError, StorageError
+from shards.format.batch import BatchHeader, Codec, recompress
+from shards.seams.file_system import FileSystem
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.read_slices import Extent, Place, find_in_bytes
+
+if TYPE_CHECKING:
+    from shards.parquet.reading import SealedReader
+
+GROUPS_BYTES = 64 << 20
+"""Decoded row groups that are kept, of all segments together."""
+FOOTERS_BYTES = 16 << 20
+"""Footers that are kept, of all segments together."""
+
+_DECODERS = 4
+_BATCH_ENTRY_BYTES = 80
+_FOOTER_ENTRY_BYTES = 1000
+
+SegmentKey: TypeAlias = tuple[int, int]
+GroupKey: TypeAlias = tuple[int, int, int]
+T = TypeVar("T")
+
+
+@attrs.frozen(slots=True, eq=False)
+class _Group:
+    """A decoded row group.
+
+    Attributes:
+        next_offset: Offset after its last record.
+        data: Its batches back to back.
+        base_offsets: Of each batch.
+        positions: Where in ``data`` each batch begins, and the end of the last one.
+    """
+
+    next_offset: int
+    data: memoryview
+    base_offsets: list[int]
+    positions: list[int]
+
+    @property
+    def cost(self) -> int:
+        return len(self.data) + _BATCH_ENTRY_BYTES * len(self.base_offsets)
+
+
+class ParquetReader:
+    """Reads Parquet segments of an engine. Cancelling a read is safe: nothing changes by reading.
+
+    Args:
+        files: The file system.
+        largest_batch_bytes: A larger batch is given compressed, as it must have been when it was appended.
+    """
+
+    def __init__(self, files: FileSystem, largest_batch_bytes: int) -> None:
+        self._files = files
+        self._largest_batch_bytes = largest_batch_bytes
+        # Decoding takes processor time: more threads than this would only keep the event loop waiting.
+        self._limiter = trio.CapacityLimiter(_DECODERS)
+        self._opened: SharedCache[SegmentKey, SealedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
+        self._groups: SharedCache[GroupKey, _Group] = SharedCache(GROUPS_BYTES, lambda group: group.cost)
+
+    def read_nowait(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> Extent | None:
+        """What can be given without a disk: batches of a row group that is kept.
+
+        REQUIRES: the segment holds the offset.
+        """
+        if place is not None and place.segment is segment and place.offset == offset:
+            index = place.position
+        else:
+            opened = self._opened.get_nowait(_key_of(segment))
+            if opened is None:
+                return None
+            index = _group_at(opened, offset)
+        group = self._groups.get_nowait((*_key_of(segment), index))
+        return _extent(segment, index, group, offset, max_bytes) if group is not None else None
+
+    async def read(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> Extent:
+        """Whole batches of one row group, from the one that holds the offset on: up to ``max_bytes``, at least one.
+
+        For a reader who goes on where it stands the next row group is decoded as well, at the same time.
+
+        REQUIRES: the segment holds the offset.
+
+        Raises:
+            FileNotFoundError: The file is gone.
+            CorruptionError: It is not what was written.
+        """
+        opened = await self._open(segment)
+        index = _group_at(opened, offset)
+        if place is not None and place.offset == offset and index + 1 < len(opened.row_groups):
+            group = await self._group_and_next(segment, opened, index)
+        else:
+            group = await self._group(segment, opened, index)
+        return _extent(segment, index, group, offset, max_bytes)
+
+    async def find(
+        self, segment: ParquetSegment, wanted: Callable[[BatchHeader], bool], value: int, *, by_time: bool
+    ) -> BatchHeader | None:
+        """First wanted batch, looked for only where the newest record or the last lsn reaches ``value``.
+
+        Raises:
+            FileNotFoundError: The file is gone.
+            CorruptionError: It is not what was written.
+        """
+        opened = await self._open(segment)
+        for index, row_group in enumerate(opened.row_groups):
+            if (row_group.newest_us if by_time else row_group.last_lsn) >= value:
+                group = await self._group(segment, opened, index)
+                _, header = await self._in_thread(find_in_bytes, group.data, wanted)
+                if header is not None:
+                    return header
+        return None
+
+    async def _open(self, segment: ParquetSegment) -> SealedReader:
+        return await self._opened.get(_key_of(segment), partial(self._in_thread, self._read_footer, segment))
+
+    async def _group(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+        key = (*_key_of(segment), index)
+        try:
+            return await self._groups.get(key, partial(self._in_thread, self._decode, segment, opened, index))
+        except (CorruptionError, FileNotFoundError):
+            # It may be mended or put back before somebody asks again.
+            self._opened.forget(_key_of(segment))
+            raise
+
+    async def _group_and_next(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+        async def decode_next() -> None:
+            # A fault in there is met by whoever comes to read it.
+            with suppress(StorageError, OSError):
+                await self._group(segment, opened, index + 1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(decode_next)
+            wanted = await outcome.acapture(self._group, segment, opened, index)
+        return wanted.unwrap()
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
+
+    def _read_footer(self, segment: ParquetSegment) -> SealedReader:
+        reader_type = sealed_reader_type(segment.path)
+        with _naming(segment, segment.base_offset, segment.next_offset):
+            opened = reader_type(cast("FileSystem", _OpenWhileRead(self._files)), segment.path)
+            found = (opened.shard_id, opened.base_offset, opened.next_offset, opened.end.size_bytes)
+            expected = (segment.shard_id, segment.base_offset, segment.next_offset, segment.size_bytes)
+            if found != expected:
+                names = "(shard id, base offset, next offset, size)"
+                raise CorruptionError(segment.path, 0, f"expected {names} {expected}, found {found}")
+        return opened
+
+    def _decode(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+        row_group = opened.row_groups[index]
+        with _naming(segment, row_group.first_offset, row_group.next_offset):
+            encoded = opened.batches(index)
+        data, positions = encoded.data, [*encoded.positions, len(encoded.data)]
+        if any(end - begin > self._largest_batch_bytes for begin, end in pairwise(positions)):
+            # A large batch is a row group of its own, so nearly all of the data is compressed here.
+            batches = [recompress(data, position, Codec.ZSTD) for position in encoded.positions]
+            data, positions = memoryview(b"".join(batches)), [0, *accumulate(map(len, batches))]
+        return _Group(row_group.next_offset, data, encoded.base_offsets, positions)
+
+
+class _OpenWhileRead:
+    """A file of a file system that is open only while it is read, and the file system that gives it.
+
+    So many footers can be kept with no file open, and one that was dropped takes no space on the disk.
+    """
+
+    def __init__(self, files: FileSystem, path: str = "") -> None:
+        self._files = files
+        self._path = path
+
+    def open(self, path: str, *, write: bool) -> _OpenWhileRead:
+        return _OpenWhileRead(self._files, path)
+
+    def pread(self, size: int, position: int) -> bytes:
+        file = self._files.open(self._path, write=False)
+        try:
+            return file.pread(size, position)
+        finally:
+            file.close()
+
+    def size(self) -> int:
+        file = self._files.open(self._path, write=False)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def close(self) -> None:
+        """Do nothing: it is closed."""
+
+
+@contextmanager
+def _naming(segment: ParquetSegment, first_offset: int, next_offset: int) -> Iterator[None]:
+    """Say of a damaged file which records of which shard are concerned."""
+    try:
+        with refusals_named(segment.path):
+            yield
+    except CorruptionError as error:
+        concerned = f"offsets {first_offset} to {next_offset - 1} of shard {segment.name!r} cannot be read"
+        raise CorruptionError(error.path, error.position, f"{error.problem}; {concerned}") from error
+
+
+def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max_bytes: int) -> Extent:
+    """Cut batches out of a row group; no copy."""
+    positions, base_offsets = group.positions, group.base_offsets
+    first = bisect_right(base_offsets, offset) - 1
+    start = positions[first]
+    # Behind the last batch that ends within the limit, but behind the first one at least.
+    stop = max(bisect_right(positions, start + max_bytes) - 1, first + 1)
+    data = group.data[start : positions[stop]]
+    is_last = stop == len(base_offsets)
+    next_offset = group.next_offset if is_last else base_offsets[stop]
+    place = Place(segment, index + 1 if is_last else index, next_offset)
+    return Extent(base_offsets[first], next_offset, [data], len(data), place)
+
+
+def _group_at(opened: SealedReader, offset: int) -> int:
+    return bisect_right(opened.row_groups, offset, key=lambda group: group.first_offset) - 1
+
+
+def _key_of(segment: ParquetSegment) -> SegmentKey:
+    # Ids of shards and offsets are never used again, and a Parquet segment never changes.
+    return segment.shard_id, segment.base_offset
+
+
+def _cost_of_footer(opened: SealedReader) -> int:
+    return _FOOTER_ENTRY_BYTES * (1 + len(opened.row_groups))

@@ -1,0 +1,360 @@
+"""Reading shards: by offset, time, lsn, key and tag; from memory at once, from files off the event loop.
+
+Batches are given as they are stored. They are checked by whoever decodes them: the bytes' checksums travel along, so a
+bit that flipped on the disk is found by the reader and by `journal check`, and costs the server nothing. Parquet
+segments are decoded by `journal.engine.read.parquet_reader`.
+
+A segment may change its form while a reader waits for a disk: its log file is gone, and a Parquet file holds the same
+records. Whoever meets a file that is gone looks again where the records lie now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+
+import trio
+
+from journal.engine.read.parquet_reader import ParquetReader
+from journal.engine.read.refused_reads import refusals_named
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
+from shards.format.batch import BatchHeader, gap_batch
+from shards.format.batch_header import SMALLEST_BATCH_BYTES
+from shards.position import Start
+from shards.seams.file_system import FileSystem
+from shards.segments.log_segment import LogSegment
+from shards.segments.losses import resume_offset
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.read_slices import (
+    Extent,
+    LostBatchError,
+    Place,
+    base_offset_at,
+    check_stamp,
+    find_in_bytes,
+    locate_in_memory,
+    memory_extent,
+)
+from shards.segments.segment import Segment
+from shards.segments.shard import Shard
+from shards.segments.sparse_index import SparseIndex
+from shards.views.inverted_index import By
+
+_SEARCH_WINDOW_BYTES = 128 * 1024
+_DISK_READERS = 16
+_INDEXED_AT_ONCE = 1000
+LARGEST_READ_BYTES = 16 << 20
+
+
+class Reader:
+    """Reads what is published.
+
+    Cancelling a read is safe: nothing changes by reading.
+
+    Args:
+        files: The file system.
+        table: The shards.
+        views: What is folded from the journal.
+        largest_batch_bytes: Most that a batch takes in storage and on its way to a client.
+    """
+
+    def __init__(self, files: FileSystem, table: ShardTable, views: Views, largest_batch_bytes: int) -> None:
+        self._files = files
+        self._table = table
+        self._views = views
+        # Disk reads must not use up the threads that everything else shares.
+        self._limiter = trio.CapacityLimiter(_DISK_READERS)
+        self._parquet = ParquetReader(files, largest_batch_bytes)
+
+    def check_range(self, shard: Shard, offset: int) -> None:
+        """Refuse an offset that the shard does not have.
+
+        Raises:
+            OffsetOutOfRangeError: It was trimmed, or lies beyond the next offset.
+        """
+        shard.check_usable()
+        if not shard.start_offset <= offset <= shard.published_offset:
+            raise OffsetOutOfRangeError(shard.name, offset, shard.start_offset, shard.published_offset)
+
+    def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent | None:
+        """What can be given without a disk; None when a file has to be read. Empty at the end of the shard.
+
+        Raises:
+            OffsetOutOfRangeError: The shard does not have the offset.
+        """
+        self.check_range(shard, offset)
+        segment, found = shard.segment_at(offset)
+        if found > offset:
+            gap = gap_batch(offset, found, shard.published_lsn, 0)
+            return Extent(offset, found, [gap], len(gap), None)
+        if segment is None:
+            return Extent(offset, offset, [], 0, None)
+        if isinstance(segment, ParquetSegment):
+            return self._parquet.read_nowait(segment, offset, max_bytes, place)
+        if place is not None and place.segment is segment and place.offset == offset:
+            position: int | None = place.position
+            if not segment.chunks.start <= place.position < segment.end:
+                return None
+        else:
+            position = locate_in_memory(segment, offset, shard.visible_end(segment))
+        if position is None:
+            return None
+        return memory_extent(shard, segment, position, max_bytes)
+
+    async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent:
+        """Whole batches from the one that holds ``offset`` on: up to about ``max_bytes``, but at least one.
+
+        From a log file it may be one index block (64 KiB and a batch) more. Empty at the end of the shard.
+
+        Raises:
+            OffsetOutOfRangeError: The shard does not have the offset (any more).
+            CorruptionError: The file is not what was written.
+            ShardDamagedError: The shard is stopped.
+        """
+        max_bytes = min(max_bytes, LARGEST_READ_BYTES)
+        while True:
+            extent = self.read_nowait(shard, offset, max_bytes, place)
+            if extent is not None:
+                return extent
+            segment, _ = shard.segment_at(offset)
+            assert segment is not None  # the end of the shard is given at once
+            try:
+                if isinstance(segment, ParquetSegment):
+                    return await self._parquet.read(segment, offset, max_bytes, place)
+                assert isinstance(segment, LogSegment)  # memory segments were read above
+                return await self._read_file(shard, segment, offset, max_bytes, place)
+            except FileNotFoundError as error:
+                # Trimmed or sealed while it was being read: the range check and the next turn see to that.
+                self.check_range(shard, offset)
+                _check_dropped(shard, segment, error)
+            place = None
+
+    async def _read_file(
+        self, shard: Shard, segment: LogSegment, offset: int, max_bytes: int, place: Place | None
+    ) -> Extent:
+        await self._load_index(segment)
+        bound = min(segment.flushed, shard.visible_end(segment))
+        if bound == shard.visible_end(segment):
+            bound_offset = shard.visible_next_offset(segment)
+        else:
+            bound_offset = base_offset_at(segment.chunks, bound)
+        if place is not None and place.segment is segment and place.offset == offset:
+            position = place.position
+        else:
+            start = segment.index.position_before_offset(offset, segment.start_position)
+            _, position = await self._search(shard, segment, start, lambda header: header.next_offset > offset, bound)
+        stop = segment.index.last_position_up_to(position + max_bytes, position)
+        if not 0 < stop < bound or bound - position <= max_bytes:
+            stop, next_offset = bound, bound_offset
+        else:
+            next_offset = segment.index.offset_at(stop)
+        data = await self._pread(segment, position, stop - position)
+        if len(data) < stop - position:
+            raise CorruptionError(segment.path, position + len(data), f"the file ends here, {stop} bytes were written")
+        try:
+            check_stamp(data, 0)
+        except LostBatchError as error:
+            raise CorruptionError(segment.path, position, str(error)) from error
+        start_offset = BatchHeader.unpack(data).base_offset
+        return Extent(start_offset, next_offset, [data], len(data), Place(segment, stop, next_offset))
+
+    async def _pread(self, segment: LogSegment, position: int, size: int) -> bytes:
+        def read() -> bytes:
+            with refusals_named(segment.path, position):
+                file = self._files.open(segment.path, write=False)
+                try:
+                    return file.pread(size, position)
+                finally:
+                    file.close()
+
+        return await trio.to_thread.run_sync(read, limiter=self._limiter)
+
+    async def _load_index(self, segment: LogSegment) -> None:
+        def read() -> SparseIndex:
+            with refusals_named(segment.index_path):
+                return segment.read_index(self._files)
+
+        if segment.needs_index:
+            index = await trio.to_thread.run_sync(read, limiter=self._limiter)
+            if segment.needs_index:
+                segment.adopt_index(index)
+
+    async def _search(
+        self, shard: Shard, segment: Segment, position: int, wanted: Callable[[BatchHeader], bool], end: int
+    ) -> tuple[BatchHeader | None, int]:
+        """First wanted batch of a segment from a position on, and where it is; (None, end) if there is none."""
+        while position < end:
+            in_memory = segment.chunks.start <= position < segment.end
+            if in_memory:
+                stop = min(segment.chunks.chunk_end(position), end)
+                data: bytes | memoryview = segment.chunks.views(position, stop)[0]
+                await trio.lowlevel.checkpoint()
+            else:
+                assert isinstance(segment, LogSegment)  # only those have bytes outside memory
+                stop = min(segment.flushed, end)
+                data = await self._pread(segment, position, min(_SEARCH_WINDOW_BYTES, stop - position))
+                if len(data) < SMALLEST_BATCH_BYTES:
+                    raise CorruptionError(segment.path, position, f"the file ends here, {stop} bytes were written")
+            try:
+                at, header = find_in_bytes(data, wanted)
+            except LostBatchError as error:
+                path = segment.path if isinstance(segment, LogSegment) else f"memory of shard {shard.name!r}"
+                raise CorruptionError(path, position + error.place, str(error)) from error
+            if header is not None:
+                return header, position + at
+            position += at
+        return None, end
+
+    async def find_offset(self, shard: Shard, start: Start) -> int:
+        """Offset at which a reader that starts there begins.
+
+        For a time it is the batch that holds the first record not older than that; the reader skips inside it. A time
+        in the future gives the next offset; an lsn the first batch with that or a later one, or the gap before it if
+        records with such an lsn may be lost.
+        """
+        shard.check_usable()
+        offset = await self._find_offset(shard, start)
+        if start.kind != "lsn":
+            return offset
+        return resume_offset(shard.losses, shard.segments, shard.start_offset, start.value, offset)
+
+    async def _find_offset(self, shard: Shard, start: Start) -> int:
+        if start.kind == "earliest":
+            return shard.start_offset
+        if start.kind == "latest":
+            return shard.published_offset
+        if start.kind == "offset":
+            self.check_range(shard, start.value)
+            return start.value
+        by_time = start.kind == "time"
+        # What is appended during the search is not looked for: it comes after what the answer says.
+        at, end = shard.start_offset, shard.published_offset
+        while at < end:
+            # The segment anew each time: it may have been trimmed or sealed while the one before was searched.
+            segment, _ = shard.segment_at(max(at, shard.start_offset))
+            if segment is None:
+                break
+            if (segment.newest_us if by_time else segment.last_lsn) >= start.value:
+                try:
+                    header = await self._find_in(shard, segment, start.value, by_time=by_time)
+                except FileNotFoundError as error:
+                    shard.check_usable()
+                    _check_dropped(shard, segment, error)
+                    continue
+                if header is not None:
+                    return max(header.base_offset, shard.start_offset)
+            at = segment.next_offset
+        return max(end, shard.start_offset)
+
+    async def _find_in(self, shard: Shard, segment: Segment, value: int, *, by_time: bool) -> BatchHeader | None:
+        """First batch of a segment with a record not older than the time, or with that lsn or a later one."""
+        wanted = _not_older_than(value, shard.start_offset) if by_time else _lsn_from(value, shard.start_offset)
+        if isinstance(segment, ParquetSegment):
+            return await self._parquet.find(segment, wanted, value, by_time=by_time)
+        if isinstance(segment, LogSegment):
+            await self._load_index(segment)
+        index = segment.index
+        before = index.position_before_time if by_time else index.position_before_lsn
+        position = before(value, segment.start_position)
+        header, _ = await self._search(shard, segment, position, wanted, shard.visible_end(segment))
+        return header
+
+    async def read_indexed(
+        self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
+    ) -> Extent:
+        """Whole batches that hold records with a key or tag; the reader picks these records out.
+
+        Args:
+            shard: The shard.
+            by: "key" or "tag".
+            word: The key or the tag in UTF-8.
+            from_offset: Only records from here on.
+            max_bytes: Give about this much, but at least one batch.
+            latest: Only the batch with the newest such record.
+
+        Raises:
+            IndexMissingError: The shard keeps no such index.
+        """
+        shard.check_usable()
+        if not (shard.config.index_keys if by == "key" else shard.config.index_tags):
+            raise IndexMissingError(
+                f"shard {shard.name!r} keeps no index by {by}; create it with "
+                f"index_{by}s=true, or read it by offset and filter"
+            )
+        index = self._views.word_index
+        first = max(from_offset, shard.start_offset)
+        if latest:
+            return await self._read_newest(shard, index.newest_first(shard.shard_id, by, word), first)
+        offsets = list(islice(index.offsets(shard.shard_id, by, word, first), _INDEXED_AT_ONCE))
+        buffers: list[bytes | bytearray | memoryview] = []
+        size, end = 0, -1
+        for offset in offsets:
+            if offset < end or offset >= shard.published_offset:
+                continue
+            if size >= max_bytes:
+                return Extent(first, offset, buffers, size, None)
+            extent = await self.read(shard, offset, 1)
+            batch, end = _first_batch(extent)
+            if batch is None:
+                continue
+            buffers.append(batch)
+            size += len(batch)
+        more = len(offsets) == _INDEXED_AT_ONCE
+        return Extent(first, offsets[-1] + 1 if more else shard.published_offset, buffers, size, None)
+
+    async def _read_newest(self, shard: Shard, newest_first: Iterator[int], first: int) -> Extent:
+        """The batch of the first of these offsets that is still there; the index may name records that are gone."""
+        for offset in takewhile(lambda offset: offset >= first, newest_first):
+            if offset < shard.published_offset:
+                batch, _ = _first_batch(await self.read(shard, offset, 1))
+                if batch is not None:
+                    return Extent(first, shard.published_offset, [batch], len(batch), None)
+        return Extent(first, shard.published_offset, [], 0, None)
+
+    async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
+        """Return when the shard has a record at this offset, or when the time is over."""
+        if shard.published_offset > offset or max_wait_s <= 0:
+            return
+        ready = trio.Event()
+
+        def published(changed: Shard) -> None:
+            if changed.published_offset > offset or changed.damage:
+                ready.set()
+
+        shard.add_listener(published)
+        try:
+            with trio.move_on_after(max_wait_s):
+                await ready.wait()
+        finally:
+            shard.remove_listener(published)
+
+
+def _check_dropped(shard: Shard, segment: Segment, error: FileNotFoundError) -> None:
+    """Take a missing file for damage if the shard still wants it."""
+    if segment in shard.segments:
+        assert isinstance(segment, LogSegment | ParquetSegment)  # others have no file
+        raise CorruptionError(
+            segment.path,
+            0,
+            f"the file is missing; it held offsets {segment.base_offset} to {segment.next_offset - 1} of shard "
+            f"{shard.name!r}",
+        ) from error
+
+
+def _first_batch(extent: Extent) -> tuple[bytes | bytearray | memoryview | None, int]:
+    if not extent.buffers:
+        return None, extent.next_offset
+    data = memoryview(extent.buffers[0])
+    header = BatchHeader.unpack(data)
+    return (None if header.is_gap else data[: header.size_bytes]), header.next_offset
+
+
+def _not_older_than(timestamp_us: int, start_offset: int) -> Callable[[BatchHeader], bool]:
+    # Batches that were trimmed lie on in a segment that others keep.
+    return lambda header: header.max_timestamp_us >= timestamp_us and header.next_offset > start_offset
+
+
+def _lsn_from(lsn: int, start_offset: int) -> Callable[[BatchHeader], bool]:
+    return lambda header: header.lsn >= lsn and header.next_offset > start_offset

@@ -1,0 +1,582 @@
+"""What goes on in the background: flushing tails to log files, checkpoints, retention, expiry, watching the disk.
+
+Memory and start-up time are bounded here: tails may hold so many bytes before they are flushed, the journal so many
+before a checkpoint recycles its files.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable
+
+import outcome
+import trio
+
+from journal.engine.directory.restores import Restores
+from journal.engine.segments.disk_watch import DiskWatch
+from journal.engine.segments.flusher import LARGE_TAIL_BYTES, Flusher, slices
+from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.segments.retention import Retaining
+from journal.engine.segments.write_retries import MOST_QUEUED_BYTES, Retries
+from journal.engine.state.node_record import NodeKey, put_number
+from journal.engine.state.node_time import NodeTime
+from journal.engine.state.producer_use import ProducerUse
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from journal.engine.wal.disk import Disk
+from journal.engine.wal.disk_full import RetriableWhenFull
+from journal.engine.wal.group_commit import Committer
+from journal.engine.wal.journal_file import JournalWriter, WrittenFile
+from journal.engine.write.commands import Control
+from journal.settings.server import SealingConfig, ShardsConfig, StorageConfig
+from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
+from shards.errors import DiskFullError, StorageFailedError
+from shards.seams.file_system import FileSystem
+from shards.seams.store import Mutations
+from shards.segments.log_segment import LogSegment
+from shards.segments.segment import Segment
+from shards.segments.shard import Shard
+from shards.views import leftovers, shard_records
+from shards.views.producer_records import save_changed
+
+_log = logging.getLogger("journal.maintenance")
+
+_SHARE_OF_APPENDS = 2
+"""Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
+
+_SAVED_AT_ONCE = 500
+_PRODUCERS_AT_ONCE = 2000
+_UNINDEXED_AT_ONCE = 2000
+_REMOVED_AT_ONCE = 2000
+_STEPS_IN_A_TURN = 50
+
+
+class _Asked:
+    """Work that somebody waits for."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.work = work
+        self.done = trio.Event()
+        self.error: Exception | None = None
+
+    def finish(self, error: Exception | None) -> None:
+        self.error = error
+        self.done.set()
+
+
+class Maintenance:
+    """The background work of one engine; one task runs it, so its steps never overlap.
+
+    Attributes:
+        dirty: Shards that changed since their records were saved.
+        disk_full: The error that appends get while the disk is nearly full.
+        retaining: Looks after what shards keep.
+        checkpoints: Checkpoints made since the start.
+        checkpoint_lsn: Everything up to this lsn is safe without the journal.
+        checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
+        checkpoint_s: How long each checkpoint took.
+        on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: FileSystem,
+        directory: str,
+        storage: StorageConfig,
+        defaults: ShardsConfig,
+        disk: Disk,
+        writer: JournalWriter,
+        committer: Committer,
+        table: ShardTable,
+        views: Views,
+        control: Control,
+        time: NodeTime,
+        restores: Restores,
+        fail: Callable[[Exception], None],
+        segment_files: SegmentFiles,
+        sealing: SealingConfig,
+        checkpoint_lsn: int,
+        producer_use: ProducerUse,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._storage = storage
+        self._disk = disk
+        self._writer = writer
+        self._committer = committer
+        self._table = table
+        self._views = views
+        self._control = control
+        self._time = time
+        self._restores = restores
+        self._fail = fail
+        self._limiter = trio.CapacityLimiter(1)
+        self._wake = trio.Event()
+        self._progress = trio.lowlevel.ParkingLot()
+        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all)
+        # Any of them may be a file system of its own.
+        watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
+        self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
+        self._retries = Retries(views.store, committer, changed=self._go_on, fail=fail)
+        self._large_tails_at = storage.tail_budget_bytes // 8
+        self._producer_use = producer_use
+        self._segment_files = segment_files
+        self.retaining = Retaining(
+            defaults=defaults,
+            sealing=sealing,
+            table=table,
+            control=control,
+            committer=committer,
+            expiry_us=time.expiry_us,
+            drop=self.drop,
+            is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,
+        )
+        self._to_flush: dict[int, Shard] = {}
+        self._to_unindex: dict[int, Shard] = {}
+        self._unindexing: tuple[Shard, bytes] | None = None
+        self._asked: list[_Asked] = []
+        self._has_ended = False
+        self.dirty: dict[int, Shard] = {}
+        self.disk_full: DiskFullError | None = None
+        self.checkpoints = 0
+        self.checkpoint_lsn = checkpoint_lsn
+        self.checkpointed_at = trio.current_time()
+        self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
+        self._seen_committed = 0
+        self._seen_committed_at = trio.current_time()
+        self.on_flushed: Callable[[], None] = lambda: None
+
+    @property
+    def free_bytes(self) -> int:
+        """What the fullest of the disks involved had left when they were last looked at."""
+        return self._disk_watch.free_bytes
+
+    # Back-pressure
+
+    def has_room(self) -> bool:
+        """Whether more file-mode appends may be taken in without passing the memory and journal budgets.
+
+        Always while the disk is full: then appends are refused anyhow, and reads and whatever frees space must go on.
+        """
+        return self.disk_full is not None or (
+            self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
+            and self._views.store.queued_bytes < MOST_QUEUED_BYTES
+            and (
+                self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
+                # The one that is being written cannot be recycled. It may be larger than the budget: settings change.
+                or self._writer.used_count < 2
+            )
+        )
+
+    async def wait_for_room(self) -> None:
+        """Return when `has_room`, or when the engine has failed and the answer will say so."""
+        while not self.has_room() and self._committer.failure is None:
+            self._retries.look()
+            if self._views.store.queued_bytes < MOST_QUEUED_BYTES:
+                # The work that is woken makes no room where it is the store that is behind.
+                self.wake()
+            await self._progress.park()
+
+    def wake_if_needed(self) -> None:
+        """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
+        self._retries.look()
+        if self._tails_due() or self._large_tails_due() or self._checkpoint_due() or not self._writer.spare_count:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the background work look at once."""
+        self._wake.set()
+
+    def _tails_due(self) -> bool:
+        return self._table.tail_pool.held_bytes * 2 > self._storage.tail_budget_bytes
+
+    def _large_tails_due(self) -> bool:
+        return self._table.tail_pool.held_bytes > self._large_tails_at
+
+    def _checkpoint_due(self) -> bool:
+        return self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes
+
+    def _may_free_journal(self) -> bool:
+        """Whether the journal has no space for its next file, and a checkpoint would give one free."""
+        return self._committer.disk_full is not None and self._writer.used_count > 1
+
+    def _go_on(self) -> None:
+        self.look_at_disk()
+        if self._committer.disk_full is not None:
+            self.wake()
+        self._progress.unpark_all()
+
+    # The task
+
+    async def run(self) -> None:
+        """Work until cancelled. An error of the disk or the views stops the engine, and with it this task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._retries.run)
+            nursery.start_soon(self._expire_state)
+            await self._work()
+            nursery.cancel_scope.cancel()
+
+    async def _work(self) -> None:
+        next_retention = trio.current_time() + self._storage.retention_interval_s
+        try:
+            self.look_at_disk()
+            await self.retaining.open_shards()
+            while self._committer.failure is None:
+                with trio.move_on_after(self._storage.flush_interval_ms / 1000):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+                self.look_at_disk()
+                if self._asked:
+                    await self._carry_out()
+                elif self._checkpoint_due() or self._may_free_journal():
+                    await self.checkpoint()
+                elif self._tails_due():
+                    await self.flush()
+                elif self._large_tails_due():
+                    await self._flush_large_tails()
+                if self._to_flush:
+                    await self._flush_soon()
+                await self.remove_files()
+                await self.clean_indexes()
+                await self.remove_leftovers()
+                await self.prepare_spares()
+                await self._mark_when_idle()
+                if trio.current_time() >= next_retention and self._committer.disk_full is None:
+                    next_retention = trio.current_time() + self._storage.retention_interval_s
+                    await self.retaining.apply()
+                self._progress.unpark_all()
+        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
+            self._fail(error)
+        finally:
+            self._has_ended = True
+            asked, self._asked = self._asked, []
+            for each in asked:
+                each.finish(StorageFailedError("the server is stopping, or its storage has failed; nothing was done"))
+            self._progress.unpark_all()
+
+    async def _off_loop(self, work: Callable[[], None]) -> None:
+        await trio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def _spares_wanted(self) -> int:
+        """One zeroed file ahead is enough for a quiet node; one under load gets the whole budget early."""
+        used = self._writer.used_count
+        return 1 if used < 2 else max(1, self._spares() - used)
+
+    async def prepare_spares(self) -> None:
+        """Have zeroed journal files ready before they are needed, one a turn."""
+        if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
+            try:
+                # A spare is removed again if its sync fails: the next one is another file, written anew.
+                with RetriableWhenFull(f"{self._directory}/journal"):
+                    await self._off_loop(self._writer.add_spare)
+            except DiskFullError as error:
+                # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.
+                self._refuse_for(error)
+                return
+            if self._writer.spare_count < self._spares_wanted():
+                self.wake()
+
+    async def _mark_when_idle(self) -> None:
+        """Prove the last group durable once nothing was committed for a while, so that damage to it is noticed."""
+        committed, now = self._committer.groups_committed, trio.current_time()
+        if committed != self._seen_committed:
+            self._seen_committed, self._seen_committed_at = committed, now
+        elif not self._writer.is_marked and now - self._seen_committed_at >= self._storage.flush_interval_ms / 1000:
+            try:
+                await self._on_disk_thread(self._writer.write_mark)
+            except DiskFullError as error:
+                self._refuse_for(error)
+
+    def look_at_disk(self) -> None:
+        """Refuse appends before a disk is really full, and take them again when there is room."""
+        waits = self._retries.disk_full
+        full = waits or self._disk_watch.look()
+        self._refuse_for(full)
+        if (
+            full is not None
+            and waits is None
+            and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes
+        ):
+            # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
+            self._control.refuse = None
+
+    def _refuse_for(self, full: DiskFullError | None) -> None:
+        if full is not None and self.disk_full is None:
+            _log.warning("appends are refused: %s", full)
+        elif full is None and self.disk_full is not None:
+            _log.info("appends are taken again: %d bytes are free", self.free_bytes)
+        self.disk_full = full
+        self._control.refuse = full
+
+    # Flushing and checkpoints
+
+    async def flush(self, *, least_bytes: int = 0) -> bool:
+        """Write committed batches that are in memory only into their log files; False when the disk is full."""
+        try:
+            await self._flusher.flush(self.dirty.values(), least_bytes=least_bytes)
+        except DiskFullError as error:
+            self._refuse_for(error)
+            return False
+        return True
+
+    async def _flush_large_tails(self) -> None:
+        """Flush early what is worth a write of its own, so that the rest and the page cache stay small."""
+        await self.flush(least_bytes=LARGE_TAIL_BYTES)
+        # Many small tails may be all there is: do not look at them again before there is more.
+        budget = self._storage.tail_budget_bytes
+        self._large_tails_at = max(budget // 8, self._table.tail_pool.held_bytes + budget // 16)
+
+    def flush_soon(self, shard: Shard) -> None:
+        """Have the committed batches of a shard written into its files without waiting for a reason."""
+        self._to_flush[shard.shard_id] = shard
+        self.wake()
+
+    async def _flush_soon(self) -> None:
+        shards, self._to_flush = self._to_flush, {}
+        try:
+            await self._flusher.flush(shards.values())
+        except DiskFullError as error:
+            self._refuse_for(error)
+        self.on_flushed()
+
+    async def after_checkpoint(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Make a checkpoint and do some work right after it, before anything else goes on in the background.
+
+        Meanwhile no file of a segment is removed, no record of a shard saved and no journal file recycled. Cancelling
+        gives up waiting, not the work.
+
+        Raises:
+            DiskFullError: No checkpoint could be made.
+            StorageFailedError: The engine stops.
+            Exception: What the work raises; it is no failure of the engine.
+        """
+        if self._has_ended:
+            raise self._committer.failure or StorageFailedError(f"the storage in {self._directory} is closed")
+        asked = _Asked(work)
+        self._asked.append(asked)
+        self.wake()
+        await asked.done.wait()
+        if asked.error is not None:
+            raise asked.error
+
+    async def require_checkpoint(self) -> None:
+        """Make a checkpoint.
+
+        Raises:
+            DiskFullError: None could be made.
+        """
+        made = self.checkpoints
+        await self.checkpoint()
+        if self.checkpoints == made:
+            raise self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+
+    async def _carry_out(self) -> None:
+        made = self.checkpoints
+        await self.checkpoint()
+        while self._asked:
+            asked = self._asked[0]
+            error: Exception | None = None
+            if self.checkpoints == made:
+                error = self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+            else:
+                try:
+                    await asked.work()
+                except Exception as raised:  # noqa: BLE001 it is told to whoever asked
+                    error = raised
+            asked.finish(error)
+            self._asked.remove(asked)
+
+    async def written(self, writer: JournalWriter) -> list[WrittenFile]:
+        """How far the journal is written, asked for between two groups."""
+        found: list[WrittenFile] = []
+        await self._on_disk_thread(lambda: found.extend(writer.written()))
+        return found
+
+    async def checkpoint(self) -> None:
+        """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
+        lsn = self._committer.journal_lsn
+        began = trio.current_time()
+        if not (await self.flush() and await self._settle_files()):
+            return
+        await self._flusher.sync()
+        if not await self._save_records():
+            return
+        mutations = Mutations()
+        put_number(mutations, NodeKey.CHECKPOINT, lsn)
+        put_number(mutations, NodeKey.LSNS_RESERVED, self._views.lsns_reserved)
+        put_number(mutations, NodeKey.JOURNAL_FILE, self._writer.newest_number)
+        put_number(mutations, NodeKey.NEWEST_APPEND_US, self._time.newest_append_us)
+        self._restores.save(mutations)
+        self._views.store.write(mutations)
+        try:
+            await self._off_loop(self._views.store.flush)
+        except DiskFullError as error:
+            self._retries.store_is_full(error)
+            self.look_at_disk()
+            return
+        await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
+        self.checkpoints += 1
+        self.checkpoint_lsn = lsn
+        self.checkpointed_at = trio.current_time()
+        self.checkpoint_s.observe(self.checkpointed_at - began)
+
+    async def _save_records(self) -> bool:
+        """Save what changed of the shards into the views; False when the disk is full."""
+        dirty, self.dirty = self.dirty, {}
+        all_saved = False
+        try:
+            for some in slices(dirty.values(), _SAVED_AT_ONCE):
+                # A record that forgets a segment is the last that knows of its files: they go first, for good.
+                if not await self._settle_files():
+                    return False
+                await self._save(some)
+            all_saved = True
+        finally:
+            if not all_saved:
+                # Cancelled by the stop of the engine, perhaps: its last checkpoint takes them.
+                self.dirty = dirty | self.dirty
+        return True
+
+    async def _save(self, shards: Iterable[Shard]) -> None:
+        """Save some shards, all as they are now, and the states of their producers ahead of them."""
+        heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
+        for shard in shards:
+            if not shard.gone:
+                self._table.saved(shard)
+                head = Mutations()
+                present = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
+                heads.append((shard, shard_records.safe_offset(shard), head, present))
+        mutations = Mutations()
+        looked_at = 0
+        for shard, safe_offset, head, present in heads:
+            # Meanwhile others work: what they change is saved as it was before, and the shard once more.
+            for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
+                looked_at += 1
+                if looked_at % _PRODUCERS_AT_ONCE == 0:
+                    self._views.store.write(mutations)
+                    mutations.clear()
+                    await trio.lowlevel.checkpoint()
+                    if shard.gone:
+                        break
+            if shard.gone:
+                continue
+            mutations.update(head)
+            self._table.set_recorded(shard.shard_id, present)
+            if safe_offset < shard.published_offset:
+                self.dirty[shard.shard_id] = shard
+        self._views.store.write(mutations)
+        await trio.lowlevel.checkpoint()
+
+    def _spares(self) -> int:
+        return math.ceil(self._storage.journal_budget_bytes / self._storage.journal_file_bytes)
+
+    async def _on_disk_thread(self, work: Callable[[], None]) -> None:
+        done = trio.Event()
+        results: list[outcome.Outcome[None]] = []
+
+        def finished(result: outcome.Outcome[None]) -> None:
+            results.append(result)
+            done.set()
+
+        self._disk.submit(work, finished)
+        await done.wait()
+        results[0].unwrap()
+
+    def close(self) -> None:
+        """Close the log files that are open for writing. Call it last."""
+        self._flusher.close()
+
+    # Removing
+
+    def drop(self, segments: list[Segment]) -> None:
+        """Take over segments whose records are gone: their memory now, their files when the loop has time."""
+        for segment in segments:
+            if self._segment_files.drop(segment) and isinstance(segment, LogSegment):
+                self._flusher.forget(segment)
+            segment.chunks.release()
+        if segments:
+            self._wake.set()
+
+    def start_in_sealed(self, shard: Shard) -> None:
+        """A shard starts inside a Parquet file from now on, which is to be marked."""
+        self._segment_files.mark(shard)
+        self._wake.set()
+
+    async def remove_files(self) -> None:
+        """Remove the files of dropped segments, and mark where shards start inside one."""
+        try:
+            await self._segment_files.settle()
+            await self._flusher.close_forgotten()
+        except DiskFullError as error:
+            self._refuse_for(error)
+
+    async def _settle_files(self) -> bool:
+        """The same, so that no crash undoes it; False when the disk is full."""
+        try:
+            await self._segment_files.settle_durably()
+        except DiskFullError as error:
+            self._refuse_for(error)
+            return False
+        return True
+
+    def index_trimmed(self, shard: Shard) -> None:
+        """The words of a shard's trimmed records are to go from its index."""
+        self._to_unindex[shard.shard_id] = shard
+
+    async def clean_indexes(self) -> None:
+        """Remove some index entries of trimmed records; the rest comes in the next turns. Readers pass over them."""
+        for _ in range(_STEPS_IN_A_TURN):
+            if self._unindexing is None:
+                if not self._to_unindex:
+                    return
+                # Another trim while this goes on begins anew behind it.
+                self._unindexing = (self._to_unindex.pop(next(iter(self._to_unindex))), b"")
+            shard, place = self._unindexing
+            following: bytes | None = None
+            if not shard.deleted:
+                mutations = Mutations()
+                following = self._views.word_index.drop_below(
+                    mutations, shard.shard_id, shard.start_offset, _UNINDEXED_AT_ONCE, place
+                )
+                self._views.store.write(mutations)
+            self._unindexing = None if following is None else (shard, following)
+            await trio.lowlevel.checkpoint()
+        self.wake()
+
+    async def remove_leftovers(self) -> None:
+        """Remove some of what deleted shards left in the views; the rest comes in the next turns."""
+        waiting = self._views.leftovers
+        for _ in range(_STEPS_IN_A_TURN):
+            if not waiting:
+                return
+            mutations = Mutations()
+            room = _REMOVED_AT_ONCE
+            while waiting and room > 0:
+                shard_id, place = next(iter(waiting.items()))
+                removed, following = leftovers.remove_some(self._views.store, mutations, shard_id, room, place)
+                # A shard costs something even if it left nothing.
+                room -= removed + 20
+                if following is None:
+                    del waiting[shard_id]
+                else:
+                    waiting[shard_id] = following
+            self._views.store.write(mutations)
+            await trio.lowlevel.checkpoint()
+        self.wake()
+
+    async def apply_retention(self) -> None:
+        """Trim what retention no longer keeps, and remove state that has expired."""
+        await self.retaining.apply()
+        await self._control.expire_state()
+
+    async def _expire_state(self) -> None:
+        """Remove state that has expired now and then: a task of its own, since checkpoints must not wait for it."""
+        try:
+            while self._committer.failure is None:
+                await trio.sleep(self._storage.retention_interval_s)
+                if self._committer.disk_full is None:
+                    await self._control.expire_state()
+        except Exception as error:  # noqa: BLE001 as in `_work`
+            self._fail(error)

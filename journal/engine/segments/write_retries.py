@@ -1,0 +1,97 @@
+"""Taking up again what could not be done at once: a group that found no space, writes that the views' store put off.
+
+Neither is a failure. It goes on by itself, in a task that waits for nothing else: what would free space, or time, may
+wait for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from journal.engine.wal.group_commit import Committer
+from shards.errors import DiskFullError
+from shards.seams.store import OrderedStore
+
+MOST_QUEUED_BYTES: Final = 8 << 20
+"""No more groups are committed while the store is so far behind what was written to it."""
+
+_LOOK_AGAIN_S: Final = 1.0
+
+
+class Retries:
+    """What is to be tried again in one engine.
+
+    Args:
+        store: The store of the views.
+        committer: Commits the groups.
+        changed: Called when `disk_full` may have changed, or there is room again.
+        fail: Called with the error that stops the engine.
+    """
+
+    def __init__(
+        self,
+        store: OrderedStore,
+        committer: Committer,
+        *,
+        changed: Callable[[], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._store = store
+        self._committer = committer
+        self._changed = changed
+        self._fail = fail
+        self._limiter = trio.CapacityLimiter(1)
+        self._wanted = trio.Event()
+        self._store_full: DiskFullError | None = None
+        committer.on_disk_full = self._disk_full_changed
+
+    @property
+    def disk_full(self) -> DiskFullError | None:
+        """Why something waits that found no space; None while nothing does."""
+        return self._committer.disk_full or self._store_full
+
+    def look(self) -> None:
+        """Call it after each group: the store may not have taken what was written to it."""
+        queued_bytes = self._store.queued_bytes
+        if queued_bytes:
+            self._wanted.set()
+            if queued_bytes > MOST_QUEUED_BYTES and self._store_full is None:
+                # Not while the store's disk is full: changes are refused then, but for those that free space.
+                self._committer.hold()
+
+    def store_is_full(self, error: DiskFullError) -> None:
+        """The store could not be flushed for lack of space."""
+        self._store_full = error
+        self._wanted.set()
+
+    def _disk_full_changed(self) -> None:
+        self._wanted.set()
+        self._changed()
+
+    async def run(self) -> None:
+        """Try again until cancelled, or until the engine fails."""
+        try:
+            while self._committer.failure is None:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                await self._catch_up()
+                self._committer.release()
+                self._committer.retry()
+                self._changed()
+                if self.disk_full is not None:
+                    # Nobody tells when there is space again.
+                    await trio.sleep(_LOOK_AGAIN_S)
+                    self._wanted.set()
+        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
+            self._fail(error)
+
+    async def _catch_up(self) -> None:
+        try:
+            await trio.to_thread.run_sync(self._store.catch_up, limiter=self._limiter)
+        except DiskFullError as error:
+            self._store_full = error
+        else:
+            self._store_full = None

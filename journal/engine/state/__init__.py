@@ -1,0 +1,1 @@
+"""What the engine knows of shards, producers, cursors and state: tables in memory over the views."""

@@ -1,0 +1,123 @@
+"""What the views hold about the node as a whole: one number for each key of the family META.
+
+Values are u64, big-endian. A number is durable once the store was flushed.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+import struct
+
+import attrs
+
+from journal.engine.wal.recovery import Expected
+from shards.errors import CorruptionError
+from shards.seams.store import Family, Mutations, OrderedStore
+
+_NUMBER = struct.Struct(">Q")
+_NODE_ID = re.compile("[0-9a-f]{16}")
+
+
+class NodeKey(enum.Enum):
+    """The keys.
+
+    Attributes:
+        CHECKPOINT: Everything up to this lsn is safe without the journal.
+        FOLDED: The views have seen every decision up to this lsn.
+        LSNS_RESERVED: lsns below it are taken for ever.
+        JOURNAL_FILE: A journal file with this number or a higher one exists.
+        STOPPED_IN: Number of the journal file that was the newest at the last orderly stop.
+        SPARES: Highest number of the spare journal files at that stop.
+        NODE_ID: Number of the node whose views these are, see `number_of_node`.
+        NEWEST_APPEND_US: No append time up to the checkpoint is later, see `journal.engine.state.node_time`.
+    """
+
+    CHECKPOINT = b"checkpoint_lsn"
+    FOLDED = b"folded_lsn"
+    LSNS_RESERVED = b"lsns_reserved"
+    JOURNAL_FILE = b"journal_file"
+    STOPPED_IN = b"stopped_in"
+    SPARES = b"spares"
+    NODE_ID = b"node_id"
+    NEWEST_APPEND_US = b"newest_append_us"
+
+
+@attrs.frozen(slots=True)
+class NodeRecord:
+    """The numbers as they were read; 0 where there is none."""
+
+    checkpoint: int = 0
+    folded: int = 0
+    lsns_reserved: int = 0
+    journal_file: int = 0
+    stopped_in: int = 0
+    spares: int = 0
+    node_id: int = 0
+    newest_append_us: int = 0
+
+    def expected(self, *, was_complete: bool) -> Expected:
+        """What this proves about the journal.
+
+        Args:
+            was_complete: The data directory was used before, with this layout.
+        """
+        return Expected(
+            self.checkpoint, self.folded, self.journal_file, is_unused=was_complete and not self.journal_file
+        )
+
+    def require_node(self, state: str, node_id: str) -> None:
+        """Refuse the views of another node: shards would be missing, and the files of others be written over.
+
+        Args:
+            state: Directory of the views, for people.
+            node_id: The node whose data directory it lies in.
+
+        Raises:
+            CorruptionError: They belong to another node. Views of an older program do not say whose they are.
+        """
+        expected = number_of_node(node_id)
+        if self.node_id not in (0, expected):
+            raise CorruptionError(
+                state,
+                0,
+                f"the views belong to another node: expected number {expected:016x}, found {self.node_id:016x}. If the "
+                f"directory is a file system of its own, mount the one of this node; if it is lost, restore a backup",
+            )
+
+
+def number_of_node(node_id: str) -> int:
+    """The number that stands for a node: its id, which is 16 hexadecimal digits, or a digest of any other text."""
+    if _NODE_ID.fullmatch(node_id):
+        return int(node_id, 16)
+    return int.from_bytes(hashlib.blake2b(node_id.encode(), digest_size=8).digest(), "big")
+
+
+def read_node_record(store: OrderedStore) -> NodeRecord:
+    """Read all numbers of a store.
+
+    Raises:
+        CorruptionError: One of them is damaged.
+    """
+    return NodeRecord(**{key.name.lower(): read_number(store, key) for key in NodeKey})
+
+
+def read_number(store: OrderedStore, key: NodeKey) -> int:
+    """Read one number, 0 if it was never written.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
+    stored = store.get(Family.META, key.value)
+    if stored is None:
+        return 0
+    if len(stored) != _NUMBER.size:
+        what = f"{key.value.decode()} in the views"
+        raise CorruptionError(what, 0, f"the value has {len(stored)} bytes, expected {_NUMBER.size}")
+    return int(_NUMBER.unpack(stored)[0])
+
+
+def put_number(mutations: Mutations, key: NodeKey, number: int) -> None:
+    """Set one number."""
+    mutations.put(Family.META, key.value, _NUMBER.pack(number))

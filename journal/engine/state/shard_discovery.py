@@ -1,0 +1,231 @@
+"""Which shards have something newer than an lsn, and which filters wait for a shard that publishes.
+
+Shards that published since the start are in memory in the order in which they did. For the others their stored records
+are asked: those of the few names that a narrow filter can match, or for a wide one a list of all by their newest lsn,
+which is made once, when somebody first resumes from before the start.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator
+from itertools import islice
+from typing import Protocol
+
+import trio
+
+from journal.engine.state.name_scan import NameScan
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.time_slice import TimeSlice
+from shards.seams.store import OrderedStore
+from shards.segments.shard import Shard
+from shards.topics.filter_watch import LiveFilters
+from shards.topics.publish_epochs import RecentShards
+from shards.topics.topic_filters import pattern
+from shards.views import shard_records
+
+_LOOKED_AT_ONCE = 500
+_SORTED_AT_ONCE = 10_000
+_FEW_NAMES = 1000
+
+
+class Waiting(Hashable, Protocol):
+    """A filter's end of the line."""
+
+    def arrives(self, shard: Shard) -> None:
+        """A shard that matches is about to publish."""
+
+
+class ShardNews:
+    """See the module.
+
+    Args:
+        table: The shards. Those that are open now have come out of the journal.
+        store: Holds the records of the others.
+        started_lsn: What was published before the start lies at or below it.
+        recent: Gets the open shards.
+
+    Attributes:
+        recent: The shards that published since the start, or shortly before.
+    """
+
+    def __init__(self, table: ShardTable, store: OrderedStore, started_lsn: int, recent: RecentShards[Shard]) -> None:
+        self._table = table
+        self._store = store
+        self._started_lsn = started_lsn
+        self._live: LiveFilters[Waiting] = LiveFilters(recent)
+        self._stored: tuple[array[int], array[int]] | None = None
+        self._listing: trio.Event | None = None
+        self.recent = recent
+        recent.load([shard for shard in table.open_shards() if shard.published_lsn], lambda shard: shard.published_lsn)
+
+    # What waits for shards
+
+    def wait(self, topic_filter: str, waiting: Waiting) -> None:
+        """Have something told of every shard that matches, before its next publish."""
+        self._live.add(topic_filter, waiting)
+
+    def forget(self, topic_filter: str, waiting: Waiting) -> None:
+        """And no longer."""
+        self._live.discard(topic_filter, waiting)
+
+    def publishing(self, shard: Shard) -> None:
+        """A shard is about to publish. Needed only if its era is not the newest."""
+        if shard.era is not self.recent.newest:
+            for waiting in self._live.waiting_for(shard.name, self.recent.note(shard)):
+                waiting.arrives(shard)
+
+    def deleted(self, shard: Shard) -> None:
+        """A shard is gone."""
+        self.recent.discard(shard)
+
+    def closing(self, shard: Shard) -> None:
+        """A shard is about to be closed: nobody uses it."""
+        self.recent.close(shard)
+
+    # Searching
+
+    def search(self, topic_filter: str, above_lsn: int | None) -> Search:
+        """Find the shards that match and have something above an lsn now; with None all that match."""
+        catalogue = self._table.catalogue
+        if above_lsn is None:
+            return _SearchByName(self._table, topic_filter, None)
+        recent, closed = self.recent.newer_than(above_lsn), self.recent.closed_newer_than(above_lsn)
+        if catalogue.count_looked_at(topic_filter) <= max(_FEW_NAMES, len(recent) + len(closed)):
+            return _SearchByName(self._table, topic_filter, above_lsn)
+        return _SearchByLsn(
+            self, self._table, topic_filter, above_lsn, recent, closed, stored=above_lsn < self._started_lsn
+        )
+
+    async def stored_newer_than(self, lsn: int) -> array[int]:
+        """Numbers of the shards whose stored record has a higher lsn, and of some that have published since."""
+        while self._stored is None:
+            if self._listing is not None:
+                await self._listing.wait()
+                continue
+            self._listing = trio.Event()
+            try:
+                self._stored = await self._list_stored()
+            finally:
+                self._listing.set()
+                self._listing = None
+        lsns, shard_ids = self._stored
+        return shard_ids[bisect_right(lsns, lsn) :]
+
+    async def _list_stored(self) -> tuple[array[int], array[int]]:
+        """The newest lsns of all stored shards in order, and the shards that have them."""
+        lsns, shard_ids = array("Q"), array("Q")
+        stored = shard_records.newest_lsns(self._store, self._table.started_lsn)
+        step = TimeSlice()
+        for newest in stored:
+            if newest is not None:
+                shard_ids.append(newest[0])
+                lsns.append(newest[1])
+            if step.is_over:
+                await step.rest()
+        runs: list[array[int]] = []
+        for start in range(0, len(lsns), _SORTED_AT_ONCE):
+            run = range(start, min(start + _SORTED_AT_ONCE, len(lsns)))
+            runs.append(array("Q", sorted(run, key=lsns.__getitem__)))
+            await trio.lowlevel.checkpoint()
+        merged: Iterator[int] = heapq.merge(*runs, key=lsns.__getitem__)
+        sorted_lsns, sorted_ids = array("Q"), array("Q")
+        while rows := list(islice(merged, _SORTED_AT_ONCE)):
+            sorted_lsns.extend(map(lsns.__getitem__, rows))
+            sorted_ids.extend(map(shard_ids.__getitem__, rows))
+            await trio.lowlevel.checkpoint()
+        return sorted_lsns, sorted_ids
+
+
+class Search(Protocol):
+    """A search under way; what publishes after it began is told to those who wait for it, not found here."""
+
+    async def more(self) -> list[Shard] | None:
+        """Some of what is found, perhaps nothing; None at the end. Cancelling it loses nothing."""
+
+
+class _SearchByName:
+    """Looks at every name that matches."""
+
+    def __init__(self, table: ShardTable, topic_filter: str, above_lsn: int | None) -> None:
+        self._table = table
+        self._scan = NameScan(table.catalogue, topic_filter)
+        self._above_lsn = above_lsn
+        self._names: list[str] = []
+
+    async def more(self) -> list[Shard] | None:
+        if not self._names:
+            names = await self._scan.more()
+            if names is None:
+                return None
+            names.reverse()
+            self._names = names
+        else:
+            await trio.lowlevel.checkpoint()
+        found: list[Shard] = []
+        step = TimeSlice()
+        while self._names and not step.is_over:
+            shard_id = self._table.catalogue.id_of(self._names.pop())
+            if shard_id is None or (
+                self._above_lsn is not None and self._table.newest_lsn(shard_id) <= self._above_lsn
+            ):
+                continue
+            shard = self._table.by_id(shard_id)
+            if shard is not None and not shard.damage:
+                found.append(shard)
+        return found
+
+
+class _SearchByLsn:
+    """Looks at every shard that has something newer."""
+
+    def __init__(
+        self,
+        news: ShardNews,
+        table: ShardTable,
+        topic_filter: str,
+        above_lsn: int,
+        recent: list[Shard],
+        closed: list[int],
+        *,
+        stored: bool,
+    ) -> None:
+        self._news = news
+        self._table = table
+        self._is_wanted = pattern(topic_filter).fullmatch
+        self._above_lsn = above_lsn
+        self._recent = recent
+        self._at = 0
+        self._closed = closed
+        self._has_stored = stored
+        self._stored: array[int] | None = None
+
+    async def more(self) -> list[Shard] | None:
+        await trio.lowlevel.checkpoint()
+        if self._at < len(self._recent):
+            some = self._recent[self._at : self._at + _LOOKED_AT_ONCE]
+            self._at += len(some)
+            return [shard for shard in some if shard.published_lsn > self._above_lsn and self._fits(shard)]
+        if self._closed:
+            return self._open_some(self._closed)
+        if self._stored is None and self._has_stored:
+            self._stored = await self._news.stored_newer_than(self._above_lsn)
+        return self._open_some(self._stored) if self._stored else None
+
+    def _open_some(self, shard_ids: list[int] | array[int]) -> list[Shard]:
+        """Take numbers from the end until a step has taken long enough; the shards of these that match."""
+        found: list[Shard] = []
+        step = TimeSlice()
+        while shard_ids and not step.is_over:
+            shard_id = shard_ids.pop()
+            name = self._table.name_of(shard_id)
+            if name is not None and self._is_wanted(name):
+                shard = self._table.by_id(shard_id)
+                if shard is not None and not shard.damage:
+                    found.append(shard)
+        return found
+
+    def _fits(self, shard: Shard) -> bool:
+        return not shard.damage and self._is_wanted(shard.name) is not None

@@ -1,0 +1,269 @@
+"""The shards of a node, opened when somebody asks for one; which file belongs to which.
+
+Opening a shard reads its records from the views and nothing from its files, so a start costs the same with ten shards
+as with a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+import attrs
+
+from journal.engine.wal.entry_payloads import Sealed
+from shards.errors import ShardNotFoundError
+from shards.model import Mode, ShardConfig
+from shards.seams.store import OrderedStore
+from shards.segments.chunks import ChunkPool
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment import Segment
+from shards.segments.segment_paths import log_path
+from shards.segments.shard import Shard
+from shards.views import shard_records
+from shards.views.catalogue import Catalogue, CatalogueRecord
+from shards.views.producer_records import load_producers
+
+_CONFIGS_SHARED = 10_000
+_ONLY_THE_FIRST = (0,)
+_MOST_OPEN = 10_000
+
+
+class ShardTable:
+    """Open shards by id, and the way to the others.
+
+    Attributes:
+        catalogue: All shards by name.
+        sealed_root: Directory of all Parquet segments.
+        tail_pool: Memory of log segments that is not in their files yet.
+        memory_pool: Memory of memory segments.
+        restored_lsn: Shards with a lower id are older than the newest restore from a backup; 0 if there was none.
+        started_lsn: Every lsn that was given out before the start is at or below it.
+        recovering: Entries are being folded; a shard opened now may still have entries to come.
+        most_open: How many shards stay open that nobody uses.
+        on_closing: Called with a shard that is about to be closed.
+    """
+
+    def __init__(
+        self,
+        store: OrderedStore,
+        log_directory: str,
+        sealed_root: str,
+        *,
+        tail_pool: ChunkPool,
+        memory_pool: ChunkPool,
+        segment_bytes: int,
+        memory_segment_bytes: int,
+    ) -> None:
+        self._store = store
+        self._log_directory = log_directory
+        self.sealed_root = sealed_root
+        self._segment_bytes = segment_bytes
+        self._memory_segment_bytes = memory_segment_bytes
+        # Tuples: a set for each of a million shards would cost more than the shards.
+        self._recorded: dict[int, tuple[int, ...]] = {}
+        self._open: dict[int, Shard] = {}
+        # Closed here, but somebody refers to the object still: there must never be two for one shard.
+        self._closed: WeakValueDictionary[int, Shard] = WeakValueDictionary()
+        self._configs: dict[ShardConfig, ShardConfig] = {}
+        self.catalogue = Catalogue(store)
+        self.tail_pool = tail_pool
+        self.memory_pool = memory_pool
+        self.restored_lsn = 0
+        self.started_lsn = 0
+        self.recovering = True
+        self.most_open = _MOST_OPEN
+        self.on_closing: Callable[[Shard], None] = lambda shard: None
+
+    def log_path(self, shard_id: int, base_offset: int) -> str:
+        """Where a log segment of this table lies."""
+        return log_path(self._log_directory, shard_id, base_offset)
+
+    def sealed_segment(self, shard: Shard, sealed: Sealed) -> ParquetSegment:
+        """The Parquet segment that a decision speaks of."""
+        return ParquetSegment(self.sealed_root, shard.name, shard.shard_id, **attrs.asdict(sealed))
+
+    def open_shards(self) -> list[Shard]:
+        """The shards that are open now."""
+        return list(self._open.values())
+
+    def opened(self, shard_id: int) -> Shard | None:
+        """The shard with this id if it is open now."""
+        shard = self._open.get(shard_id)
+        if shard is None and (shard := self._closed.pop(shard_id, None)) is not None:
+            self._open[shard_id] = shard
+        return shard
+
+    def by_id(self, shard_id: int) -> Shard | None:
+        """The shard with this id, opened if need be; None if there is none."""
+        shard = self._open.get(shard_id) or self.opened(shard_id)
+        if shard is None:
+            record = self.catalogue.record(shard_id)
+            if record is not None:
+                shard = self._load(shard_id, record)
+        return shard
+
+    def by_name(self, name: str) -> Shard:
+        """The shard with this name, opened if need be.
+
+        Raises:
+            ShardNotFoundError: There is none.
+        """
+        shard_id = self.catalogue.id_of(name)
+        shard = self.by_id(shard_id) if shard_id is not None else None
+        if shard is None:
+            raise _not_found(name)
+        return shard
+
+    def peek(self, shard_id: int) -> Shard | None:
+        """The shard with this id, to be looked at now and then dropped; None if there is none.
+
+        One that is not open is read from the views and not kept, so that looking at a million shards does not keep them
+        in memory. Who opens it later gets another object: nothing may be changed in this one.
+        """
+        shard = self.opened(shard_id)
+        if shard is None and (record := self.catalogue.record(shard_id)) is not None:
+            shard, _ = self._read(shard_id, record)
+            if shard.in_memory_mode:
+                shard.next_offset = max(shard.next_offset, shard.reserved_offset)
+            shard.publish(shard.published_now())
+        return shard
+
+    def peek_by_name(self, name: str) -> Shard:
+        """The same by name.
+
+        Raises:
+            ShardNotFoundError: There is none.
+        """
+        shard_id = self.catalogue.id_of(name)
+        shard = self.peek(shard_id) if shard_id is not None else None
+        if shard is None:
+            raise _not_found(name)
+        return shard
+
+    def name_of(self, shard_id: int) -> str | None:
+        """The name of a shard, which is not opened for that; None if there is none."""
+        shard = self.opened(shard_id)
+        if shard is not None:
+            return shard.name
+        record = self.catalogue.record(shard_id)
+        return None if record is None else record.name
+
+    def newest_lsn(self, shard_id: int) -> int:
+        """The lsn of the newest batch that a shard has published, which is not opened for that; 0 if there is none."""
+        shard = self.opened(shard_id)
+        if shard is not None:
+            return shard.published_lsn
+        return shard_records.newest_lsn(self._store, shard_id, self.started_lsn)
+
+    def may_close(self) -> int:
+        """How many shards are open beyond those that stay open anyway."""
+        return max(0, len(self._open) - self.most_open)
+
+    def close(self, shard: Shard) -> None:
+        """Forget an open shard until somebody asks for it again; it is read from the views then.
+
+        REQUIRES: it is at rest, its saved record is as new as it is, and it has no retention.
+        """
+        if self._open.pop(shard.shard_id, None) is not None:
+            self.on_closing(shard)
+            self._closed[shard.shard_id] = shard
+
+    def saved(self, shard: Shard) -> None:
+        """A shard has changed and its record was saved. If it had been closed, whoever refers to it has changed it."""
+        if shard.shard_id not in self._open and not shard.gone:
+            self._closed.pop(shard.shard_id, None)
+            self._open[shard.shard_id] = shard
+
+    def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
+        shard, recorded = self._read(shard_id, record)
+        if recorded:
+            self._recorded[shard_id] = recorded
+        self.set_segment_limit(shard)
+        self._open[shard_id] = shard
+        if not self.recovering:
+            self.settle(shard)
+        return shard
+
+    def _read(self, shard_id: int, record: CatalogueRecord) -> tuple[Shard, tuple[int, ...]]:
+        """A shard as the views have it, and the base offsets of its recorded segments."""
+        shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
+        recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
+        shard.note_restore(self.restored_lsn)
+        return shard, recorded
+
+    def add(self, shard_id: int, record: CatalogueRecord) -> Shard:
+        """Open a shard that was just created."""
+        shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
+        self.set_segment_limit(shard)
+        self._open[shard_id] = shard
+        shard.dirty = True
+        return shard
+
+    def _shared(self, config: ShardConfig) -> ShardConfig:
+        """The same object for equal configurations: most of a million shards are configured alike."""
+        if len(self._configs) >= _CONFIGS_SHARED:
+            self._configs.clear()
+        return self._configs.setdefault(config, config)
+
+    def set_segment_limit(self, shard: Shard) -> None:
+        """Take over the size at which the shard's segments are closed, for its present mode and configuration."""
+        default = self._memory_segment_bytes if shard.in_memory_mode else self._segment_bytes
+        shard.segment_limit_bytes = shard.config.segment_bytes or default
+
+    def settle(self, shard: Shard) -> None:
+        """Nothing more will be folded into the shard: publish what there is.
+
+        In memory mode its last records are gone; the offsets that were reserved for them stay taken for ever.
+        """
+        if shard.in_memory_mode:
+            if shard.reserved_offset > shard.next_offset:
+                shard.next_offset = shard.reserved_offset
+                # The lost records count as published up to here: readers by lsn find the shard, and the gap in it.
+                shard.last_lsn = max(shard.last_lsn, self.started_lsn)
+                self.forget_memory(shard)
+            if shard.next_offset > shard.accounted_offset:
+                shard.note_loss(shard.next_offset, shard.last_lsn)
+        shard.asked_offset = shard.reserved_offset
+        shard.recovered_offset = shard.next_offset
+        dirty = shard.dirty
+        published = shard.published_now()
+        shard.publish(published)
+        shard.dirty = dirty
+
+    def forget_memory(self, shard: Shard) -> None:
+        """Records of the shard were lost with the memory: its producers may be ahead of what is known of them."""
+        producers = load_producers(self._store, shard) if shard.producers is None else shard.producers
+        for producer in producers.values():
+            producer.memory_lost = True
+            producer.saved_sequence = -1
+        shard.dirty = True
+
+    def open_segment(self, shard: Shard, mode: Mode, base_offset: int, created_us: int) -> Segment:
+        """Seal the shard's active segment and open the next one."""
+        path = self.log_path(shard.shard_id, base_offset) if mode is Mode.FILE else ""
+        pool = self.memory_pool if mode is Mode.MEMORY else self.tail_pool
+        segment = shard.open_segment(mode, base_offset, created_us, path, pool)
+        self.set_segment_limit(shard)
+        return segment
+
+    def recorded(self, shard_id: int) -> tuple[int, ...]:
+        """Base offsets of the shard's segments that the views hold records of."""
+        return self._recorded.get(shard_id, ())
+
+    def set_recorded(self, shard_id: int, base_offsets: tuple[int, ...]) -> None:
+        """Note what the views hold now."""
+        if base_offsets:
+            self._recorded[shard_id] = _ONLY_THE_FIRST if base_offsets == _ONLY_THE_FIRST else base_offsets
+        else:
+            self._recorded.pop(shard_id, None)
+
+    def remove(self, shard_id: int) -> None:
+        """Forget a shard that was deleted."""
+        self._open.pop(shard_id, None)
+        self._closed.pop(shard_id, None)
+        self._recorded.pop(shard_id, None)
+
+
+def _not_found(name: str) -> ShardNotFoundError:
+    return ShardNotFoundError(f"shard {name!r} does not exist; create it first")

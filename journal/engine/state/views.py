@@ -1,0 +1,345 @@
+"""Folding committed entries into the views: catalogue, shards, cursors, state, producers, word index.
+
+Folding never refuses and folding twice equals folding once: after a crash the same entries come again, over views that
+may hold some of them already.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from journal.engine.state.node_record import NodeKey, put_number, read_number
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.wal.entry import Entry, Kind
+from journal.engine.wal.entry_payloads import (
+    CursorCommitted,
+    CursorDeleted,
+    Decision,
+    LsnsReserved,
+    OffsetsReserved,
+    ProducerDeleted,
+    ProducerOpened,
+    ProducerUsed,
+    Rolled,
+    Sealed,
+    ShardConfigured,
+    ShardCreated,
+    ShardDeleted,
+    StateDeleted,
+    StatePut,
+    Trimmed,
+    decode_decision,
+)
+from shards.errors import CorruptionError
+from shards.idempotence.producer_state import ProducerState
+from shards.model import Mode, SegmentKind, ShardConfig
+from shards.seams.store import Mutations, OrderedStore
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment import Segment
+from shards.segments.shard import Shard
+from shards.views import leftovers, shard_records
+from shards.views.catalogue import CatalogueRecord
+from shards.views.cursors import Cursors
+from shards.views.inverted_index import WordIndex, Words, words_of
+from shards.views.producer_records import load_producers
+from shards.views.producers import Producers
+from shards.views.state_store import StateStore
+
+# Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest time.
+_REPLAYED = struct.Struct("<8xQQQ12xI4xIQI12xQ")
+
+
+class Views:
+    """Everything folded from the journal.
+
+    Args:
+        store: Holds what need not be in memory; its recorded lsn says which decisions it has seen.
+        table: The shards.
+        drop: Called with segments whose records are gone, so that their files are removed.
+
+    Attributes:
+        folded_lsn: The store holds the outcome of every decision up to this lsn.
+        lsns_reserved: lsns below it are taken for ever.
+        leftovers: Deleted shards of which the store may still hold something, and from where on.
+        newest_append_us: The newest time in what was folded while recovering.
+        deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
+    """
+
+    def __init__(self, store: OrderedStore, table: ShardTable, drop: Callable[[list[Segment]], None]) -> None:
+        self.store = store
+        self.table = table
+        self._drop = drop
+        self.cursors = Cursors(store)
+        self.state = StateStore(store)
+        self.producers = Producers(store)
+        self.word_index = WordIndex(store)
+        self.folded_lsn = read_number(store, NodeKey.FOLDED)
+        self.lsns_reserved = 0
+        self.newest_append_us = 0
+        self.on_created: Callable[[Shard], None] | None = None
+        self.on_deleted: Callable[[Shard], None] | None = None
+        self.on_trimmed: Callable[[Shard], None] | None = None
+        self.on_start_in_sealed: Callable[[Shard], None] | None = None
+        self.leftovers = dict(leftovers.noted(store))
+        self.deleted_again: list[tuple[int, str]] = []
+
+    def fold(
+        self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()
+    ) -> None:
+        """Fold the decisions of one commit group, in order, with one atomic write to the store."""
+        mutations = Mutations()
+        created: list[Shard] = []
+        lsn = 0
+        for lsn, shard_id, decision in decisions:
+            _FOLDS[type(decision)](self, mutations, lsn, shard_id, decision)
+            if isinstance(decision, ShardCreated) and (shard := self.table.by_id(shard_id)) is not None:
+                created.append(shard)
+        for shard, base_offset, found in words:
+            if not shard.gone:
+                self.word_index.fold(mutations, shard.shard_id, base_offset, found)
+        if lsn > self.folded_lsn:
+            self.folded_lsn = lsn
+            put_number(mutations, NodeKey.FOLDED, lsn)
+        if len(mutations):
+            self.store.write(mutations)
+        if self.on_created is not None:
+            for shard in created:
+                self.on_created(shard)
+
+    def replay(self, entries: Iterable[Entry]) -> None:
+        """Fold the entries of a recovered group."""
+        decisions: list[tuple[int, int, Decision]] = []
+        for entry in entries:
+            if entry.kind != Kind.APPEND:
+                decisions.append((entry.lsn, entry.shard_id, _decision_of(entry)))
+                continue
+            # An append may depend on the decisions before it: the shard it goes to, the segment it continues.
+            if decisions:
+                self.fold(decisions)
+                decisions = []
+            self._replay_append(entry)
+        if decisions:
+            self.fold(decisions)
+
+    def _replay_append(self, entry: Entry) -> None:
+        batch = entry.payload
+        base_offset, lsn, append_time_us, count, epoch, producer_id, sequence, newest_us = _REPLAYED.unpack_from(batch)
+        self.newest_append_us = max(self.newest_append_us, append_time_us)
+        shard = self.table.by_id(entry.shard_id)
+        if shard is None or shard.damage or base_offset < shard.next_offset:
+            return
+        segment = shard.segments[-1] if shard.segments else None
+        if segment is None or segment.sealed or segment.kind is not SegmentKind.LOG:
+            # The first segment of a shard is opened by its first batch, with no entry of its own.
+            shard.next_offset = max(shard.next_offset, base_offset if not shard.segments else 0)
+            segment = self.table.open_segment(shard, Mode.FILE, base_offset, append_time_us)
+        if base_offset != segment.next_offset:
+            self.stop(shard, f"the journal continues at offset {base_offset}, expected {segment.next_offset}")
+            return
+        segment.append(batch, base_offset + count, lsn, append_time_us, newest_us)
+        shard.next_offset = base_offset + count
+        shard.last_lsn = lsn
+        shard.dirty = True
+        if producer_id:
+            self._replay_producer(shard, producer_id, epoch, sequence, base_offset, count)
+        if shard.indexed:
+            mutations = Mutations()
+            self.word_index.fold(mutations, shard.shard_id, base_offset, words_of(shard.config, batch))
+            self.store.write(mutations)
+
+    def _replay_producer(
+        self, shard: Shard, producer_id: int, epoch: int, sequence: int, base_offset: int, count: int
+    ) -> None:
+        producers = load_producers(self.store, shard) if shard.producers is None else shard.producers
+        state = producers.get(producer_id)
+        if state is None or state.epoch != epoch:
+            state = producers[producer_id] = ProducerState(epoch, sequence)
+        elif state.last_offset >= base_offset:
+            # It was recorded, and the head of its shard was not yet.
+            cut = state.before(base_offset)
+            state = producers[producer_id] = cut
+            state.saved_sequence = -1
+        if state.is_repeat(sequence):
+            # What is recorded of it from there on was lost with the memory, and this is where it was stored again.
+            state.store_again_from(sequence)
+        state.accept(sequence, base_offset, count)
+
+    def stop(self, shard: Shard, damage: str) -> None:
+        """Stop one shard: nothing is appended to it or read from it until it is repaired or deleted."""
+        shard.damage = damage
+        shard.dirty = True
+
+    # Folds, one for each decision. They get (views, mutations, lsn, shard id, decision).
+
+    def _created(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardCreated) -> None:
+        self.newest_append_us = max(self.newest_append_us, decision.created_us)
+        if lsn <= self.folded_lsn:
+            return
+        record = CatalogueRecord(decision.name, decision.config, decision.created_us)
+        self.table.catalogue.fold_put(mutations, shard_id, record)
+        self.table.add(shard_id, record)
+
+    def _deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardDeleted) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is None:
+            if self.table.recovering:
+                self.deleted_again.append((shard_id, decision.name))
+            return
+        self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
+        shard_records.delete(self.store, mutations, shard_id)
+        leftovers.note(mutations, shard_id)
+        self.leftovers[shard_id] = leftovers.BEGINNING
+        self.table.remove(shard_id)
+        shard.damage = "it was deleted"
+        shard.deleted = shard.gone = True
+        self._drop(shard.segments)
+        if self.on_deleted is not None:
+            self.on_deleted(shard)
+
+    def _reconfigured(self, mutations: Mutations, shard: Shard, config: ShardConfig) -> None:
+        if config != shard.config:
+            shard.config = config
+            self.table.set_segment_limit(shard)
+            record = CatalogueRecord(shard.name, shard.config, shard.created_us)
+            self.table.catalogue.fold_put(mutations, shard.shard_id, record)
+
+    def _configured(self, mutations: Mutations, lsn: int, shard_id: int, decision: ShardConfigured) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is not None:
+            config = attrs.evolve(shard.config, retention=decision.retention, segment_bytes=decision.segment_bytes)
+            self._reconfigured(mutations, shard, config)
+
+    def _rolled(self, mutations: Mutations, lsn: int, shard_id: int, decision: Rolled) -> None:
+        self.newest_append_us = max(self.newest_append_us, decision.created_us)
+        shard = self.table.by_id(shard_id)
+        if shard is None:
+            return
+        if self.table.recovering:
+            self._replay_roll(shard, lsn, decision)
+        self._reconfigured(mutations, shard, attrs.evolve(shard.config, mode=decision.mode))
+
+    def _replay_roll(self, shard: Shard, lsn: int, decision: Rolled) -> None:
+        newest = shard.segments[-1] if shard.segments else None
+        to_file = decision.mode is Mode.FILE
+        if newest is not None and newest.base_offset > decision.base_offset:
+            # The views are newer than this entry: the segments behind it are theirs, and so is what closed them.
+            shard.in_memory_mode = not to_file
+            return
+        if newest is not None and newest.base_offset == decision.base_offset and to_file:
+            # The views have the segment that this opened. Only a later entry may close it, and comes again as well.
+            newest.sealed = newest.kind is not SegmentKind.LOG
+            shard.in_memory_mode = False
+            return
+        if decision.base_offset > shard.next_offset:
+            # What lay between was in memory.
+            self.table.forget_memory(shard)
+            shard.next_offset = decision.base_offset
+        if decision.base_offset > shard.accounted_offset:
+            shard.note_loss(decision.base_offset, lsn)
+        if to_file:
+            self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
+        else:
+            # The memory segment itself is gone; the next batch opens a new one.
+            if newest is not None:
+                newest.sealed = True
+            shard.in_memory_mode = True
+        shard.dirty = True
+
+    def _trimmed(self, mutations: Mutations, lsn: int, shard_id: int, decision: Trimmed) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is not None:
+            self._drop(shard.trim(decision.start_offset))
+            if shard.indexed and self.on_trimmed is not None:
+                self.on_trimmed(shard)
+            self.look_at_start(shard)
+
+    def look_at_start(self, shard: Shard) -> None:
+        """Tell whoever marks it that a shard starts inside a Parquet file, if it does."""
+        first = next(iter(shard.segments), None)
+        if isinstance(first, ParquetSegment) and first.base_offset < shard.start_offset and self.on_start_in_sealed:
+            self.on_start_in_sealed(shard)
+
+    def _sealed(self, mutations: Mutations, lsn: int, shard_id: int, decision: Sealed) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is None:
+            return
+        sealed = self.table.sealed_segment(shard, decision)
+        replaced = shard.put_sealed(sealed)
+        if replaced is not None:
+            self._drop([replaced])
+            self.look_at_start(shard)
+        elif sealed.next_offset <= shard.start_offset:
+            # It was trimmed while the file was being written.
+            self._drop([sealed])
+
+    def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
+        shard = self.table.by_id(shard_id)
+        if shard is not None and decision.up_to > shard.reserved_offset:
+            shard.reserved_offset = decision.up_to
+            shard.dirty = True
+
+    def _lsns_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: LsnsReserved) -> None:
+        self.lsns_reserved = max(self.lsns_reserved, decision.up_to)
+
+    def _cursor_committed(self, mutations: Mutations, lsn: int, shard_id: int, decision: CursorCommitted) -> None:
+        if lsn > self.folded_lsn and self.table.by_id(shard_id) is not None:
+            self.cursors.fold_commit(mutations, shard_id, decision.name, decision.offset, lsn)
+
+    def _cursor_deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: CursorDeleted) -> None:
+        if lsn > self.folded_lsn:
+            self.cursors.fold_delete(mutations, shard_id, decision.name)
+
+    def _state_put(self, mutations: Mutations, lsn: int, shard_id: int, decision: StatePut) -> None:
+        if lsn > self.folded_lsn:
+            self.state.fold_put(mutations, decision.key, decision.value, lsn, decision.expires_at_us)
+
+    def _state_deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: StateDeleted) -> None:
+        if lsn > self.folded_lsn:
+            self.state.fold_delete(mutations, decision.key)
+
+    def _producer_opened(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerOpened) -> None:
+        if lsn > self.folded_lsn:
+            self.producers.fold_use(mutations, decision.name, decision.producer_id, decision.epoch, 0)
+
+    def _producer_used(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerUsed) -> None:
+        if lsn > self.folded_lsn:
+            used_us = decision.used_us
+            self.producers.fold_use(mutations, decision.name, decision.producer_id, decision.epoch, used_us)
+
+    def _producer_deleted(self, mutations: Mutations, lsn: int, shard_id: int, decision: ProducerDeleted) -> None:
+        if lsn > self.folded_lsn:
+            self.producers.fold_delete(mutations, decision.name, decision.producer_id)
+
+
+_FOLDS: dict[type[Decision], Callable[..., None]] = {
+    ShardCreated: Views._created,
+    ShardDeleted: Views._deleted,
+    ShardConfigured: Views._configured,
+    Rolled: Views._rolled,
+    Trimmed: Views._trimmed,
+    Sealed: Views._sealed,
+    OffsetsReserved: Views._offsets_reserved,
+    LsnsReserved: Views._lsns_reserved,
+    CursorCommitted: Views._cursor_committed,
+    CursorDeleted: Views._cursor_deleted,
+    StatePut: Views._state_put,
+    StateDeleted: Views._state_deleted,
+    ProducerOpened: Views._producer_opened,
+    ProducerUsed: Views._producer_used,
+    ProducerDeleted: Views._producer_deleted,
+}
+
+
+def _decision_of(entry: Entry) -> Decision:
+    try:
+        return decode_decision(entry.kind, entry.payload)
+    except ValueError as error:
+        kind = Kind(entry.kind).name.lower()
+        problem = (
+            f"the entry with lsn {entry.lsn} has right checksums, but is no {kind}: {error}; if a newer version of the "
+            f"server wrote it, start that"
+        )
+        raise CorruptionError("the journal", entry.position, problem) from error

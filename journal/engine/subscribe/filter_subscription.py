@@ -1,0 +1,315 @@
+"""A subscription to all shards that match a filter, later ones included, and how far it is.
+
+It visits the shards that have something to give: at its beginning those that a search finds, later those that publish.
+So its cost follows the records, not the number of shards that match. Which shard has its turn, and up to which lsn
+everything was given, is told by `shards.subscriptions.fair_queue`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.reader import Reader
+from journal.engine.state.shard_discovery import Search, ShardNews
+from journal.engine.subscribe.subscription_position import PushStanding, read_push
+from journal.engine.subscribe.watermark_timer import ProgressClock
+from shards.errors import StorageError
+from shards.position import Start
+from shards.segments.shard import Shard
+from shards.subscriptions.events import Notice, Push
+from shards.subscriptions.fair_queue import FeedQueue
+from shards.subscriptions.watermark_policy import ProgressPace
+
+_FOUND_AHEAD = 500
+_DROPPED_AT_ONCE = 1000
+
+
+class FilterFeed:
+    """See the module; the same shape as `journal.engine.subscribe.subscriptions.Subscription`.
+
+    Args:
+        topic_filter: Valid.
+        start: Where it begins in each shard; no offset.
+        until_lsn: It gives nothing above this and ends behind it.
+        reader: Reads what is pushed.
+        retries: Tries reads again that failed for a shortage.
+        news: Finds shards.
+        clock: Wakes it when it has something to tell.
+        committed_lsn: Tells the lsn up to which everything is published.
+        on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
+        on_closed: Called when it is over.
+        on_left: Called with it when, after that, `drop_some` is to be called until it has let go of all its shards.
+    """
+
+    def __init__(
+        self,
+        topic_filter: str,
+        start: Start,
+        until_lsn: int | None,
+        *,
+        reader: Reader,
+        retries: ReadRetries,
+        news: ShardNews,
+        clock: ProgressClock,
+        committed_lsn: Callable[[], int],
+        on_ready: Callable[[], None],
+        on_closed: Callable[[], None],
+        on_left: Callable[[FilterFeed], None],
+    ) -> None:
+        self.until_lsn = until_lsn
+        self._filter = topic_filter
+        self._start = start
+        self._reader = reader
+        self._retries = retries
+        self._news = news
+        self._clock = clock
+        self._committed_lsn = committed_lsn
+        self._on_ready = on_ready
+        self._on_closed = on_closed
+        self._on_left = on_left
+        self._left: dict[int, PushStanding] = {}
+        # Shards that could not be read. Taken in again they could go on behind records that were not given.
+        self._failed: set[int] = set()
+        self._notices: deque[Notice | Push] = deque()
+        self._references = 0
+        self._is_told = False
+        committed = committed_lsn()
+        start_lsn = {"latest": committed, "lsn": max(0, start.value - 1)}.get(start.kind, 0)
+        # Whatever has been published by now lies below the start, or its shard is found by the search.
+        self._begins_now = start_lsn <= committed
+        self._is_live = until_lsn is None or until_lsn > committed
+        self._queue: FeedQueue[PushStanding] = FeedQueue(
+            start_lsn, until_lsn, committed_lsn, lambda standing: standing.shard.published_offset
+        )
+        self._pace = ProgressPace(start_lsn)
+        self._search: Search | None = None
+        if start.kind != "latest":
+            self._search = news.search(topic_filter, start_lsn if start.kind == "lsn" else None)
+            self._queue.finding = True
+        if self._is_live:
+            news.wait(topic_filter, self)
+        clock.add(self)
+
+    def arrives(self, shard: Shard) -> None:
+        """A shard that matches is about to publish."""
+        if self._wants(shard) and self._attach(shard, self._offset_at_arrival(shard)):
+            self.wake()
+
+    def _wants(self, shard: Shard) -> bool:
+        return shard.shard_id not in self._queue and shard.shard_id not in self._failed
+
+    def _offset_at_arrival(self, shard: Shard) -> int | None:
+        """Where the feed begins in a shard, if that is known without a search."""
+        if self._start.kind == "lsn":
+            has_news = not self._begins_now or shard.published_lsn >= self._start.value
+        else:
+            has_news = self._start.kind != "latest" and shard.published_offset > 0
+        return None if has_news else shard.published_offset
+
+    def _attach(self, shard: Shard, offset: int | None) -> bool:
+        self._references += 1
+        return self._queue.attach(PushStanding(shard, self._references, offset))
+
+    def _published(self, shard: Shard) -> None:
+        standing = self._queue.get(shard.shard_id)
+        if standing is not None:
+            self._stop_listening(standing)
+            if self._queue.queue(standing):
+                self.wake()
+
+    def wake(self) -> None:
+        """Tell the owner that there may be something to take."""
+        self._on_ready()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` may give something."""
+        if self._notices or not self._queue.is_idle:
+            return True
+        due_at = self.progress_due_at()
+        return due_at is not None and due_at <= trio.current_time()
+
+    async def take(self, max_bytes: int) -> Push | Notice | None:
+        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
+
+        Shards take turns. A damaged or deleted shard ends with a notice and holds up no other. One that cannot be read
+        for a shortage is tried again later. Cancelling it loses nothing.
+        """
+        self._clock.taken(self)
+        while True:
+            if self._notices:
+                return self._notices.popleft()
+            if (progress := self._progress()) is not None:
+                return progress
+            if self._search is not None and self._queue.waiting_count < _FOUND_AHEAD:
+                await self._find()
+                continue
+            standing = self._queue.next()
+            if standing is None:
+                if self._queue.is_over:
+                    return self._end_of_all()
+                if (progress := self._progress()) is not None:
+                    return progress
+                return None
+            push = await self._turn(standing, max_bytes)
+            if push is None:
+                continue
+            self._pace.gave()
+            if not standing.announced:
+                standing.announced = True
+                self._notices.append(push)
+                return Notice("added", standing.reference, standing.shard_id, standing.shard.name, push.first_offset)
+            return push
+
+    async def _find(self) -> None:
+        assert self._search is not None  # the caller has looked
+        found = await self._search.more()
+        if found is None:
+            self._search = None
+            self._queue.finding = False
+            return
+        for shard in found:
+            if self._wants(shard):
+                self._attach(shard, None)
+
+    async def _turn(self, standing: PushStanding, max_bytes: int) -> Push | None:
+        """What a shard has to give in its turn."""
+        shard = standing.shard
+        try:
+            if standing.offset is None:
+                if self._start.kind == "lsn" and shard.published_lsn < self._start.value and not shard.damage:
+                    self._done(standing, more=False)
+                    return None
+                standing.offset = await self._reader.find_offset(shard, self._start)
+            limit = await self._limit(standing)
+            push = await read_push(self._reader, standing, limit, max_bytes)
+        except StorageError as error:
+            if error.retriable:
+                # The shard stays, and nothing is told of its records as if they had been given.
+                self._queue.postpone(standing)
+                self._retries.later(error, partial(self._try_again, standing))
+            else:
+                self._lose(standing, error)
+            return None
+        except trio.Cancelled:
+            # Nothing was taken: without this the shard would be looked at only after its next append.
+            self._queue.queue(standing)
+            raise
+        end = shard.published_offset if standing.end is None else min(standing.end, shard.published_offset)
+        self._done(standing, more=standing.offset < end)
+        return push
+
+    def _done(self, standing: PushStanding, *, more: bool) -> None:
+        """A turn is over. Only a shard that has nothing more is listened to.
+
+        While it waits for its turn there is nothing to be told of it, so that publishing costs nothing for all the
+        feeds that have news already and do not take it.
+        """
+        listens = self._is_live and standing.end is None and standing.shard_id in self._queue
+        if listens and standing.shard.damage:
+            # It was stopped or deleted in this turn: the next one meets that.
+            more = True
+        self._queue.done(standing, more=more)
+        if listens and not more:
+            standing.is_listening = True
+            standing.shard.add_listener(self._published)
+
+    def _try_again(self, standing: PushStanding) -> None:
+        if self._queue.resume(standing):
+            self._clock.look_again()
+            self.wake()
+
+    async def _limit(self, standing: PushStanding) -> int | None:
+        """The offset up to which a shard's records are this feed's; None without a last lsn."""
+        shard = standing.shard
+        if self.until_lsn is None:
+            return None
+        if standing.end is not None:
+            return standing.end
+        if shard.published_lsn <= self.until_lsn:
+            return shard.published_offset
+        standing.end = await self._reader.find_offset(shard, Start.lsn(self.until_lsn + 1))
+        return standing.end
+
+    def _lose(self, standing: PushStanding, error: StorageError) -> None:
+        """Nothing more comes from a shard."""
+        shard = standing.shard
+        self._queue.remove(standing)
+        self._stop_listening(standing)
+        event = "removed" if shard.deleted else "error"
+        if not shard.deleted:
+            self._failed.add(shard.shard_id)
+        offset = -1 if standing.offset is None else standing.offset
+        self._notices.append(Notice(event, standing.reference, shard.shard_id, shard.name, offset, error=error))
+
+    def _stop_listening(self, standing: PushStanding) -> None:
+        if standing.is_listening:
+            standing.is_listening = False
+            standing.shard.remove_listener(self._published)
+
+    # How far it is
+
+    def progress_due_at(self) -> float | None:
+        """When it is to tell how far it is if nothing else comes; None if it has told that."""
+        if self._is_told or self._queue.has_postponed:
+            return None
+        committed_lsn = self._committed_lsn()
+        if self.until_lsn is not None and committed_lsn >= self.until_lsn:
+            return -math.inf
+        return self._pace.due_at(idle=True) if committed_lsn > self._pace.told_lsn else None
+
+    def _progress(self) -> Notice | None:
+        now = trio.current_time()
+        if now < self._pace.due_at(idle=self._queue.is_idle):
+            return None
+        lsn = self._queue.reached_lsn()
+        if lsn <= self._pace.told_lsn or lsn == self.until_lsn:
+            # Nothing new, or the feed is over in a moment and tells it then.
+            return None
+        return Notice("progress", lsn=self._pace.tell(lsn, now))
+
+    def _end_of_all(self) -> Notice | None:
+        if self._is_told or self.until_lsn is None:
+            return None
+        self._release()
+        return Notice("end", lsn=self.until_lsn)
+
+    # What an owner of any subscription may call
+
+    def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
+        """A subscription without a group needs no acknowledgements; they are ignored."""
+
+    def credit_changed(self) -> None:
+        """The owner can take more; it pulls by itself."""
+
+    def close(self) -> None:
+        """End it."""
+        self._notices.clear()
+        self._release()
+        self._on_closed()
+
+    def drop_some(self) -> bool:
+        """Let go of some of the shards that it had when it ended; True when none is left."""
+        for _ in range(min(_DROPPED_AT_ONCE, len(self._left))):
+            self._stop_listening(self._left.popitem()[1])
+        return not self._left
+
+    def _release(self) -> None:
+        """Nothing more comes: hold on to nothing."""
+        if self._is_told:
+            return
+        self._is_told = True
+        self._left = self._queue.clear()
+        if not self.drop_some():
+            self._on_left(self)
+        self._queue.finding = False
+        self._search = None
+        self._clock.discard(self)
+        if self._is_live:
+            self._news.forget(self._filter, self)

@@ -1,0 +1,141 @@
+"""Storing the positions of a group: as many shards at once as have moved, tried again later when it is refused.
+
+A position that could not be stored counts as not stored. While the disk is full, or whatever else stands against any
+change, all of them wait; how long is doubled with every refusal, up to half a minute. So no position is forgotten, and
+the number of attempts does not follow the number of shards.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from itertools import islice
+
+import trio
+
+from journal.engine.write.commands import Control
+from shards.errors import StorageError
+from shards.segments.shard import Shard
+
+_log = logging.getLogger("journal.groups")
+
+_STORED_AT_ONCE = 200
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+
+
+class Position(abc.ABC):
+    """How far a group is in one shard.
+
+    Attributes:
+        shard: The shard.
+        stored_offset: What its cursor is known to hold; -1 if there is none.
+    """
+
+    __slots__ = ("shard", "stored_offset")
+
+    def __init__(self, shard: Shard, stored_offset: int) -> None:
+        self.shard = shard
+        self.stored_offset = stored_offset
+
+    @property
+    @abc.abstractmethod
+    def committed_offset(self) -> int:
+        """The offset to store: the lowest one that is not acknowledged."""
+
+
+class GroupPositions:
+    """Stores the positions of one group.
+
+    Args:
+        control: Makes them durable.
+        cursor_name: Name of the cursor in each shard.
+    """
+
+    def __init__(self, control: Control, cursor_name: str) -> None:
+        self._control = control
+        self._cursor_name = cursor_name
+        self._moved: dict[Position, None] = {}
+        self._wake = trio.Event()
+        self._finishing = trio.Event()
+        self._pause_s = 0.0
+
+    def __len__(self) -> int:
+        """Return the number of positions that are not stored yet."""
+        return len(self._moved)
+
+    def moved(self, position: Position) -> None:
+        """Store it soon, if it is not stored as it is."""
+        if position.committed_offset > position.stored_offset:
+            self._moved[position] = None
+            self._wake.set()
+
+    def forget(self, position: Position) -> None:
+        """The shard is none of the group's any more."""
+        self._moved.pop(position, None)
+
+    def finish(self) -> None:
+        """Have `run` return when everything is stored, or at the next refusal: then it is delivered again."""
+        self._finishing.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Store what has moved until `finish`, or until the engine has failed."""
+        while True:
+            self._wake = trio.Event()
+            if self._moved:
+                refusal = await self._store_some()
+                if refusal is None:
+                    self._pause_s = 0.0
+                elif self._finishing.is_set() or self._control.has_failed:
+                    _log.warning(
+                        "%d positions of %s are not stored, what lies behind them is delivered again: %s",
+                        len(self._moved),
+                        self._cursor_name,
+                        refusal,
+                    )
+                    return
+                else:
+                    await self._rest(refusal)
+            elif self._finishing.is_set():
+                return
+            else:
+                await self._wake.wait()
+
+    async def _store_some(self) -> StorageError | None:
+        """Store some of the positions together; tells why if they were refused, which leaves them as they were."""
+        decided: dict[Position, int] = {}
+        refusal: StorageError | None = None
+        for position in tuple(islice(self._moved, _STORED_AT_ONCE)):
+            if position.shard.damage:
+                # Stopped or deleted: the members learn that from the shard itself.
+                del self._moved[position]
+                continue
+            offset = position.committed_offset
+            try:
+                group = self._control.commit_cursor_nowait(position.shard, self._cursor_name, offset)
+            except StorageError as error:
+                refusal = error
+                break
+            del self._moved[position]
+            decided[position] = offset
+        if not decided:
+            # Only what waits for the disk pauses otherwise.
+            await trio.lowlevel.checkpoint()
+            return refusal
+        try:
+            await self._control.wait_for(group)
+        except StorageError as error:
+            self._moved.update(dict.fromkeys(decided))
+            return error
+        for position, offset in decided.items():
+            position.stored_offset = max(position.stored_offset, offset)
+            self.moved(position)
+        return refusal
+
+    async def _rest(self, refusal: StorageError) -> None:
+        if not self._pause_s:
+            _log.warning("positions of %s wait to be stored: %s", self._cursor_name, refusal)
+        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2 or _FIRST_PAUSE_S)
+        with trio.move_on_after(self._pause_s):
+            await self._finishing.wait()

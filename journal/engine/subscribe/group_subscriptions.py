@@ -1,0 +1,457 @@
+"""Group subscriptions: several members share the records of a shard or filter, and each record is acknowledged.
+
+Which member holds which offsets of a shard is decided by `shards.subscriptions.group_assignment`; here its decisions
+are carried out: records read and handed to members that have credit, the group's position stored as the cursor
+``group/<name>`` by `journal.engine.subscribe.group_positions`. What a lost member held is read again for the others, so
+a record is delivered at least once.
+
+The work follows what is new, not the number of shards: a shard is visited when it has published, when something of it
+was acknowledged, or when a member that held something of it has left. Shards that wait take turns.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.reader import Reader
+from journal.engine.subscribe.group_positions import GroupPositions, Position
+from journal.engine.time_slice import TimeSlice
+from journal.engine.write.commands import Control
+from shards.errors import StorageError
+from shards.segments.shard import Shard
+from shards.subscriptions.events import Notice, Push
+from shards.subscriptions.group_assignment import GroupAssignment, sticky_key
+
+_FORGOTTEN_AT_ONCE = 1000
+
+
+class Member:
+    """One member's end of a group subscription; the same shape as a `Subscription`.
+
+    Attributes:
+        number: Which member of the group it is, counted from 1; none has the number of one that has left.
+        holding: Shares of which it holds something that it has not acknowledged.
+        waiting: Shares that can go to this member alone, once it has credit again.
+        topic_filter: None: which shards it gets is up to the group.
+    """
+
+    def __init__(
+        self, group: SharedGroup, number: int, on_ready: Callable[[], None], credit_bytes: Callable[[], int]
+    ) -> None:
+        self._group = group
+        self._on_ready = on_ready
+        self._queue: deque[Push | Notice] = deque()
+        self._announced: set[int] = set()
+        self._credit_bytes = credit_bytes
+        self._queued_bytes = 0
+        self.number = number
+        self.holding: dict[Share, None] = {}
+        self.waiting: OrderedDict[Share, None] = OrderedDict()
+        self.topic_filter: str | None = None
+
+    def has_credit(self) -> bool:
+        """Whether it may be given more: what it has not taken yet counts as taken."""
+        return self._credit_bytes() > self._queued_bytes
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` gives something."""
+        return bool(self._queue)
+
+    def give(self, share: Share, push: Push) -> None:
+        """Queue records that this member now holds."""
+        if share.reference not in self._announced:
+            self._announced.add(share.reference)
+            self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
+        self._queue.append(push)
+        self._queued_bytes += push.size_bytes
+        self._on_ready()
+
+    def end(self, share: Share, notice: Notice) -> None:
+        """Queue the news that nothing more comes from a shard."""
+        self._announced.discard(share.reference)
+        self.holding.pop(share, None)
+        self.waiting.pop(share, None)
+        self._queue.append(notice)
+        self._on_ready()
+
+    async def take(self, max_bytes: int) -> Push | Notice | None:
+        """The next push or notice, None when there is none now."""
+        if not self._queue:
+            return None
+        item = self._queue.popleft()
+        if isinstance(item, Push):
+            self._queued_bytes -= item.size_bytes
+        return item
+
+    def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
+        """The member is done with these records."""
+        self._group.acknowledge(self, reference, first_offset, next_offset)
+
+    def credit_changed(self) -> None:
+        """The owner can take more."""
+        self._group.wake()
+
+    def close(self) -> None:
+        """Leave the group; what the member held goes to the others."""
+        self._queue.clear()
+        self._group.leave(self)
+
+
+class Share(Position):
+    """One shard of a group.
+
+    Attributes:
+        reference: The group's number for it; never given to another shard.
+        assignment: Who holds what of it; None until there is something to hand out.
+        queued: It waits for its visit.
+        blocked: It has records, but no member can take them now: those that may hold as much of it as they may, or have
+            no credit.
+        joined_count: How many members the group had taken in when the assignment was told of its members.
+        left_count: And how many had left.
+    """
+
+    __slots__ = ("assignment", "blocked", "first_offset", "joined_count", "left_count", "queued", "reference")
+
+    def __init__(self, shard: Shard, reference: int, offset: int, stored_offset: int) -> None:
+        super().__init__(shard, stored_offset)
+        self.reference = reference
+        self.first_offset = offset
+        self.assignment: GroupAssignment[Member] | None = None
+        self.queued = False
+        self.blocked = False
+        self.joined_count = self.left_count = -1
+
+    @property
+    def committed_offset(self) -> int:
+        """Lowest offset that is not acknowledged."""
+        return self.first_offset if self.assignment is None else self.assignment.committed_offset
+
+    @property
+    def wanted_offset(self) -> int:
+        """Lowest offset that nobody holds and nobody acknowledged."""
+        return self.first_offset if self.assignment is None else self.assignment.wanted().first_offset
+
+
+class SharedGroup:
+    """A group: its members, its shards, and the task that hands out records.
+
+    Args:
+        name: Its name.
+        reader: Reads what is handed out.
+        retries: Tries reads again that failed for a shortage.
+        control: Stores its positions.
+        on_left: Called when a member has left.
+        on_empty: Called when the last one has.
+        on_ended: Called when, after that, nothing of the group is under way any more.
+
+    Attributes:
+        cursor_name: Name of the cursor that holds its position in each shard.
+        topic_filter: Its filter, if it has one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        retries: ReadRetries,
+        control: Control,
+        *,
+        on_left: Callable[[], None],
+        on_empty: Callable[[], None],
+        on_ended: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._reader = reader
+        self._retries = retries
+        self._control = control
+        self._on_left = on_left
+        self._on_empty = on_empty
+        self._on_ended = on_ended
+        self._members: dict[Member, None] = {}
+        self._joined_count = self._left_count = 0
+        self._shares: dict[int, Share] = {}
+        self._by_reference: dict[int, Share] = {}
+        self._references = 0
+        self._ready: deque[Share] = deque()
+        # Shares to visit because a member came or left.
+        self._again: deque[dict[Share, None]] = deque()
+        # Shares of which each member holds as much as it may.
+        self._full: dict[Share, None] = {}
+        self._broken: deque[Share] = deque()
+        self._waiting_has_turn = False
+        self._wake = trio.Event()
+        self.cursor_name = f"group/{name}"
+        self._positions = GroupPositions(control, self.cursor_name)
+        self.topic_filter: str | None = None
+
+    def __len__(self) -> int:
+        """Return the number of shards."""
+        return len(self._shares)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last member has left."""
+        return not self._members
+
+    def statistics(self) -> dict[str, int]:
+        """How many shards it has, how many of them wait for a visit, and how many positions are not stored."""
+        waiting = {*self._ready, *self._full, *(share for shares in self._again for share in shares)}
+        return {
+            "shards": len(self._by_reference),
+            "waiting": len([share for share in waiting if self._shares.get(share.shard.shard_id) is share]),
+            "unstored": len(self._positions),
+        }
+
+    def attach(self, shard: Shard, offset: int) -> None:
+        """Include a shard from this offset on."""
+        if shard.shard_id in self._shares or shard.deleted or not self._members:
+            return
+        # A group has a stored position from the moment it meets a shard: a later start must not begin elsewhere.
+        stored = -1 if self._control.get_cursor(shard.name, self.cursor_name) is None else offset
+        self._references += 1
+        share = Share(shard, self._references, max(offset, shard.start_offset), stored)
+        self._shares[shard.shard_id] = self._by_reference[share.reference] = share
+        shard.add_listener(self._published)
+        self._positions.moved(share)
+        if share.first_offset < shard.published_offset:
+            self._queue(share)
+
+    def _published(self, shard: Shard) -> None:
+        share = self._shares.get(shard.shard_id)
+        if share is None:
+            return
+        if shard.damage:
+            # Told and forgotten also while no member has credit.
+            self._broken.append(share)
+            self._wake.set()
+        else:
+            self._queue(share)
+
+    def _queue(self, share: Share) -> None:
+        if not share.queued:
+            share.queued = True
+            self._ready.append(share)
+            self._wake.set()
+
+    def _try_again(self, share: Share) -> None:
+        if self._shares.get(share.shard.shard_id) is share:
+            self._queue(share)
+
+    def wake(self) -> None:
+        """Have the task look again: a member has credit."""
+        self._wake.set()
+
+    def join(self, on_ready: Callable[[], None], credit_bytes: Callable[[], int]) -> Member:
+        """Take a member in."""
+        self._joined_count += 1
+        member = Member(self, self._joined_count, on_ready, credit_bytes)
+        # It may take what no other one can, and in a sticky group what others wait for is perhaps its part.
+        self._visit_again(self._full)
+        self._full = {}
+        for other in self._members:
+            self._visit_again(other.waiting)
+            other.waiting = OrderedDict()
+        self._members[member] = None
+        self.wake()
+        return member
+
+    def leave(self, member: Member) -> None:
+        """Let a member go; the last one ends the group, whose position stays."""
+        if member not in self._members:
+            return
+        del self._members[member]
+        self._left_count += 1
+        for shares in (member.holding, member.waiting, self._full):
+            self._visit_again(shares)
+        member.holding, member.waiting, self._full = {}, OrderedDict(), {}
+        self._on_left()
+        if not self._members:
+            self._on_empty()
+        self.wake()
+
+    def _visit_again(self, shares: dict[Share, None]) -> None:
+        if shares:
+            self._again.append(shares)
+
+    def acknowledge(self, member: Member, reference: int, first_offset: int, next_offset: int) -> None:
+        """Note that a member is done with records; late or foreign acknowledgements count for nothing."""
+        share = self._by_reference.get(reference)
+        if share is None or share.assignment is None or first_offset >= next_offset:
+            return
+        if share.assignment.acknowledge(member, first_offset, next_offset):
+            self._positions.moved(share)
+        if share in member.holding and not share.assignment.is_held_by(member):
+            del member.holding[share]
+        if share.blocked:
+            self._queue(share)
+
+    # The task
+
+    async def run(self) -> None:
+        """Hand out records until the last member has left."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._positions.run)
+                await self._hand_out_all()
+                self._positions.finish()
+            await self._forget_all()
+        finally:
+            for share in self._shares.values():
+                share.shard.remove_listener(self._published)
+            for held in (self._shares, self._by_reference, self._ready, self._again, self._full, self._broken):
+                held.clear()
+            self._on_ended()
+
+    async def _hand_out_all(self) -> None:
+        step = TimeSlice()
+        while self._members:
+            self._wake = trio.Event()
+            while (share := self._next()) is not None:
+                await self._visit(share)
+                # What lies in memory is handed out without a wait: others have their turn in between.
+                if step.is_over:
+                    await step.rest()
+            if self._members:
+                await self._wake.wait()
+
+    async def _forget_all(self) -> None:
+        """Let go of the shards in slices: there may be many."""
+        while self._shares:
+            for _ in range(min(_FORGOTTEN_AT_ONCE, len(self._shares))):
+                _, share = self._shares.popitem()
+                del self._by_reference[share.reference]
+                share.shard.remove_listener(self._published)
+            await trio.lowlevel.checkpoint()
+
+    def _next(self) -> Share | None:
+        """The share to visit now; None when no member can be given anything, or when there is nothing to give."""
+        if self._broken:
+            return self._broken.popleft()
+        if not any(member.has_credit() for member in self._members):
+            return None
+        self._waiting_has_turn = not self._waiting_has_turn
+        if self._waiting_has_turn and (share := self._next_waiting()) is not None:
+            return share
+        while self._again:
+            shares = self._again[0]
+            if shares:
+                return shares.popitem()[0]
+            self._again.popleft()
+        if self._ready:
+            share = self._ready.popleft()
+            share.queued = False
+            return share
+        return self._next_waiting()
+
+    def _next_waiting(self) -> Share | None:
+        """A share that waited for the credit of a member which has some now."""
+        for member in self._members:
+            if member.waiting and member.has_credit():
+                return member.waiting.popitem(last=False)[0]
+        return None
+
+    async def _visit(self, share: Share) -> None:
+        """Give the next batch of a shard to the member whose turn it is, if there is one."""
+        shard = share.shard
+        if self._shares.get(shard.shard_id) is not share:
+            return
+        try:
+            shard.check_usable()
+        except StorageError as error:
+            self._end(share, error)
+            return
+        self._bring_up_to_date(share)
+        first = share.wanted_offset
+        if first >= shard.published_offset:
+            return
+        assignment = self._assignment_of(share)
+        if not self._may_give(share, assignment):
+            return
+        try:
+            extent = await self._reader.read(shard, first, 1)
+        except StorageError as error:
+            if shard.start_offset > first and not shard.damage:
+                # It was trimmed meanwhile.
+                self._queue(share)
+            elif error.retriable:
+                self._retries.later(error, partial(self._try_again, share))
+            else:
+                # The group cannot go on in this shard; others who use it meet what is wrong for themselves, or do not.
+                self._end(share, error)
+            return
+        # The read may have waited: records may have been trimmed, and members may have come and gone.
+        self._bring_up_to_date(share)
+        if assignment.wanted().first_offset == first and (member := self._taker(share, assignment)) is not None:
+            given = assignment.assign(member, extent.next_offset)
+            member.holding[share] = None
+            member.give(
+                share, Push(share.reference, given.first_offset, given.next_offset, extent.buffers, extent.size_bytes)
+            )
+        if assignment.wanted().first_offset < shard.published_offset:
+            self._queue(share)
+
+    def _assignment_of(self, share: Share) -> GroupAssignment[Member]:
+        if share.assignment is None:
+            share.assignment = GroupAssignment(share.first_offset, sticky_key=sticky_key(self._name, share.shard.name))
+            self._tell_members(share, share.assignment)
+        return share.assignment
+
+    def _bring_up_to_date(self, share: Share) -> None:
+        """Have a share know who came and left and what was trimmed since it was visited last."""
+        start_offset = share.shard.start_offset
+        assignment = share.assignment
+        if assignment is None:
+            if share.first_offset < start_offset:
+                share.first_offset = start_offset
+                self._positions.moved(share)
+            return
+        self._tell_members(share, assignment)
+        if assignment.wanted().first_offset < start_offset and assignment.skip_to(start_offset):
+            self._positions.moved(share)
+
+    def _tell_members(self, share: Share, assignment: GroupAssignment[Member]) -> None:
+        if (share.joined_count, share.left_count) == (self._joined_count, self._left_count):
+            return
+        share.joined_count, share.left_count = self._joined_count, self._left_count
+        known = assignment.members
+        for member in known:
+            if member not in self._members:
+                assignment.leave(member)
+        for member in self._members:
+            if member not in known:
+                assignment.join(member, member.number)
+
+    def _may_give(self, share: Share, assignment: GroupAssignment[Member]) -> bool:
+        """Whether a member can take something of a share now; if not, it is visited again when one can."""
+        self._full.pop(share, None)
+        candidates = assignment.members_with_room()
+        share.blocked = not any(member.has_credit() for member in candidates)
+        if not share.blocked:
+            return True
+        for member in candidates:
+            member.waiting[share] = None
+        if not candidates:
+            self._full[share] = None
+        return False
+
+    def _taker(self, share: Share, assignment: GroupAssignment[Member]) -> Member | None:
+        return next((member for member in assignment.members_with_room() if member.has_credit()), None)
+
+    def _end(self, share: Share, error: StorageError) -> None:
+        """Tell the members that nothing more comes from a shard, and why, and forget it; the others go on."""
+        shard = share.shard
+        del self._shares[shard.shard_id]
+        del self._by_reference[share.reference]
+        shard.remove_listener(self._published)
+        self._full.pop(share, None)
+        self._positions.forget(share)
+        event = "removed" if shard.deleted else "error"
+        notice = Notice(event, share.reference, shard.shard_id, shard.name, error=error)
+        for member in self._members:
+            member.end(share, notice)

@@ -1,0 +1,379 @@
+"""Subscriptions: who wants to be told of new records in a shard or under a topic filter, from which position.
+
+A subscription is pulled: its owner (a connection, the embedded adapter) takes the next push when it has credit for it,
+so a slow one holds nothing but its positions. Those by filter are in `journal.engine.subscribe.filter_subscription`,
+groups in `journal.engine.subscribe.group_subscriptions`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+import trio
+
+from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.reader import Reader
+from journal.engine.state.name_scan import NameScan
+from journal.engine.state.shard_discovery import ShardNews
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from journal.engine.subscribe.filter_subscription import FilterFeed
+from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
+from journal.engine.subscribe.subscription_position import PushStanding, read_push
+from journal.engine.subscribe.watermark_timer import ProgressClock
+from journal.engine.time_slice import TimeSlice
+from journal.engine.write.commands import Control
+from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
+from shards.position import Start
+from shards.segments.shard import Shard
+from shards.subscriptions.events import Notice, Push
+from shards.topics.filter_index import FilterIndex
+from shards.topics.names import validate_name
+from shards.topics.topic_filters import validate_filter
+
+
+class Subscription:
+    """A subscription to one shard.
+
+    Args:
+        reader: Reads what is pushed.
+        retries: Tries reads again that failed for a shortage.
+        on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
+        on_closed: Called when it is over.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        retries: ReadRetries,
+        shard: Shard,
+        offset: int,
+        on_ready: Callable[[], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._retries = retries
+        self._on_ready = on_ready
+        self._on_closed = on_closed
+        self._standing: PushStanding | None = PushStanding(shard, 1, offset)
+        # Told at once: a reader that loses its connection before the first push goes on at this offset.
+        self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
+        self._has_news = False
+        self._is_listening = False
+        self._look_again(self._standing)
+
+    def _listen(self) -> None:
+        """Be told of the next news, once: until that is taken there is nothing to tell, and publishers have no work."""
+        assert self._standing is not None  # it is not over
+        self._is_listening = True
+        self._standing.shard.add_listener(self._published)
+
+    def _stop_listening(self, shard: Shard) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            shard.remove_listener(self._published)
+
+    def _published(self, shard: Shard) -> None:
+        self._stop_listening(shard)
+        self._has_news = True
+        self._on_ready()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` may give something."""
+        return bool(self._notices) or self._has_news
+
+    async def take(self, max_bytes: int) -> Push | Notice | None:
+        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
+
+        A damaged or deleted shard ends with a notice; a read that fails for a shortage is tried again later. Cancelling
+        it loses nothing.
+        """
+        if self._notices:
+            return self._notices.popleft()
+        standing = self._standing
+        while standing is not None and self._has_news:
+            self._has_news = False
+            try:
+                push = await read_push(self._reader, standing, None, max_bytes)
+            except StorageError as error:
+                if error.retriable:
+                    self._retries.later(error, self._try_again)
+                    return None
+                self._stop()
+                shard = standing.shard
+                event = "removed" if shard.deleted else "error"
+                return Notice(event, 1, shard.shard_id, shard.name, standing.offset or 0, error=error)
+            except trio.Cancelled:
+                # Nothing was taken: without this the shard would be looked at only after its next append.
+                self._has_news = True
+                raise
+            if self._standing is not None:
+                self._look_again(standing)
+            if push is not None:
+                return push
+        return None
+
+    def _try_again(self) -> None:
+        if self._standing is not None:
+            self._has_news = True
+            self._on_ready()
+
+    def _look_again(self, standing: PushStanding) -> None:
+        """After a read: there is more, or the shard was stopped or deleted meanwhile, or it is listened to."""
+        shard = standing.shard
+        assert standing.offset is not None  # it began at one
+        self._has_news = standing.offset < shard.published_offset or bool(shard.damage)
+        if not self._has_news:
+            self._listen()
+
+    def _stop(self) -> None:
+        standing, self._standing = self._standing, None
+        self._has_news = False
+        if standing is not None:
+            self._stop_listening(standing.shard)
+
+    def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
+        """A subscription without a group needs no acknowledgements; they are ignored."""
+
+    def credit_changed(self) -> None:
+        """The owner can take more; it pulls by itself."""
+
+    def close(self) -> None:
+        """End it."""
+        self._stop()
+        self._notices.clear()
+        self._on_closed()
+
+
+AnySubscription: TypeAlias = Subscription | FilterFeed | Member
+
+
+class Subscriptions:
+    """All subscriptions of an engine."""
+
+    def __init__(
+        self,
+        table: ShardTable,
+        views: Views,
+        reader: Reader,
+        control: Control,
+        news: ShardNews,
+        committed_lsn: Callable[[], int],
+    ) -> None:
+        self._committed_lsn = committed_lsn
+        self._table = table
+        self._reader = reader
+        self._control = control
+        self._news = news
+        self._clock = ProgressClock(committed_lsn)
+        self._retries = ReadRetries()
+        self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
+        self._groups: dict[tuple[str, str], SharedGroup] = {}
+        # Groups that gather their shards, or store their last positions.
+        self._unsettled: dict[tuple[str, str], trio.Event] = {}
+        self._left: deque[FilterFeed] = deque()
+        self._left_any = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self.count = 0
+        views.on_created = self._shard_created
+        views.on_deleted = self._shard_deleted
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Run group subscriptions, and tell others how far they are, in this nursery from now on."""
+        self._nursery = nursery
+        nursery.start_soon(self._clock.run)
+        nursery.start_soon(self._retries.run)
+        nursery.start_soon(self._drop_all)
+
+    def close(self) -> None:
+        """End the groups; their positions up to the last committed cursor are safe."""
+        self._groups.clear()
+
+    def groups(self) -> list[SharedGroup]:
+        """The groups that have members."""
+        return list(self._groups.values())
+
+    def committed(self) -> None:
+        """The committed lsn has moved."""
+        self._clock.committed()
+
+    def _shard_created(self, shard: Shard) -> None:
+        for group in set(self._group_filters.match(shard.name)):
+            group.attach(shard, 0)
+
+    def _shard_deleted(self, shard: Shard) -> None:
+        self._news.deleted(shard)
+        shard.notify()
+
+    async def subscribe(
+        self,
+        *,
+        shard: str | None,
+        topic_filter: str | None,
+        start: Start,
+        until_lsn: int | None = None,
+        common_lsn: int | None = None,
+        group: str | None,
+        on_ready: Callable[[], None],
+        credit_bytes: Callable[[], int],
+    ) -> AnySubscription:
+        """Begin a subscription to a shard, or to all shards that match a filter, now and later.
+
+        In a group the start counts only where the group has no position yet. What a filter begins with is settled
+        before this waits for anything. An offset from before a restore from a backup may be one of lost records: with
+        ``common_lsn`` the subscription begins no later than at the first record with a higher lsn.
+
+        Raises:
+            InvalidRequestError: Not just one of shard and filter, an offset for a filter, or an end for something else.
+            ShardNotFoundError: There is no such shard.
+            OffsetOutOfRangeError: The shard does not have the start offset.
+        """
+        if (shard is None) == (topic_filter is None):
+            raise InvalidRequestError("a subscription names either a shard or a filter")
+        if until_lsn is not None and (topic_filter is None or group is not None):
+            raise InvalidRequestError("only a subscription by filter, and outside a group, can end behind an lsn")
+        if topic_filter is not None:
+            validate_filter(topic_filter)
+            if start.kind == "offset":
+                raise InvalidRequestError(
+                    "an offset is a place in one shard; start a filter by time, lsn, earliest or latest"
+                )
+        if shard is not None and start.kind == "offset" and common_lsn is not None:
+            changed_offset = await self._reader.find_offset(self._table.by_name(shard), Start.lsn(common_lsn + 1))
+            start = Start.offset(min(start.value, changed_offset))
+        if group is not None:
+            validate_name("group name", group)
+            validate_name("name of the group's cursor", f"group/{group}")
+            return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes)
+        if topic_filter is not None:
+            self.count += 1
+            return FilterFeed(
+                topic_filter,
+                start,
+                until_lsn,
+                reader=self._reader,
+                retries=self._retries,
+                news=self._news,
+                clock=self._clock,
+                committed_lsn=self._committed_lsn,
+                on_ready=on_ready,
+                on_closed=self._closed,
+                on_left=self._drop_later,
+            )
+        assert shard is not None  # one of the two is given
+        found = self._table.by_name(shard)
+        offset = await self._reader.find_offset(found, start)
+        self.count += 1
+        return Subscription(self._reader, self._retries, found, offset, on_ready, self._closed)
+
+    def _closed(self) -> None:
+        self.count -= 1
+
+    def _drop_later(self, feed: FilterFeed) -> None:
+        self._left.append(feed)
+        self._left_any.set()
+
+    async def _drop_all(self) -> None:
+        """Let feeds that are over go of their shards, of which each may have a million."""
+        while True:
+            while self._left:
+                if self._left[0].drop_some():
+                    self._left.popleft()
+                await trio.lowlevel.checkpoint()
+            self._left_any = trio.Event()
+            await self._left_any.wait()
+
+    async def _attach_all(self, group: SharedGroup, shard: str | None, topic_filter: str | None, start: Start) -> None:
+        if shard is not None:
+            found = self._table.by_name(shard)
+            group.attach(found, await self._first_offset(group, found, start))
+            return
+        assert topic_filter is not None  # subscribe() checked that one of the two is given
+        # From here on new shards are attached as they come; those that are there already follow.
+        group.topic_filter = topic_filter
+        self._group_filters.add(topic_filter, group)
+        catalogue = self._table.catalogue
+        scan, step = NameScan(catalogue, topic_filter), TimeSlice()
+        while (names := await scan.more()) is not None:
+            for name in names:
+                shard_id = catalogue.id_of(name)
+                there = self._table.by_id(shard_id) if shard_id is not None else None
+                if there is not None and not there.damage:
+                    await self._attach(group, there, start)
+                if step.is_over:
+                    await step.rest()
+                if group.is_over:
+                    return
+
+    async def _attach(self, group: SharedGroup, shard: Shard, start: Start) -> None:
+        try:
+            offset = await self._first_offset(group, shard, start)
+        except ShardNotFoundError:
+            # It was deleted while its first offset was looked for: the group never had it.
+            return
+        group.attach(shard, offset)
+
+    async def _first_offset(self, group: SharedGroup, shard: Shard, start: Start) -> int:
+        cursor = self._control.get_cursor(shard.name, group.cursor_name)
+        return cursor.offset if cursor is not None else await self._reader.find_offset(shard, start)
+
+    async def _join(
+        self,
+        name: str,
+        shard: str | None,
+        topic_filter: str | None,
+        start: Start,
+        on_ready: Callable[[], None],
+        credit_bytes: Callable[[], int],
+    ) -> Member:
+        if self._nursery is None:
+            raise InvalidRequestError("group subscriptions need a running engine")
+        key = (name, shard if shard is not None else f"filter {topic_filter}")
+        while (unsettled := self._unsettled.get(key)) is not None:
+            # While its shards are gathered: it is there afterwards, or it was refused. While it ends: afterwards its
+            # positions are stored, from which it goes on.
+            await unsettled.wait()
+        group = self._groups.get(key)
+        if group is not None:
+            self.count += 1
+            return group.join(on_ready, credit_bytes)
+        ended = trio.Event()
+        group = self._groups[key] = SharedGroup(
+            name,
+            self._reader,
+            self._retries,
+            self._control,
+            on_left=self._member_left,
+            on_empty=lambda: self._drop_group(key, ended),
+            on_ended=lambda: self._settled(key, ended),
+        )
+        self.count += 1
+        member = group.join(on_ready, credit_bytes)
+        self._nursery.start_soon(group.run)
+        gathered = self._unsettled[key] = trio.Event()
+        try:
+            await self._attach_all(group, shard, topic_filter, start)
+        except BaseException:
+            member.close()
+            raise
+        finally:
+            self._settled(key, gathered)
+        return member
+
+    def _settled(self, key: tuple[str, str], event: trio.Event) -> None:
+        if self._unsettled.get(key) is event:
+            del self._unsettled[key]
+        event.set()
+
+    def _member_left(self) -> None:
+        self.count -= 1
+
+    def _drop_group(self, key: tuple[str, str], ended: trio.Event) -> None:
+        group = self._groups.pop(key, None)
+        if not ended.is_set():
+            self._unsettled[key] = ended
+        if group is not None and group.topic_filter is not None:
+            self._group_filters.discard(group.topic_filter, group)

@@ -1,0 +1,213 @@
+"""Payloads of the entries that are not batches: small attrs values as MessagePack maps.
+
+Field names are part of the journal format. A decision says what the outcome is, never what was asked: folding it
+needs no check and twice is the same as once.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+import msgspec
+
+from journal.engine.wal.entry import Kind
+from shards.model import Mode, Retention, ShardConfig
+
+
+@attrs.frozen(slots=True)
+class ShardCreated:
+    """A shard exists from here on; its id is the lsn of this entry."""
+
+    name: str
+    config: ShardConfig
+    created_us: int
+
+
+@attrs.frozen(slots=True)
+class ShardDeleted:
+    """The shard and all it holds is gone."""
+
+    name: str
+
+
+@attrs.frozen(slots=True)
+class ShardConfigured:
+    """The shard is kept like this from here on (its mode changes by `Rolled` alone)."""
+
+    retention: Retention
+    segment_bytes: int
+
+
+@attrs.frozen(slots=True)
+class Rolled:
+    """The active segment is sealed at this offset; the next one is of this mode."""
+
+    base_offset: int
+    mode: Mode
+    created_us: int
+
+
+@attrs.frozen(slots=True)
+class Trimmed:
+    """Records below the offset are gone."""
+
+    start_offset: int
+
+
+@attrs.frozen(slots=True)
+class Sealed:
+    """The closed log segment of this range is a Parquet file from here on; its log file is no longer needed.
+
+    Attributes:
+        base_offset: Offset of its first record.
+        next_offset: Offset after its last record.
+        size_bytes: Size of the Parquet file.
+        digest: SHA-256 of the whole file.
+        created_us: When the log segment was opened.
+        newest_append_us: Server time of its newest batch.
+        last_lsn: lsn of its newest batch.
+        newest_us: Newest record timestamp in it.
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    digest: bytes
+    created_us: int
+    newest_append_us: int
+    last_lsn: int
+    newest_us: int
+
+
+@attrs.frozen(slots=True)
+class OffsetsReserved:
+    """Offsets below this one are taken for ever, even if the memory that holds their records is lost."""
+
+    up_to: int
+
+
+@attrs.frozen(slots=True)
+class LsnsReserved:
+    """The same for lsns that memory-mode batches use."""
+
+    up_to: int
+
+
+@attrs.frozen(slots=True)
+class CursorCommitted:
+    """The cursor stands at this offset; its version is the entry's lsn."""
+
+    name: str
+    offset: int
+
+
+@attrs.frozen(slots=True)
+class CursorDeleted:
+    """The cursor is gone."""
+
+    name: str
+
+
+@attrs.frozen(slots=True)
+class StatePut:
+    """The key has this value; its version is the entry's lsn."""
+
+    key: bytes
+    value: bytes
+    expires_at_us: int
+
+
+@attrs.frozen(slots=True)
+class StateDeleted:
+    """The key is gone."""
+
+    key: bytes
+
+
+@attrs.frozen(slots=True)
+class ProducerOpened:
+    """The producer of this name has this id and epoch; older epochs are fenced. Read, and no longer written."""
+
+    name: str
+    producer_id: int
+    epoch: int
+
+
+@attrs.frozen(slots=True)
+class ProducerUsed:
+    """The producer of this name has this id and epoch, and was in use at this time; older epochs are fenced."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    used_us: int
+
+
+@attrs.frozen(slots=True)
+class ProducerDeleted:
+    """There is no producer of this name any more; its id is never given out again."""
+
+    name: str
+    producer_id: int
+
+
+Decision: TypeAlias = (
+    ShardCreated
+    | ShardDeleted
+    | ShardConfigured
+    | Rolled
+    | Trimmed
+    | Sealed
+    | OffsetsReserved
+    | LsnsReserved
+    | CursorCommitted
+    | CursorDeleted
+    | StatePut
+    | StateDeleted
+    | ProducerOpened
+    | ProducerUsed
+    | ProducerDeleted
+)
+
+KINDS: dict[type[Decision], Kind] = {
+    ShardCreated: Kind.CREATE_SHARD,
+    ShardDeleted: Kind.DELETE_SHARD,
+    ShardConfigured: Kind.CONFIGURE_SHARD,
+    Rolled: Kind.ROLL,
+    Trimmed: Kind.TRIM,
+    Sealed: Kind.SEAL,
+    OffsetsReserved: Kind.RESERVE_OFFSETS,
+    LsnsReserved: Kind.RESERVE_LSNS,
+    CursorCommitted: Kind.COMMIT_CURSOR,
+    CursorDeleted: Kind.DELETE_CURSOR,
+    StatePut: Kind.PUT_STATE,
+    StateDeleted: Kind.DELETE_STATE,
+    ProducerOpened: Kind.OPEN_PRODUCER,
+    ProducerUsed: Kind.USE_PRODUCER,
+    ProducerDeleted: Kind.DELETE_PRODUCER,
+}
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {kind: msgspec.msgpack.Decoder(decision) for decision, kind in KINDS.items()}
+
+
+def encode_decision(decision: Decision) -> bytes:
+    """Entry payload of a decision."""
+    return _encoder.encode(decision)
+
+
+def decode_decision(kind: int, payload: memoryview) -> Decision:
+    """The decision in an entry's payload.
+
+    Raises:
+        ValueError: Unknown kind (a newer program wrote it) or a payload that does not fit it.
+    """
+    decoder = _decoders.get(Kind(kind))
+    if decoder is None:
+        raise ValueError(f"entry kind {kind} carries no decision")
+    try:
+        decision: Decision = decoder.decode(payload)
+    except RecursionError as error:
+        raise ValueError(f"the payload of entry kind {kind} is nested too deeply") from error
+    return decision

@@ -1,0 +1,432 @@
+"""Group commit: everything decided while one group is being written becomes the next group.
+
+A group is one `pwritev` and one `fdatasync` for all shards together. The committer knows nothing of what the entries
+mean; it hands a durable group to its owner, which publishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol
+
+import outcome
+import trio
+
+from journal.engine.wal.disk import Disk
+from journal.engine.wal.entry import encode_entry
+from journal.engine.wal.entry_payloads import KINDS, Decision, encode_decision
+from journal.engine.wal.journal_file import JournalWriter
+from journal.protocol.frames import ACK
+from journal.telemetry.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
+from shards.errors import DiskFullError, LimitExceededError, StorageFailedError, afresh
+from shards.segments.chunks import Readable
+from shards.segments.shard import Published, Shard
+from shards.views.inverted_index import Words
+
+MOST_DECISIONS = 2000
+MOST_TOUCHED = 5000
+MOST_WORDS = 10_000
+"""A group is published in one step of the loop, of some microseconds for each decision, each shard and each
+word of an index."""
+
+
+class AckSink(Protocol):
+    """Where acknowledgements go: a connection, or a caller inside the process.
+
+    Attributes:
+        number: Number of the connection, later ones higher; 0 inside the process.
+        producers: The names of the producers that it may send for begin so; empty for those of all names.
+    """
+
+    number: int
+    producers: str
+
+    def acknowledge(self, acks: bytearray) -> None:
+        """Take packed ``protocol.ACK`` entries; called on the loop, must not block."""
+
+    def fail(self, error: StorageFailedError) -> None:
+        """The engine failed: nothing outstanding will be acknowledged."""
+
+
+class Group:
+    """What is made durable together.
+
+    Attributes:
+        number: Place in the sequence of groups.
+        buffers: Entries in order, ready to be written.
+        touched: Shards with batches or segments in it, once each.
+        decisions: (lsn, shard id, decision) of the entries that are not batches.
+        words: (shard, base offset, words) of batches whose shard keeps an index.
+        word_count: How many these are.
+        acks: Packed acknowledgements per sink, sent after the commit.
+        held: Receive buffers that the entries lie in, given back after the commit.
+        published: What each touched shard may show once the group is durable.
+        committed: It is durable and published.
+        taken_at_s: When the oldest of its entries came in, on the clock that only runs forward; 0 before the first.
+    """
+
+    __slots__ = (
+        "_done",
+        "_is_finished",
+        "acks",
+        "buffers",
+        "committed",
+        "decisions",
+        "first_lsn",
+        "held",
+        "next_lsn",
+        "number",
+        "published",
+        "size_bytes",
+        "taken_at_s",
+        "touched",
+        "word_count",
+        "words",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.buffers: list[Readable] = []
+        self.size_bytes = 0
+        self.touched: list[Shard] = []
+        self.decisions: list[tuple[int, int, Decision]] = []
+        self.words: list[tuple[Shard, int, Words]] = []
+        self.word_count = 0
+        self.acks: dict[AckSink, bytearray] = {}
+        self.held: list[Callable[[], None]] = []
+        self.published: list[tuple[Shard, Published]] = []
+        self.first_lsn = 0
+        self.next_lsn = 0
+        self.committed = False
+        self.taken_at_s = 0.0
+        self._done: trio.Event | None = None
+        self._is_finished = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write and nothing to publish."""
+        return not self.buffers and not self.touched and not self.acks and not self.held
+
+    def touch(self, shard: Shard) -> None:
+        """Note that this group changes the shard."""
+        if shard.group_number != self.number:
+            shard.group_number = self.number
+            shard.pending_groups += 1
+            self.touched.append(shard)
+
+    def done(self) -> trio.Event:
+        """Set when the group is published, or has failed; that may be before anybody asks."""
+        if self._done is None:
+            self._done = trio.Event()
+            if self._is_finished:
+                self._done.set()
+        return self._done
+
+    def finish(self) -> None:
+        """Wake whoever waits for the group and give its buffers back."""
+        for give_back in self.held:
+            give_back()
+        self.held.clear()
+        self._is_finished = True
+        if self._done is not None:
+            self._done.set()
+
+
+class Committer:
+    """Collects a group while the one before it is being written.
+
+    Args:
+        writer: Writes to the journal, on the disk's thread.
+        disk: Where the writing happens.
+        next_lsn: lsn of the next entry.
+        journal_next_lsn: First lsn of the next group, where the journal's last one ends.
+        publish: Called on the loop with each durable group, in order.
+        failed: Called once on the loop when the disk failed.
+
+    Attributes:
+        next_lsn: lsn that the next batch or entry gets.
+        group: The group that is being collected.
+        failure: Set for ever once a write failed.
+        has_failed: Set at that moment.
+        disk_full: Why the group in flight could not be written yet; it stays in flight until `retry` writes it.
+        on_disk_full: Called when that has changed.
+        groups_committed: Groups made durable since the start.
+        committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
+        on_committed: Called when it has moved.
+        journal_lsn: The newest lsn that the journal's groups cover; memory-mode batches may have later ones.
+        chunk_taken_at_s: When the received chunk that is being worked on came in; 0 between chunks.
+        acknowledge_s: How long the oldest entry of each group waited until the group was durable and acknowledged.
+        group_bytes: Bytes of each group.
+        group_appends: Appends of each group that were acknowledged with it.
+    """
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        disk: Disk,
+        next_lsn: int,
+        journal_next_lsn: int,
+        *,
+        publish: Callable[[Group], None],
+        failed: Callable[[StorageFailedError], None],
+    ) -> None:
+        self._writer = writer
+        self._disk = disk
+        self._publish = publish
+        self._failed = failed
+        self._in_flight: Group | None = None
+        self._groups_started = 1
+        self.next_lsn = next_lsn
+        self._journal_next_lsn = journal_next_lsn
+        self.committed_lsn = next_lsn - 1
+        self.journal_lsn = journal_next_lsn - 1
+        self.group = Group(0)
+        self.groups_committed = 0
+        self.failure: StorageFailedError | None = None
+        self.has_failed = trio.Event()
+        self.disk_full: DiskFullError | None = None
+        self.on_disk_full: Callable[[], None] = lambda: None
+        self._is_writing = False
+        self._is_held = False
+        self._is_closing = False
+        self.largest_group_bytes = writer.largest_group_bytes
+        self.on_committed: Callable[[], None] = lambda: None
+        self._waiting: list[Group] = []
+        self.chunk_taken_at_s = 0.0
+        self.acknowledge_s = Histogram(DURATION_BOUNDS_S)
+        self.group_bytes = Histogram(SIZE_BOUNDS_BYTES)
+        self.group_appends = Histogram(COUNT_BOUNDS)
+
+    def decide(self, decision: Decision, shard_id: int, *, is_creation: bool = False) -> int:
+        """Put a decision into the collecting group; returns its lsn. The caller kicks or waits."""
+        lsn = self.next_lsn
+        entry = encode_entry(KINDS[type(decision)], lsn, lsn if is_creation else shard_id, encode_decision(decision))
+        self.add(entry, len(entry))
+        self.next_lsn = lsn + 1
+        self.group.decisions.append((lsn, lsn if is_creation else shard_id, decision))
+        return lsn
+
+    def add(self, entries: Readable, size_bytes: int) -> None:
+        """Put bytes of whole entries into the collecting group, or into a new one when it would get too large.
+
+        Raises:
+            LimitExceededError: They would not fit into a journal file.
+        """
+        self.make_room(size_bytes)
+        group = self.group
+        if not group.buffers:
+            group.taken_at_s = self.chunk_taken_at_s or perf_counter()
+        group.buffers.append(entries)
+        group.size_bytes += size_bytes
+
+    def room(self, size_bytes: int) -> bool:
+        """Whether the collecting group can take this many more bytes."""
+        return self.group.size_bytes + size_bytes <= self.largest_group_bytes
+
+    def make_room(self, size_bytes: int) -> None:
+        """Begin a new group if the collecting one cannot take this many more bytes.
+
+        Raises:
+            LimitExceededError: No group can.
+        """
+        if self.room(size_bytes):
+            return
+        if size_bytes > self.largest_group_bytes:
+            raise LimitExceededError(
+                f"{size_bytes} bytes do not fit into a journal file, which takes {self.largest_group_bytes}; "
+                f"send less at once or raise storage.journal_file_bytes"
+            )
+        self._close_group()
+
+    def close_if_long(self) -> None:
+        """Begin a new group if the collecting one has so many changes that to publish it would hold up the loop.
+
+        REQUIRES: what has to be in one group with what is there already was put into it.
+        """
+        if len(self.group.decisions) >= MOST_DECISIONS or len(self.group.touched) >= MOST_TOUCHED:
+            self._close_group()
+
+    def has_room_for_words(self, count: int) -> bool:
+        """Whether the collecting group can take so many more words of indexes."""
+        return not self.group.word_count or self.group.word_count + count <= MOST_WORDS
+
+    def make_room_for_words(self, count: int) -> None:
+        """Begin a new group if the collecting one cannot."""
+        if not self.has_room_for_words(count):
+            self._close_group()
+
+    def _close_group(self) -> None:
+        group = self.group
+        group.next_lsn = self.next_lsn
+        group.published = [(shard, shard.published_now()) for shard in group.touched]
+        self._waiting.append(group)
+        self.group = Group(self._groups_started)
+        self._groups_started += 1
+
+    def kick(self) -> None:
+        """Start writing if nothing is being written; costs nothing otherwise."""
+        if self._in_flight is not None or self.failure is not None or (self._is_held and not self._is_closing):
+            return
+        while True:
+            if not self._waiting:
+                if self.group.is_empty:
+                    return
+                self._close_group()
+            group = self._waiting.pop(0)
+            if group.buffers:
+                break
+            # Nothing to write: memory-mode batches that had to stay behind an entry which is durable by now.
+            if not self._settle(group):
+                return
+        self._in_flight = group
+        # Groups in the journal follow on one another, whatever lsns memory-mode batches took in between.
+        group.first_lsn = self._journal_next_lsn
+        self._journal_next_lsn = group.next_lsn
+        self._write(group)
+
+    def _write(self, group: Group) -> None:
+        self._is_writing = True
+        self._disk.submit(
+            lambda: self._writer.write_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn),
+            self._written,
+        )
+
+    def retry(self) -> None:
+        """Write the group in flight again if it found no space before."""
+        if self.disk_full is not None and self._in_flight is not None and not self._is_writing:
+            self._write(self._in_flight)
+
+    def hold(self) -> None:
+        """Write no more groups until `release`: what they change cannot be taken in as fast."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Write groups again."""
+        if self._is_held:
+            self._is_held = False
+            self.kick()
+
+    def _written(self, result: outcome.Outcome[None]) -> None:
+        group = self._in_flight
+        if group is None:
+            # The engine was stopped meanwhile; the group is recovered or cut off at the next start.
+            return
+        self._is_writing = False
+        error = result.error if isinstance(result, outcome.Error) else None
+        if error is not None and isinstance(error, DiskFullError) and not self._is_closing:
+            # Nothing of it counts yet, so nothing is lost. Acknowledgements and later groups wait for it.
+            self.disk_full = error
+            self.on_disk_full()
+            return
+        self._in_flight = None
+        if self.disk_full is not None:
+            self.disk_full = None
+            self.on_disk_full()
+        if error is not None:
+            self._fail(group, error)
+        elif self._settle(group):
+            self.kick()
+            self.look_for_rest()
+
+    def _settle(self, group: Group) -> bool:
+        written = bool(group.buffers)
+        group.buffers.clear()
+        appends = sum(map(len, group.acks.values())) // ACK.size
+        try:
+            self._publish(group)
+        except Exception as error:  # noqa: BLE001 a view that cannot be folded stops the engine, as the disk does
+            self._fail(group, error)
+            return False
+        self.committed_lsn = group.next_lsn - 1
+        if written:
+            self.journal_lsn = self.committed_lsn
+            self.acknowledge_s.observe(perf_counter() - group.taken_at_s)
+            self.group_bytes.observe(group.size_bytes)
+            self.group_appends.observe(appends)
+        group.committed = True
+        self.groups_committed += 1
+        group.finish()
+        self.on_committed()
+        return True
+
+    def look_for_rest(self) -> None:
+        """Count memory-mode batches that are published already as committed, if nothing with a lower lsn is pending.
+
+        REQUIRES: nothing that was given an lsn is still on its way to the group or to its readers.
+        """
+        newest = self.next_lsn - 1
+        if (
+            self.committed_lsn < newest
+            and self._in_flight is None
+            and not self._waiting
+            and self.group.is_empty
+            and self.failure is None
+        ):
+            self.committed_lsn = newest
+            self.on_committed()
+
+    def fail(self, error: Exception) -> None:
+        """Stop for ever because of an error outside the journal: a log file or the views."""
+        if self.failure is None:
+            group, self._in_flight = self._in_flight or self.group, None
+            self._fail(group, error)
+
+    def _fail(self, group: Group, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            raise error
+        if self.failure is not None:
+            return
+        failure = StorageFailedError(
+            f"the storage failed ({error}); nothing more is acknowledged. Restart the server once the disk is "
+            f"sound: what was acknowledged is safe"
+        )
+        failure.__cause__ = error
+        self.failure = failure
+        self.has_failed.set()
+        groups = [group, *self._waiting, self.group]
+        self._failed(failure)
+        for lost in groups:
+            for sink in lost.acks:
+                sink.fail(failure)
+            lost.finish()
+
+    async def wait(self, group: Group) -> None:
+        """Wait until a group is durable and published.
+
+        Raises:
+            StorageFailedError: It will never be.
+        """
+        self.kick()
+        if self.failure is None:
+            await group.done().wait()
+        if self.failure is not None and not group.committed:
+            raise afresh(self.failure)
+
+    async def wait_for_all(self) -> None:
+        """Wait until everything decided before this call is durable and published; at once if nothing is pending.
+
+        Raises:
+            StorageFailedError: It will never be.
+        """
+        pending = [self._in_flight, *self._waiting, None if self.group.is_empty else self.group]
+        newest = next((group for group in reversed(pending) if group is not None), None)
+        if newest is not None:
+            await self.wait(newest)
+
+    async def drain(self) -> None:
+        """Wait until everything decided so far is durable and published, or until it never will be.
+
+        Nothing is retried any more: a group that finds no space now, or found none before, never will be.
+        """
+        self._is_closing = True
+        try:
+            self.release()
+            if self.disk_full is not None and not self._is_writing:
+                self.fail(self.disk_full)
+            while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
+                group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
+                self.kick()
+                await group.done().wait()
+        finally:
+            self._is_closing = False

@@ -1,0 +1,462 @@
+"""Journal files on disk: pre-zeroed once, written in place, recycled after a checkpoint.
+
+Writing into space that is allocated already makes an fsync several times cheaper than growing a file, so a file is
+zeroed when it is made and never changes its size. Every life of a file has a new random salt, which the group headers
+are checksummed with: what an earlier life left behind is never taken for an entry.
+
+A process trusts only what it wrote and synced itself. What it finds at its start may lie in the page cache alone, and
+after a failed sync the kernel may never write it. So it goes on in a new file (`JournalWriter.begin`), and removes the
+files of the processes before it rather than recycling them.
+
+Runs on the disk thread, through the `FileSystem` seam; not on the event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from time import perf_counter
+
+import attrs
+from crc32c import crc32c
+
+from journal.engine.wal.disk_full import RetriableWhenFull
+from journal.engine.wal.entry import GROUP_HEADER_SIZE, encode_group_header
+from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
+from shards.errors import CorruptionError, FormatVersionError
+from shards.seams.file_system import File, FileSystem
+from shards.segments.chunks import Readable
+
+MAGIC = b"JRNL"
+VERSION = 2
+FIRST_GROUP_POSITION = 4096
+"""The file header has a block of its own."""
+
+_HEADER = struct.Struct("<4sIHHIQQQQ")
+_ZEROES = bytes(1 << 20)
+_LEAST_ROOM_BYTES = 64 << 10
+"""What a file that is made on a full disk has room for: trims and deletions, which free space."""
+
+_USED = re.compile(r"journal-(\d{16})\.jnl")
+_FREE = re.compile(r"free-(\d{16})\.jnl")
+
+
+@attrs.frozen(slots=True)
+class JournalFileHeader:
+    """magic, header_crc (over 8..48), version u16, 6 zero bytes, number, salt, file size, first lsn (u64 each).
+
+    Attributes:
+        number: Place in the sequence of journal files, from 1.
+        salt: Random; seeds the checksum of this life's group headers (its low 32 bits).
+        first_lsn: No entry in it has a lower lsn. From this lsn on it takes the place of what earlier files hold.
+    """
+
+    number: int
+    salt: int
+    size_bytes: int
+    first_lsn: int
+
+    def encode(self) -> bytes:
+        """One block."""
+        fields = _HEADER.pack(MAGIC, 0, VERSION, 0, 0, self.number, self.salt, self.size_bytes, self.first_lsn)
+        return (fields[:4] + struct.pack("<I", crc32c(fields[8:])) + fields[8:]).ljust(FIRST_GROUP_POSITION, b"\0")
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> JournalFileHeader:
+        """Read a file's first block.
+
+        Raises:
+            CorruptionError: Not a journal file, or a damaged one.
+            FormatVersionError: Written by a newer program.
+        """
+        if len(data) < _HEADER.size:
+            raise CorruptionError(
+                path, 0, f"a journal file begins with {FIRST_GROUP_POSITION} bytes, found {len(data)}"
+            )
+        magic, checksum, version, _, _, number, salt, size_bytes, first_lsn = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise CorruptionError(path, 0, f"expected magic {MAGIC!r}, found {magic!r}")
+        found = crc32c(data[8 : _HEADER.size])
+        if found != checksum:
+            raise CorruptionError(path, 0, f"header checksum: expected {checksum:#010x}, found {found:#010x}")
+        if version > VERSION:
+            raise FormatVersionError(
+                f"{path} has journal format {version}, this program knows up to {VERSION}; use a newer one"
+            )
+        return cls(number, salt, size_bytes, first_lsn)
+
+
+@attrs.define(slots=True)
+class UsedFile:
+    """A journal file in use.
+
+    Attributes:
+        last_lsn: Highest lsn in it so far.
+        keep: It holds damage that an operator may want to look at: it is set aside instead of being recycled.
+        made_here: This process made it; a file of an earlier one is removed instead of being recycled.
+    """
+
+    path: str
+    header: JournalFileHeader
+    last_lsn: int = 0
+    keep: bool = False
+    made_here: bool = False
+
+
+@attrs.frozen(slots=True)
+class WrittenFile:
+    """How far a journal file is written.
+
+    Attributes:
+        end: Position behind its last durable group; for a file that is not the newest, its size.
+        last_lsn: Highest lsn in it.
+    """
+
+    path: str
+    size_bytes: int
+    end: int
+    last_lsn: int
+
+
+def journal_path(directory: str, number: int) -> str:
+    """Name of the journal file of this number."""
+    return f"{directory}/journal-{number:016}.jnl"
+
+
+def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str]]:
+    """(number, path) of the files in use, in order."""
+    found = [
+        (int(match[1]), f"{directory}/{match[0]}")
+        for name in files.listdir(directory)
+        if (match := _USED.fullmatch(name))
+    ]
+    return sorted(found)
+
+
+class JournalWriter:
+    """Writes commit groups, each durable when `write_group` returns. `begin` comes first.
+
+    An error from the file system is final: the writer's owner must stop acknowledging and open the journal anew,
+    because after a failed fsync the kernel may hold pages that it will never write.
+
+    Args:
+        files: The file system.
+        directory: The journal's directory, which exists.
+        file_bytes: Size of each file.
+        new_salt: Gives 64 random bits for each life of a file.
+        used: The files that a recovery found, oldest first.
+        spares: Highest number of the zeroed files that an orderly stop left; all others that are found are removed.
+
+    Attributes:
+        sync_s: How long the fdatasync of each group took.
+    """
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        file_bytes: int,
+        new_salt: Callable[[], int],
+        used: list[UsedFile],
+        spares: int = 0,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._retriable_when_full = RetriableWhenFull(directory)
+        self._file_bytes = file_bytes
+        self._new_salt = new_salt
+        self._used = used
+        found = [(int(match[1]), match[0]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
+        self._free = [
+            path for number, name in found if self._is_usable(path := f"{directory}/{name}", is_whole=number <= spares)
+        ]
+        # Spares are made in the background while the disk thread may need one: each gets a number of its own.
+        self._free_numbers = itertools.count(max((number for number, _ in found), default=0) + 1)
+        self._next_number = used[-1].header.number + 1 if used else 1
+        self._current: File | None = None
+        self._position = 0
+        self._next_lsn = 0
+        self._is_marked = False
+        self._failure: OSError | None = None
+        self._end = 0
+        self.sync_s = Histogram(DURATION_BOUNDS_S)
+
+    def _is_usable(self, path: str, *, is_whole: bool) -> bool:
+        """Whether a spare is known to be whole and has the size that files have now; one that is not goes."""
+        file = self._files.open(path)
+        try:
+            size = file.size()
+        finally:
+            file.close()
+        if is_whole and size == self._file_bytes:
+            return True
+        self._files.remove(path)
+        return False
+
+    @property
+    def largest_group_bytes(self) -> int:
+        """Entries of one group must fit into a file together with its header and the mark at the file's end."""
+        return self._file_bytes - FIRST_GROUP_POSITION - 2 * GROUP_HEADER_SIZE
+
+    @property
+    def spare_count(self) -> int:
+        """Zeroed files that are ready to be used."""
+        return len(self._free)
+
+    @property
+    def newest_spare(self) -> int:
+        """The highest number among them, 0 if there are none."""
+        numbers = (_FREE.fullmatch(path.rpartition("/")[2]) for path in self._free)
+        return max((int(match[1]) for match in numbers if match), default=0)
+
+    @property
+    def newest_number(self) -> int:
+        """Number of the file that is written now."""
+        return self._used[-1].header.number
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files that hold entries since the last checkpoint."""
+        return sum(file.header.size_bytes for file in self._used)
+
+    @property
+    def used_count(self) -> int:
+        """Files in use."""
+        return len(self._used)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether something durable behind the last group proves that it was whole, or there is no group."""
+        return self._is_marked
+
+    def written(self) -> list[WrittenFile]:
+        """How far each file in use is written, oldest first. What lies before these ends does not change any more.
+
+        Call it where `write_group` is called: between two groups.
+        """
+        newest = len(self._used) - 1
+        return [
+            WrittenFile(
+                file.path,
+                file.header.size_bytes,
+                self._position if at == newest else file.header.size_bytes,
+                file.last_lsn,
+            )
+            for at, file in enumerate(self._used)
+        ]
+
+    def begin(self, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None) -> None:
+        """Go on in a new file; call it once, before anything else.
+
+        What a recovery found may lie in the page cache alone, so its last group, which no later one proves to be
+        synced, is written again here. The new file takes the place of what earlier files hold from ``first_lsn`` on:
+        a torn group, or the group that is copied.
+
+        Must not return until the file, its name and the group will survive power loss.
+
+        Args:
+            first_lsn: lsn of the first entry that is copied, or else of the next entry.
+            entries: The entries of the last group, to be copied.
+            next_lsn: lsn after the last group.
+
+        Raises:
+            OSError: The disk failed. Nothing that the recovery found in the last group may be relied on.
+        """
+        with self._final_failure():
+            self._open_next(first_lsn, entries, first_lsn if next_lsn is None else next_lsn)
+            self._is_marked = not len(entries)
+            # A start that was killed before anything was written left a file that is replaced as a whole.
+            replaced = [file for file in self._used[:-1] if file.header.first_lsn >= first_lsn and not file.keep]
+            for file in replaced:
+                self._files.remove(file.path)
+                self._used.remove(file)
+
+    def write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        """Make the entries durable.
+
+        Must not return until they will survive power loss.
+
+        Raises:
+            DiskFullError: There is no space for another file. Nothing of the group counts; write it again later.
+            OSError: The disk failed; nothing of the group may be acknowledged, now or later.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._write_group(entries, size_bytes, first_lsn, next_lsn)
+        except OSError as error:
+            self._failure = error
+            raise
+
+    def write_mark(self) -> None:
+        """Prove durably that the last group was whole, so that damage to it is never taken for a torn write.
+
+        Raises:
+            DiskFullError: There is no space for it; try again later.
+            OSError: The disk failed, now or before; nothing more may be written.
+        """
+        with self._final_failure():
+            if self._is_marked:
+                return
+            if self._position + GROUP_HEADER_SIZE > self._end:
+                self._next_file(self._next_lsn)
+            else:
+                self._write_mark(continues_in=0)
+            self._is_marked = True
+
+    @contextmanager
+    def _final_failure(self) -> Iterator[None]:
+        """Let nothing be written after a failure: the owner hears of it later than the next write is due."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except OSError as error:
+            self._failure = error
+            raise
+
+    def _write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        if self._position + GROUP_HEADER_SIZE + size_bytes > self._end:
+            self._next_file(first_lsn)
+        assert self._current is not None, "begin opened it"
+        used = self._used[-1]
+        header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
+        with self._retriable_when_full:
+            # On a file system that writes in place there is space. All of it is written again before it is synced.
+            self._current.pwritev([header, *entries], self._position)
+        began_s = perf_counter()
+        self._current.fdatasync()
+        self.sync_s.observe(perf_counter() - began_s)
+        self._position += GROUP_HEADER_SIZE + size_bytes
+        self._is_marked = False
+        self._next_lsn = next_lsn
+        used.last_lsn = next_lsn - 1
+
+    def _write_mark(self, *, continues_in: int) -> None:
+        assert self._current is not None, "begin opened it"
+        lsn = self._next_lsn
+        salt = self._used[-1].header.salt & 0xFFFFFFFF
+        with self._retriable_when_full:
+            # As for a group: nothing of it counts before the sync, and all of it is written again.
+            self._current.pwritev([encode_group_header(salt, 0, lsn, lsn, continues_in)], self._position)
+        self._current.fdatasync()
+        self._position += GROUP_HEADER_SIZE
+
+    def _next_file(self, first_lsn: int) -> None:
+        before, position, used = self._current, self._position, self._used[-1]
+        self._open_next(first_lsn, b"", first_lsn)
+        assert before is not None, "begin opened it"
+        # Durable before the first group of the new file is: without that file the journal is not whole.
+        header = encode_group_header(used.header.salt & 0xFFFFFFFF, 0, first_lsn, first_lsn, self.newest_number)
+        before.pwritev([header], position)
+        before.fdatasync()
+        before.close()
+
+    def _open_next(self, first_lsn: int, entries: Readable, next_lsn: int) -> None:
+        """Make the next file, durably, with its first group if there are entries for one; write to it from now on."""
+        size_bytes = len(entries)
+        # The configuration may have been changed to smaller files than the group was written under.
+        needed_bytes = FIRST_GROUP_POSITION + size_bytes + 2 * GROUP_HEADER_SIZE
+        # Nothing has been written of what this file is for: without space for it that may be tried again.
+        with self._retriable_when_full if self._current is not None else nullcontext():
+            source, file_bytes = self._zeroed(needed_bytes)
+        header = JournalFileHeader(self._next_number, self._new_salt(), file_bytes, first_lsn)
+        first_group = (
+            [encode_group_header(header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn), entries]
+            if size_bytes
+            else []
+        )
+        path = journal_path(self._directory, header.number)
+        file = self._files.open(source)
+        try:
+            file.pwritev([header.encode(), *first_group], 0)
+            file.fdatasync()
+            self._files.rename(source, path)
+            self._files.sync_directory(self._directory)
+        except OSError:
+            file.close()
+            raise
+        self._current = file
+        self._position = FIRST_GROUP_POSITION + (GROUP_HEADER_SIZE + size_bytes if size_bytes else 0)
+        # There is always room for the mark that says in which file the journal goes on.
+        self._end = file_bytes - GROUP_HEADER_SIZE
+        self._next_number += 1
+        self._next_lsn = next_lsn
+        self._used.append(UsedFile(path, header, next_lsn - 1, made_here=True))
+
+    def _zeroed(self, needed_bytes: int) -> tuple[str, int]:
+        """Take a zeroed file that has room; (path, size)."""
+        if needed_bytes > self._file_bytes:
+            return self._make_zeroed(needed_bytes), needed_bytes
+        if self._free:
+            return self._free.pop(), self._file_bytes
+        try:
+            return self._make_zeroed(self._file_bytes), self._file_bytes
+        except OSError as error:
+            if self._current is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # A start on a full disk: what was acknowledged can still be read, and freed.
+            small_bytes = needed_bytes + _LEAST_ROOM_BYTES
+            return self._make_zeroed(small_bytes), small_bytes
+
+    def add_spare(self) -> None:
+        """Make one more zeroed file, so that going on to the next one does not wait for it."""
+        self._free.append(self._make_zeroed(self._file_bytes))
+
+    def _make_zeroed(self, size_bytes: int) -> str:
+        path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
+        file = self._files.open(path, create=True)
+        try:
+            for position in range(0, size_bytes, len(_ZEROES)):
+                size = min(len(_ZEROES), size_bytes - position)
+                file.pwritev([memoryview(_ZEROES)[:size]], position)
+            file.fsync()
+        except OSError:
+            # On a full disk half a spare would only take what is left.
+            self._files.remove(path)
+            raise
+        finally:
+            file.close()
+        self._files.sync_directory(self._directory)
+        return path
+
+    def release_up_to(self, lsn: int, spare_count: int) -> None:
+        """Recycle the files whose entries all have lsns up to this one; keep at most ``spare_count`` spares.
+
+        REQUIRES: a checkpoint of that lsn is durable. The newest file stays in use.
+
+        Raises:
+            OSError: The disk failed, now or before; nothing more may be written.
+        """
+        with self._final_failure():
+            self._release_up_to(lsn, spare_count)
+
+    def _release_up_to(self, lsn: int, spare_count: int) -> None:
+        spares: list[str] = []
+        while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
+            file = self._used.pop(0)
+            if file.keep:
+                self._files.rename(file.path, f"{self._directory}/damaged-{file.header.number:016}.jnl")
+            elif (
+                file.made_here
+                and len(self._free) + len(spares) < spare_count
+                and file.header.size_bytes == self._file_bytes
+            ):
+                path = f"{self._directory}/free-{next(self._free_numbers):016}.jnl"
+                self._files.rename(file.path, path)
+                spares.append(path)
+            else:
+                self._files.remove(file.path)
+        self._files.sync_directory(self._directory)
+        # Only now: entries must not go into a file whose old name may come back.
+        self._free.extend(spares)
+
+    def close(self) -> None:
+        """Close the file; everything written is durable already."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None

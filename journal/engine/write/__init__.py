@@ -1,0 +1,1 @@
+"""Commands that change shards, cursors and state: appends, transactions, settings."""

@@ -1,0 +1,522 @@
+"""The append path, from a received frame to the commit group: what is done once for every append lies here.
+
+A received APPEND frame has a head of 40 bytes in front of its batch, the size of a journal entry's header. So the head
+is overwritten with that header, the batch is stamped in place, and a run of frames in a receive buffer becomes a run of
+journal entries that one buffer of a `pwritev` covers: the bytes never change hands.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+from crc32c import crc32c
+
+from journal.engine.state.producer_use import ProducerUse
+from journal.engine.wal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
+from journal.engine.wal.entry_payloads import LsnsReserved, OffsetsReserved
+from journal.engine.wal.group_commit import AckSink, Committer
+from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD, Op
+from shards.errors import (
+    BatchError,
+    DurabilityUnavailableError,
+    LimitExceededError,
+    OffsetConflictError,
+    SequenceGapError,
+    SequenceLostError,
+    StaleEpochError,
+    StorageError,
+    afresh,
+)
+from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, stamp, verify_body
+from shards.format.batch_header import MAX_CODEC
+from shards.format.columns import ALL_COLUMNS, MAX_TIME_US
+from shards.idempotence.producer_state import ProducerState
+from shards.idempotence.resends import Answer, answer_to
+from shards.model import AckLevel
+from shards.segments.segment import Segment
+from shards.segments.shard import Shard
+from shards.views.inverted_index import Words
+
+# A whole APPEND frame up to its batch's body: length, op, correlation, handle, expected offset; then the producer's
+# part of the batch header, from body_crc on.
+_FRAME = struct.Struct("<IH2xII4xq12x32xIIIIHBBIQIIQQ")
+# Entry header and batch prefix, which lie next to each other.
+_STAMPED = struct.Struct("<IIIHBBIIQQ4sIQQQ")
+_ENTRY = struct.Struct("<II32s")
+_PLACE_PACK = struct.Struct("<QQQ").pack
+_CHECKED_PACK = CHECKED_PART.pack
+_ACK_PACK = ACK.pack
+_APPEND = int(Kind.APPEND)
+# Plain numbers: an enum member costs more to compare and to pack than everything around it.
+_MEMORY = int(AckLevel.MEMORY)
+_DURABLE = int(AckLevel.DURABLE)
+_OP_APPEND = int(Op.APPEND)
+_BATCH_MAGIC = b"JRB1"
+
+OFFSETS_RESERVED_AT_ONCE = 1 << 20
+LSNS_RESERVED_AT_ONCE = 1 << 24
+
+assert APPEND_HEAD.size == ENTRY_HEADER_SIZE, "frames are turned into entries in place"
+
+
+class Appender:
+    """Decides appends: one object for all connections of an engine.
+
+    A caller brings the frames of one receive buffer with `append_run`, and with `append` where that stops, without
+    awaiting in between, and then calls `finish`.
+
+    Attributes:
+        append_time_us: Time that batches are stamped with; the engine sets it once per received chunk.
+        refuse_files: Set while file-mode appends are refused (disk nearly full).
+        refuse_memory: Set while memory-mode appends are refused (memory budget used up).
+    """
+
+    def __init__(
+        self,
+        committer: Committer,
+        *,
+        lsns_reserved: int,
+        max_batch_bytes: int,
+        producer_epoch: Callable[[int], int],
+        check_producer: Callable[[int, str], None],
+        epochs: Mapping[int, int],
+        load_producers: Callable[[Shard], dict[int, ProducerState]],
+        open_segment: Callable[[Shard], Segment],
+        words: Callable[[Shard, memoryview], Words],
+        fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
+        publishing: Callable[[Shard], None],
+        use: ProducerUse,
+    ) -> None:
+        self._committer = committer
+        self._largest_group_bytes = committer.largest_group_bytes
+        self._max_batch_bytes = max_batch_bytes
+        self._producer_epoch = producer_epoch
+        self._check_producer = check_producer
+        self._epochs = epochs
+        self._load_producers = load_producers
+        self._open_segment = open_segment
+        self._words = words
+        self._fold_words = fold_words
+        self._publishing = publishing
+        self._immediate_words: list[tuple[Shard, int, Words]] = []
+        self._run_view: memoryview | None = None
+        self._run_start = 0
+        self._run_end = 0
+        self._published_now: list[Shard] = []
+        self._immediate: dict[AckSink, bytearray] = {}
+        self._chunk_number = 0
+        self._use = use
+        self._owners = use.owners
+        self.append_time_us = 0
+        self.lsns_reserved = lsns_reserved
+        self._lsns_asked = lsns_reserved
+        self.refuse_files: StorageError | None = None
+        self.refuse_memory: StorageError | None = None
+
+    def append_run(self, view: memoryview, start: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> int:
+        """Take the plain appends among the frames in ``view[start:end]``, as far as they follow each other.
+
+        Plain is what needs no thought: a whole, sound batch for the open log segment of a shard without an index, from
+        no producer or one that sends what is expected. Everything else is left to `append`, and so are refusals.
+
+        Returns:
+            Where the first frame that was not taken begins.
+        """
+        if self.refuse_files is not None:
+            return start
+        if self._run_end != start or self._run_view is not view:
+            self.flush_run()
+            self._run_view, self._run_start, self._run_end = view, start, start
+        committer = self._committer
+        group = committer.group
+        group_number = group.number
+        room = self._largest_group_bytes - group.size_bytes - self._run_end + self._run_start
+        lsn = committer.next_lsn
+        time_us = self.append_time_us
+        epochs, owners, number = self._epochs, self._owners, sink.number
+        known = len(handles)
+        max_frame_bytes = self._max_batch_bytes + ENTRY_HEADER_SIZE
+        acks = bytearray()
+        try:
+            while end - start >= _FRAME.size:
+                (
+                    length,
+                    op,
+                    correlation,
+                    handle,
+                    expected,
+                    body_crc,
+                    body_size,
+                    raw_size,
+                    count,
+                    columns,
+                    codec,
+                    flags,
+                    epoch,
+                    producer_id,
+                    sequence,
+                    reserved,
+                    oldest_us,
+                    newest_us,
+                ) = _FRAME.unpack_from(view, start)
+                stop = start + length
+                if op != _OP_APPEND or stop > end or length > room or length > max_frame_bytes or handle >= known:
+                    break
+                shard = handles[handle]
+                if (
+                    shard is None
+                    or shard.in_memory_mode
+                    or shard.indexed
+                    or shard.damage
+                    or crc32c(view[start + 76 : stop]) != body_crc
+                    or (body_size + HEADER_SIZE + ENTRY_HEADER_SIZE) != length
+                    or body_size & 7
+                    or not 0 < count <= MAX_RECORD_COUNT
+                    or not count * 4 <= raw_size <= MAX_RAW_BYTES
+                    or flags
+                    or reserved
+                    or not 0 < columns <= ALL_COLUMNS
+                    or codec > MAX_CODEC
+                    or (not codec and body_size != raw_size)
+                    or not oldest_us <= newest_us <= MAX_TIME_US
+                ):
+                    break
+                base_offset = shard.next_offset
+                segments = shard.segments
+                if not segments or (expected != -1 and expected != base_offset):
+                    break
+                segment = segments[-1]
+                chunks = segment.chunks
+                if segment.sealed or chunks.end >= shard.segment_limit_bytes:
+                    break
+                if producer_id:
+                    producer = shard.producers.get(producer_id) if shard.producers is not None else None
+                    if (
+                        producer is None
+                        or producer.next_sequence != sequence
+                        or producer.epoch != epoch
+                        or epochs.get(producer_id) != epoch
+                        or owners.get(producer_id) != number
+                    ):
+                        break
+                    producer.accept(sequence, base_offset, count, shard.published_offset)
+                shard_id = shard.shard_id
+                _STAMPED.pack_into(
+                    view,
+                    start,
+                    length,
+                    crc32c(_CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard_id), length),
+                    body_crc,
+                    NODE_GROUP,
+                    _APPEND,
+                    0,
+                    NODE_EPOCH,
+                    0,
+                    lsn,
+                    shard_id,
+                    _BATCH_MAGIC,
+                    crc32c(_PLACE_PACK(base_offset, lsn, time_us)),
+                    base_offset,
+                    lsn,
+                    time_us,
+                )
+                if shard.group_number != group_number:
+                    group.touch(shard)
+                # What Segment.append does, without its calls.
+                position = chunks.end
+                if position >= segment.indexed_end:
+                    segment.add_to_index(lsn)
+                size = length - ENTRY_HEADER_SIZE
+                fill = chunks.fill
+                if fill + size > chunks.capacity:
+                    chunks.add_chunk(size)
+                    fill = 0
+                chunks.chunks[-1][fill : fill + size] = view[start + ENTRY_HEADER_SIZE : stop]
+                chunks.fill = fill + size
+                chunks.end = position + size
+                shard.next_offset = segment.next_offset = base_offset + count
+                shard.last_lsn = segment.last_lsn = lsn
+                segment.newest_append_us = time_us
+                segment.newest_us = max(segment.newest_us, newest_us)
+                # Level memory may have been asked for: an acknowledgement before the fsync would name an offset that a
+                # crash gives to another record.
+                acks += _ACK_PACK(correlation, _DURABLE, 0, 0, base_offset)
+                lsn += 1
+                room -= length
+                start = stop
+        finally:
+            committer.next_lsn = lsn
+            self._run_end = start
+            if acks:
+                _acks_for(group.acks, sink).extend(acks)
+        return start
+
+    def append(self, view: memoryview, at: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> None:
+        """Take the one APPEND frame that is ``view[at:end]``, whatever it takes.
+
+        The acknowledgement goes to ``sink`` when the level that was asked for is reached. The buffer must stay
+        untouched until the group that is being collected at `finish` is committed.
+
+        Raises:
+            StorageError: The batch is refused, nothing of it was kept.
+        """
+        _, _, _, correlation, handle, ack_level, expected_offset = APPEND_HEAD.unpack_from(view, at)
+        shard = handles[handle]
+        assert shard is not None  # the caller has looked
+        batch = view[at + ENTRY_HEADER_SIZE : end]
+        self._check(batch)
+        header = BatchHeader.unpack(batch)
+        if shard.damage:
+            shard.check_usable()
+        producer: ProducerState | None = None
+        if header.producer_id:
+            # What is stored already is acknowledged again, whatever else the batch asks for.
+            producer = self._producer(shard, header, sink)
+            if header.sequence != producer.next_sequence and self._is_answered(
+                shard, producer, header, correlation, sink
+            ):
+                return
+        in_memory = shard.in_memory_mode
+        refused = self.refuse_memory if in_memory else self.refuse_files
+        if refused is not None:
+            raise afresh(refused)
+        if expected_offset not in (-1, shard.next_offset):
+            raise OffsetConflictError(shard.name, expected_offset, shard.next_offset)
+        if in_memory and ack_level == _DURABLE:
+            raise DurabilityUnavailableError(
+                f"shard {shard.name!r} is in memory mode, which cannot acknowledge as durable; switch it to file mode "
+                f"or ask for level memory"
+            )
+        words = self._words(shard, batch) if shard.indexed else None
+        if words and not self._committer.has_room_for_words(len(words)):
+            self.flush_run()
+            self._committer.make_room_for_words(len(words))
+        if shard.active() is None or shard.segments[-1].end >= shard.segment_limit_bytes:
+            self.flush_run()
+            self._open_segment(shard)
+        if in_memory:
+            waits = self._append_in_memory(shard, batch, header, correlation, sink)
+        else:
+            waits = True
+            self._append_to_file(shard, view, at, end, batch, header, correlation, sink)
+        base_offset = shard.next_offset - header.record_count
+        if producer is not None:
+            producer.accept(header.sequence, base_offset, header.record_count, shard.published_offset)
+        if words:
+            if waits:
+                self._committer.group.words.append((shard, base_offset, words))
+                self._committer.group.word_count += len(words)
+            else:
+                self._immediate_words.append((shard, base_offset, words))
+
+    def _append_to_file(
+        self,
+        shard: Shard,
+        view: memoryview,
+        at: int,
+        end: int,
+        batch: memoryview,
+        header: BatchHeader,
+        correlation: int,
+        sink: AckSink,
+    ) -> None:
+        committer = self._committer
+        # Room is made after a segment was opened: that may have put a decision into the group.
+        if not committer.room(self._run_end - self._run_start + end - at):
+            self.flush_run()
+            committer.make_room(end - at)
+        if self._run_end != at or self._run_view is not view:
+            self.flush_run()
+            self._run_view, self._run_start = view, at
+        lsn, base_offset = committer.next_lsn, shard.next_offset
+        self._stamp(shard, batch, header, lsn)
+        checked = _CHECKED_PACK(header.body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id)
+        _ENTRY.pack_into(view, at, end - at, crc32c(checked, end - at), checked)
+        self._run_end = end
+        committer.group.touch(shard)
+        _acks_for(committer.group.acks, sink).extend(_ACK_PACK(correlation, _DURABLE, 0, 0, base_offset))
+
+    def _append_in_memory(
+        self, shard: Shard, batch: memoryview, header: BatchHeader, correlation: int, sink: AckSink
+    ) -> bool:
+        """Take a batch in memory mode; True if its acknowledgement waits for the group all the same."""
+        base_offset = shard.next_offset
+        next_offset = base_offset + header.record_count
+        committer = self._committer
+        if (
+            next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2
+            or committer.next_lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2
+        ):
+            self._reserve(shard, next_offset)
+        group, lsn = committer.group, committer.next_lsn
+        # A memory batch needs no disk, but it must not overtake a file batch of its shard that is not durable yet.
+        waits = shard.pending_groups > 0 or next_offset > shard.reserved_offset or lsn >= self.lsns_reserved
+        if waits:
+            if shard.group_number != group.number:
+                self._publish_now()
+                group.touch(shard)
+        elif shard.chunk_number != self._chunk_number:
+            shard.chunk_number = self._chunk_number
+            self._published_now.append(shard)
+        self._stamp(shard, batch, header, lsn)
+        acks = _acks_for(group.acks if waits else self._immediate, sink)
+        acks += _ACK_PACK(correlation, _MEMORY, 0, 0, base_offset)
+        return waits
+
+    def _stamp(self, shard: Shard, batch: memoryview, header: BatchHeader, lsn: int) -> None:
+        """Give a batch its place and copy it behind the others of its segment."""
+        next_offset = shard.next_offset + header.record_count
+        stamp(batch, 0, shard.next_offset, lsn, self.append_time_us)
+        self._committer.next_lsn = lsn + 1
+        shard.segments[-1].append(batch, next_offset, lsn, self.append_time_us, header.max_timestamp_us)
+        shard.next_offset = next_offset
+        shard.last_lsn = lsn
+
+    def append_all(self, view: memoryview, handles: Sequence[Shard | None], sink: AckSink) -> None:
+        """Take a buffer of nothing but whole APPEND frames.
+
+        Raises:
+            StorageError: One was refused; those before it were taken, those behind it were not.
+        """
+        start, end = 0, len(view)
+        while start < end:
+            taken = self.append_run(view, start, end, handles, sink)
+            if taken == start:
+                taken = start + APPEND_HEAD.unpack_from(view, start)[0]
+                self.append(view, start, taken, handles, sink)
+            start = taken
+
+    def flush_run(self) -> None:
+        """Hand the entries that lie next to each other in the receive buffer to the group, as one buffer."""
+        if self._run_view is not None:
+            size = self._run_end - self._run_start
+            if size:
+                self._committer.add(self._run_view[self._run_start : self._run_end], size)
+            self._run_view = None
+            self._run_start = self._run_end = 0
+
+    def finish(self) -> None:
+        """End a run of `append` calls: publish what needs no disk, acknowledge it, start the commit."""
+        self.flush_run()
+        self._publish_now()
+        self._chunk_number += 1
+        if self._immediate:
+            immediate, self._immediate = self._immediate, {}
+            for sink, acks in immediate.items():
+                sink.acknowledge(acks)
+        self._committer.chunk_taken_at_s = 0.0
+        self._committer.close_if_long()
+        self._committer.kick()
+        self._committer.look_for_rest()
+
+    def _publish_now(self) -> None:
+        if self._immediate_words:
+            self._fold_words(self._immediate_words)
+            self._immediate_words.clear()
+        for shard in self._published_now:
+            if not shard.pending_groups:
+                self._publishing(shard)
+                shard.publish(shard.published_now())
+        self._published_now.clear()
+        self._chunk_number += 1
+
+    def check_acceptable(self, shard: Shard, size_bytes: int) -> None:
+        """Raise what `append` would raise now, whatever is in the batch."""
+        shard.check_usable()
+        self._check_size(size_bytes)
+        refused = self.refuse_memory if shard.in_memory_mode else self.refuse_files
+        if refused is not None:
+            raise afresh(refused)
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_batch_bytes:
+            raise LimitExceededError(
+                f"record batch of {size_bytes} bytes is over the limit of {self._max_batch_bytes} "
+                f"(limits.max_batch_bytes); split it"
+            )
+
+    def _check(self, batch: memoryview) -> None:
+        """Refuse what is no sound batch of a producer, or too large."""
+        header = verify_body(batch)
+        self._check_size(len(batch))
+        if header.size_bytes != len(batch):
+            raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
+
+    def _producer(self, shard: Shard, header: BatchHeader, sink: AckSink) -> ProducerState:
+        """Sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if sink.producers and self._owners.get(producer_id) != sink.number:
+            # Before anything is said of it: a stranger learns nothing, and takes it from nobody.
+            self._check_producer(producer_id, sink.producers)
+        newest = self._producer_epoch(producer_id)
+        # First, so that a fenced holder takes nothing from the rightful one.
+        if epoch != newest:
+            raise StaleEpochError(
+                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another has "
+                f"opened the producer since; open it again to take it back"
+            )
+        self._use.take(producer_id, epoch, sink.number)
+        producers = shard.producers
+        if producers is None:
+            producers = shard.producers = self._load_producers(shard)
+        producer = producers.get(producer_id)
+        if producer is None or producer.epoch != epoch:
+            if producer is None and header.sequence and shard.has_forgotten_producers:
+                raise SequenceLostError(
+                    f"producer {producer_id} sent sequence {header.sequence} to shard {shard.name!r}, which has "
+                    f"forgotten producers that sent nothing for long: the batch may be stored already. Read the shard, "
+                    f"and append as new, from sequence 0, what it lacks",
+                    0,
+                )
+            producer = producers[producer_id] = ProducerState(epoch, header.sequence)
+        return producer
+
+    def _is_answered(
+        self, shard: Shard, producer: ProducerState, header: BatchHeader, correlation: int, sink: AckSink
+    ) -> bool:
+        """Answer a batch that is not the expected one; False if it is to be stored all the same."""
+        producer_id, sequence = header.producer_id, header.sequence
+        answer, offset = answer_to(producer, sequence, header.record_count, shard.places_of)
+        if answer is Answer.STORE:
+            if producer.is_repeat(sequence):
+                producer.store_again_from(sequence)
+            return False
+        if answer is Answer.GAP:
+            raise SequenceGapError(
+                f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which expects "
+                f"{producer.next_sequence}: a batch before it was refused or is missing; send again from there",
+                producer.next_sequence,
+            )
+        if answer is Answer.LOST:
+            raise SequenceLostError(
+                f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which has later ones up to "
+                f"{producer.next_sequence} and not this: it was in memory when the server stopped, or is too old to be "
+                f"known. Append its records as new ones if they are still wanted",
+                producer.next_sequence,
+            )
+        level = _DURABLE if answer is Answer.DURABLE_DUPLICATE else _MEMORY
+        # Its first sending may still be on its way to the disk: then this acknowledgement waits too. So it does when
+        # it is no longer known which sending that was.
+        is_published = offset < shard.published_offset if offset >= 0 else not shard.pending_groups
+        acks = self._immediate if is_published else self._committer.group.acks
+        _acks_for(acks, sink).extend(_ACK_PACK(correlation, level, ACK_DUPLICATE, 0, offset))
+        return True
+
+    def _reserve(self, shard: Shard, next_offset: int) -> None:
+        """Take offsets and lsns ahead of use, so that a crash never gives out again what a reader may have seen."""
+        self.flush_run()
+        committer = self._committer
+        if next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2:
+            shard.asked_offset = next_offset + OFFSETS_RESERVED_AT_ONCE
+            committer.decide(OffsetsReserved(shard.asked_offset), shard.shard_id)
+        if committer.next_lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2:
+            self._lsns_asked = committer.next_lsn + LSNS_RESERVED_AT_ONCE
+            committer.decide(LsnsReserved(self._lsns_asked), 0)
+
+
+def _acks_for(acks: dict[AckSink, bytearray], sink: AckSink) -> bytearray:
+    packed = acks.get(sink)
+    if packed is None:
+        packed = acks[sink] = bytearray()
+    return packed

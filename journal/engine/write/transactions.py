@@ -1,0 +1,241 @@
+"""Appends and state changes made in one step: all of them or none, and after a crash all of them or none.
+
+Everything that could refuse one of them is looked at first. Then all are decided without waiting in between, so that
+they lie in the group that is being collected; a group is written, and recovered, as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.time_slice import TimeSlice
+from journal.engine.wal.entry import ENTRY_HEADER_SIZE
+from journal.engine.wal.entry_payloads import StateDeleted, StatePut
+from journal.engine.wal.group_commit import MOST_WORDS, Committer
+from journal.engine.wal.pending_ack import AckWaiter
+from journal.engine.write.appender import Appender
+from journal.engine.write.commands import Control, check_state_size
+from journal.protocol.frames import APPEND_HEAD, build_append
+from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
+from shards.format.batch import BatchHeader, verify_body
+from shards.model import Appended, StateValue
+from shards.segments.shard import Shard
+from shards.views.compare_and_set import check_cursor
+from shards.views.inverted_index import Words
+
+MOST_CHANGES = 2500
+"""A commit is prepared and published in one step of the loop, of some microseconds for each change."""
+
+_BESIDES_BYTES = 512
+"""What an append can bring into the group beside its batch: a segment that is closed, offsets that are reserved."""
+
+
+@attrs.frozen(slots=True)
+class Put:
+    """Set a key of the state store; see `Control.put_state`."""
+
+    key: bytes
+    value: bytes
+    expected_version: int | None = None
+    expires_at_us: int = 0
+
+
+@attrs.frozen(slots=True)
+class Delete:
+    """Delete a key of the state store; see `Control.delete_state`."""
+
+    key: bytes
+    expected_version: int | None = None
+
+
+@attrs.frozen(slots=True)
+class CursorCheck:
+    """Only if this cursor lies at ``max_offset`` or before it, or is not there; see `check_cursor`."""
+
+    shard: str
+    name: str
+    max_offset: int
+
+
+@attrs.define(slots=True)
+class _Prepared:
+    """What is ready to be decided.
+
+    Attributes:
+        appends: Shards, and the frames that append to them.
+        size_bytes: What all of it takes in the journal at most.
+        word_count: Words that the batches bring into indexes.
+    """
+
+    appends: list[tuple[Shard, memoryview]] = attrs.Factory(list)
+    size_bytes: int = 0
+    word_count: int = 0
+
+
+class AtomicChanges:
+    """Carries them out.
+
+    Args:
+        begin_chunk: Sets time and refusals of the appender, as before any run of appends.
+        words: Tells what an indexed shard has to index of a batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        appender: Appender,
+        control: Control,
+        maintenance: Maintenance,
+        table: ShardTable,
+        begin_chunk: Callable[[], None],
+        words: Callable[[Shard, memoryview], Words],
+    ) -> None:
+        self._committer = committer
+        self._appender = appender
+        self._control = control
+        self._maintenance = maintenance
+        self._table = table
+        self._begin_chunk = begin_chunk
+        self._words = words
+
+    async def commit(
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck] = (),
+    ) -> tuple[list[Appended], list[StateValue]]:
+        """Carry out all of it, and return when it is durable and shown. Cancelling gives up waiting, not the changes.
+
+        Args:
+            appends: Shard name and encoded batch without a producer.
+            puts: Keys to set.
+            deletes: Keys to delete. No key may be there twice.
+            cursors: What must hold at the moment at which the changes are decided.
+
+        Raises:
+            InvalidRequestError: There is nothing to do, a key is there twice, or a batch has a producer.
+            VersionConflictError: A key has another version than expected.
+            CursorConflictError: A cursor lies further on than it may.
+            LimitExceededError: It is more than one group of the journal, has too many changes or words for indexes,
+                or a part of it is too large.
+            StorageError: A part of it is refused; nothing was changed.
+            StorageFailedError: The disk failed; whether it was done is known after a restart.
+        """
+        prepared = await self._prepare(appends, puts, deletes, cursors)
+        await self._maintenance.wait_for_room()
+        self._begin_chunk()
+        self._check(prepared, puts, deletes, cursors)
+        waiters = [AckWaiter() for _ in prepared.appends]
+        for (shard, frame), waiter in zip(prepared.appends, waiters, strict=True):
+            # Memory-mode batches too are shown with the group, not ahead of it.
+            self._committer.group.touch(shard)
+            self._appender.append(frame, 0, len(frame), (shard,), waiter)
+        self._appender.flush_run()
+        lsns = [self._control.change_state_nowait(StatePut(one.key, one.value, one.expires_at_us)) for one in puts]
+        for one in deletes:
+            self._control.change_state_nowait(StateDeleted(one.key))
+        group = self._committer.group
+        self._appender.finish()
+        await self._committer.wait(group)
+        values = [StateValue(one.key, one.value, lsn, one.expires_at_us) for one, lsn in zip(puts, lsns, strict=True)]
+        return [await waiter.wait() for waiter in waiters], values
+
+    async def _prepare(
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck],
+    ) -> _Prepared:
+        """Do all that depends on nothing that others change, in short steps."""
+        if not (appends or puts or deletes):
+            raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
+        count = len(appends) + len(puts) + len(deletes) + len(cursors)
+        if count > MOST_CHANGES:
+            raise LimitExceededError(
+                f"a commit of {count} changes ({len(appends)} appends, {len(puts)} puts, {len(deletes)} deletes, "
+                f"{len(cursors)} cursors to check) is over the limit of {MOST_CHANGES}; put what need not be atomic "
+                f"into several commits, and records for one shard into one append"
+            )
+        step = TimeSlice()
+        prepared = _Prepared()
+        changed: list[Put | Delete] = [*puts, *deletes]
+        keys = [one.key for one in changed]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key, number in Counter(keys).items() if number > 1)
+            raise InvalidRequestError(f"state key {twice!r} is changed twice in one commit; name it once")
+        for one in changed:
+            value = one.value if isinstance(one, Put) else b""
+            check_state_size(one.key, value)
+            # Again in `_check`: a version that is right now may not be right then.
+            self._control.check_state_version(one.key, one.expected_version)
+            prepared.size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
+            if step.is_over:
+                await step.rest()
+        for name, batch in appends:
+            self._prepare_append(prepared, self._table.by_name(name), batch)
+            if step.is_over:
+                await step.rest()
+        for check in cursors:
+            # Opens the shard, so that `_check` finds it open.
+            self._check_cursor(check)
+            if step.is_over:
+                await step.rest()
+        largest_bytes = self._committer.largest_group_bytes
+        if prepared.size_bytes > largest_bytes:
+            raise LimitExceededError(
+                f"a commit of {prepared.size_bytes} bytes does not fit into one write of the journal, which takes "
+                f"{largest_bytes}; commit less at once or raise storage.journal_file_bytes"
+            )
+        if prepared.word_count > MOST_WORDS:
+            raise LimitExceededError(
+                f"a commit with {prepared.word_count} keys and tags of records for indexed shards is over the limit of "
+                f"{MOST_WORDS}; put fewer such records into one commit"
+            )
+        return prepared
+
+    def _prepare_append(self, prepared: _Prepared, shard: Shard, batch: bytes) -> None:
+        header: BatchHeader = verify_body(batch)
+        if header.is_gap or header.size_bytes != len(batch):
+            raise BatchError(f"a batch of {header.size_bytes} bytes is given in {len(batch)} bytes")
+        if header.producer_id:
+            raise InvalidRequestError(f"the batch for {shard.name!r} has a producer; a commit needs none")
+        shard.check_usable()
+        if shard.indexed:
+            prepared.word_count += len(self._words(shard, memoryview(batch)))
+        prepared.appends.append((shard, memoryview(bytearray(build_append(0, 0, batch)))))
+        prepared.size_bytes += len(batch) + ENTRY_HEADER_SIZE + _BESIDES_BYTES
+
+    def _check_cursor(self, check: CursorCheck) -> None:
+        try:
+            found = self._control.get_cursor(check.shard, check.name)
+        except ShardNotFoundError:
+            return
+        check_cursor(check.shard, check.name, check.max_offset, None if found is None else found.offset)
+
+    def _check(
+        self,
+        prepared: _Prepared,
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck],
+    ) -> None:
+        """Look at all that could refuse a part now, and make room in the collecting group for the whole."""
+        self._control.check_may_change(is_freeing=not (prepared.appends or puts))
+        changed: list[Put | Delete] = [*puts, *deletes]
+        for one in changed:
+            self._control.check_state_version(one.key, one.expected_version)
+        for one_check in cursors:
+            self._check_cursor(one_check)
+        for shard, frame in prepared.appends:
+            self._appender.check_acceptable(shard, len(frame) - APPEND_HEAD.size)
+        self._committer.close_if_long()
+        self._committer.make_room_for_words(prepared.word_count)
+        self._committer.make_room(prepared.size_bytes)

@@ -1,0 +1,1 @@
+"""Listening, TLS, telling protocols apart, and what WebSocket needs beyond its library."""

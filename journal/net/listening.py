@@ -1,0 +1,124 @@
+"""Listening sockets: binding them, accepting from them, setting up and closing what was accepted.
+
+What is said over the connections is not known here.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+
+import structlog
+import trio
+
+from journal.settings.values import parse_address
+
+_BACKLOG = 1024
+_LINGER_S = 0.5
+_DISCARDED_AT_ONCE = 64 * 1024
+_RETRY_S = 0.1
+_KEEPALIVE_IDLE_S = 30
+_KEEPALIVE_INTERVAL_S = 10
+_KEEPALIVE_PROBES = 3
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+
+
+def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
+    """Bind the configured addresses.
+
+    Args:
+        addresses: By name of the setting under ``[listen]``; an empty one is left out.
+        main: The name for which the option ``--listen`` stands.
+
+    Raises:
+        OSError: An address is taken or not of this machine; the message names the setting.
+    """
+    sockets: dict[str, socket.socket] = {}
+    for name, text in addresses.items():
+        address = parse_address(text)
+        if address is None:
+            continue
+        host, port = address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            for other in sockets.values():
+                other.close()
+            option = "--listen HOST:PORT or " if name == main else ""
+            raise OSError(
+                error.errno,
+                f"cannot listen on {host}:{port} (listen.{name}): {error.strerror}; "
+                f"choose another with {option}--set listen.{name}=HOST:PORT, or in the configuration",
+            ) from error
+        sockets[name] = sock
+    return sockets
+
+
+def listens_at(sock: socket.socket) -> str:
+    """``HOST:PORT`` of a listening socket."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reached_at(sock: socket.socket) -> str:
+    """``HOST:PORT`` at which this machine reaches a listening socket."""
+    host, _, port = listens_at(sock).rpartition(":")
+    # An address that stands for all of them is none to connect to.
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 it is compared, not bound
+    return f"{host}:{port}"
+
+
+async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool]) -> None:
+    """Accept until cancelled; what ``admit`` turns away is closed."""
+    sock.setblocking(False)
+    while True:
+        try:
+            client, address = sock.accept()
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(sock)
+            continue
+        except OSError as error:
+            # Out of descriptors, or the client is gone already: others must still be served.
+            log.warning("cannot accept", error=str(error))
+            await trio.sleep(_RETRY_S)
+            continue
+        if not admit(client, f"{address[0]}:{address[1]}"):
+            client.close()
+        await trio.lowlevel.checkpoint()
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set a socket up: no delay for small frames, and a dead peer is noticed within a minute."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+
+
+async def linger(sock: socket.socket) -> None:
+    """End the outgoing side and wait a moment for the peer to end its own.
+
+    A socket that is closed with unread bytes in it resets the connection, and the peer may lose what was sent last:
+    acknowledgements, or the reason why the connection is closed.
+    """
+    with trio.move_on_after(_LINGER_S):
+        try:
+            sock.shutdown(socket.SHUT_WR)
+            while True:
+                try:
+                    if not sock.recv(_DISCARDED_AT_ONCE):
+                        return
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(sock)
+                await trio.lowlevel.checkpoint()
+        except OSError:
+            # The peer is gone: nobody is left to lose anything.
+            return

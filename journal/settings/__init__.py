@@ -1,0 +1,1 @@
+"""Settings: kinds of values, reading them from files, those of the server and of access control."""

@@ -1,0 +1,149 @@
+"""The server's settings of TLS, access and quotas. What they become is said by `journal.server.security`."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
+
+import attrs
+from attrs import field
+
+from journal.settings.values import (
+    TIB,
+    File,
+    Kind,
+    Permission,
+    Size,
+    Text,
+    bytes_within,
+    parse_address,
+    parse_filters,
+    parse_text,
+    within,
+)
+
+_MANY = 1_000_000_000
+
+
+def _parse_actions(value: object) -> tuple[RuleAction, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ValueError("names none")
+    try:
+        return tuple(RuleAction(parse_text(each)) for each in values)
+    except ValueError as error:
+        raise ValueError("names what is no action") from error
+
+
+class RuleAction(enum.StrEnum):
+    """What a rule is about."""
+
+    APPEND = "append"
+    READ = "read"
+    SUBSCRIBE = "subscribe"
+    ADMINISTER = "administer"
+    ALL = "all"
+
+
+Filters = Annotated[
+    tuple[str, ...], Kind(parse_filters, 'a list of topic filters, in which "%u" stands for the principal\'s name')
+]
+Actions = Annotated[
+    tuple[RuleAction, ...], Kind(_parse_actions, 'a list of "append", "read", "subscribe", "administer" and "all"')
+]
+
+
+@attrs.frozen
+class TlsSection:
+    """Certificates of all listeners."""
+
+    certificate_file: File = ""
+    key_file: File = ""
+    client_ca_file: File = ""
+
+
+@attrs.frozen
+class AccessRuleTable:
+    """One rule of what principals may do."""
+
+    permission: Permission
+    topics: Filters
+    actions: Actions = (RuleAction.ALL,)
+    principal: Text = ""
+
+
+@attrs.frozen
+class AccessSection:
+    """Who may do what."""
+
+    users_file: File = ""
+    tokens_file: File = ""
+    anonymous: bool = False
+    allow_insecure: bool = False
+    audit_file: File = ""
+    rules: tuple[AccessRuleTable, ...] = ()
+
+
+@attrs.frozen
+class QuotaTable:
+    """How much a principal, or all together, may have."""
+
+    principal: Text = ""
+    topics: Filters = ()
+    connections: int = field(default=0, metadata=within("connections", 0, 1_000_000))
+    requests_per_s: int = field(default=0, metadata=within("requests", 0, _MANY))
+    bytes_per_s: Size = field(default=0, metadata=bytes_within(0, TIB))
+    stored_bytes: Size = field(default=0, metadata=bytes_within(0, 1_024 * TIB))
+    shards: int = field(default=0, metadata=within("shards", 0, 100_000_000))
+    producers: int = field(default=0, metadata=within("producers", 0, 100_000_000))
+
+
+def access_problems(
+    listen: Mapping[str, str], tls: TlsSection, access: AccessSection, quotas: Sequence[QuotaTable]
+) -> Iterable[str]:
+    """What is wrong with settings that are each for themselves as they should be.
+
+    Args:
+        listen: Addresses by the name of their setting.
+        tls: Certificates.
+        access: Who may do what.
+        quotas: How much of it.
+    """
+    if bool(tls.certificate_file) != bool(tls.key_file):
+        yield "[tls] certificate_file and key_file belong together; give both or neither"
+    if tls.client_ca_file and not tls.certificate_file:
+        yield f"[tls] client_ca_file = {tls.client_ca_file!r} needs certificate_file and key_file"
+    if not (access.users_file or access.tokens_file or tls.client_ca_file or access.allow_insecure):
+        for name, address in listen.items():
+            if not is_loopback(address):
+                yield (
+                    f"[listen] {name} = {address!r} is open to strangers, and nobody is asked who they are: name "
+                    "access.users_file, access.tokens_file or tls.client_ca_file, or listen on 127.0.0.1; "
+                    "access.allow_insecure = true listens there all the same"
+                )
+    for number, rule in enumerate(access.rules, 1):
+        if any("%c" in each for each in rule.topics):
+            yield f'[[access.rules]] number {number} has "%c" in its topics; only "%u" stands for a name here'
+    seen = set()
+    for number, quota in enumerate(quotas, 1):
+        if quota.principal in seen:
+            yield f"[[quotas]] number {number} is for principal {quota.principal!r} again; leave one of them out"
+        seen.add(quota.principal)
+        if (quota.stored_bytes or quota.shards) and not quota.topics:
+            yield f"[[quotas]] number {number} bounds shards or stored_bytes; say which shards count with topics"
+        if any("%c" in each for each in quota.topics):
+            yield f'[[quotas]] number {number} has "%c" in its topics; only "%u" stands for a name here'
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an address of ``[listen]``; nobody reaches an empty one."""
+    place = parse_address(address)
+    if place is None or place[0] == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(place[0]).is_loopback
+    except ValueError:
+        # Where a name leads is not known before somebody listens there.
+        return False

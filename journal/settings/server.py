@@ -1,0 +1,183 @@
+"""The server's settings: their defaults, units and bounds. How a file is read into them is `journal.settings.file`.
+
+``conf/journal.toml`` shows every setting with its default; a test keeps the two the same. A setting is added here and
+there alone, and there are at most forty besides those of TLS and access, which are in `journal.settings.access`. What
+the settings do is the business of those who read them.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import attrs
+from attrs import field
+
+from journal.net.origins import ANY_ORIGIN, parse_origin
+from journal.settings.access import AccessSection, QuotaTable, TlsSection, access_problems
+from journal.settings.file import Relation, Schema
+from journal.settings.values import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    Address,
+    Kind,
+    LogConfig,
+    Size,
+    bytes_within,
+    parse_text,
+    within,
+)
+from shards.model import Mode
+
+
+def _parse_origins(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    try:
+        return tuple(each if each == ANY_ORIGIN else parse_origin(parse_text(each)) for each in values)
+    except ValueError as error:
+        raise ValueError("names what is no origin") from error
+
+
+OriginList = Annotated[
+    tuple[str, ...],
+    Kind(_parse_origins, 'a list of origins such as "https://console.example.com", or "*" for all'),
+]
+
+
+class OnFailure(enum.StrEnum):
+    """What a server does when its storage has failed."""
+
+    EXIT = "exit"
+    READ_ONLY = "read_only"
+
+
+@attrs.frozen
+class ListenConfig:
+    """Where the server listens."""
+
+    tcp: Address = "127.0.0.1:7420"
+    websocket: Address = "127.0.0.1:7421"
+    http: Address = "127.0.0.1:7422"
+    websocket_origins: OriginList = ()
+
+    def addresses(self) -> dict[str, str]:
+        """The addresses by name of their setting."""
+        return {"tcp": self.tcp, "websocket": self.websocket, "http": self.http}
+
+
+@attrs.frozen
+class StorageConfig:
+    """Files, buffers and how often what is done with them."""
+
+    journal_file_bytes: Size = field(default=128 * MIB, metadata=bytes_within(1 * MIB, 4 * GIB))
+    journal_budget_bytes: Size = field(default=512 * MIB, metadata=bytes_within(2 * MIB, 1 * TIB))
+    segment_bytes: Size = field(default=256 * MIB, metadata=bytes_within(64 * KIB, 64 * GIB))
+    tail_budget_bytes: Size = field(default=256 * MIB, metadata=bytes_within(1 * MIB, 1 * TIB))
+    memory_budget_bytes: Size = field(default=1 * GIB, metadata=bytes_within(1 * MIB, 16 * TIB))
+    memory_segment_bytes: Size = field(default=8 * MIB, metadata=bytes_within(64 * KIB, 1 * GIB))
+    disk_reserve_bytes: Size = field(default=256 * MIB, metadata=bytes_within(0, 16 * TIB))
+    page_cache_bytes: Size = field(default=2 * GIB, metadata=bytes_within(0, 16 * TIB))
+    flush_interval_ms: int = field(default=1_000, metadata=within("milliseconds", 1, 60_000))
+    retention_interval_s: int = field(default=10, metadata=within("seconds", 1, 86_400))
+    on_failure: OnFailure = OnFailure.EXIT
+    receive_buffer_bytes: Size = field(default=1 * MIB, metadata=bytes_within(4 * KIB, 16 * MIB))
+    receive_buffers: int = field(default=64, metadata=within("buffers", 1, 100_000))
+
+
+@attrs.frozen
+class ShardsConfig:
+    """What a shard gets that names nothing else."""
+
+    default_mode: Mode = Mode.FILE
+    max_age_s: int = field(default=0, metadata=within("seconds", 0, 3_153_600_000))
+    max_bytes: Size = field(default=0, metadata=bytes_within(0, 1_024 * TIB))
+    max_records: int = field(default=0, metadata=within("records", 0, 1 << 53))
+    memory_max_bytes: Size = field(default=64 * MIB, metadata=bytes_within(0, 16 * TIB))
+    max_shards: int = field(default=1_000_000, metadata=within("shards", 1, 100_000_000))
+
+
+@attrs.frozen
+class SealingConfig:
+    """When closed log segments become Parquet files."""
+
+    enabled: bool = True
+    min_bytes: Size = field(default=4 * MIB, metadata=bytes_within(0, 64 * GIB))
+    max_age_s: int = field(default=3_600, metadata=within("seconds", 0, 3_153_600_000))
+
+
+@attrs.frozen
+class LimitsConfig:
+    """What one peer can make the server hold."""
+
+    max_connections: int = field(default=10_000, metadata=within("connections", 1, 1_000_000))
+    max_frame_bytes: Size = field(default=16 * MIB, metadata=bytes_within(64 * KIB, 1 * GIB))
+    max_batch_bytes: Size = field(default=8 * MIB, metadata=bytes_within(4 * KIB, 512 * MIB))
+    max_inflight_bytes_per_connection: Size = field(default=32 * MIB, metadata=bytes_within(64 * KIB, 16 * GIB))
+    max_output_bytes_per_connection: Size = field(default=16 * MIB, metadata=bytes_within(64 * KIB, 16 * GIB))
+    max_subscriptions_per_connection: int = field(default=1_000, metadata=within("subscriptions", 1, 1_000_000))
+    max_handles_per_connection: int = field(default=200_000, metadata=within("handles", 1, 100_000_000))
+    max_wait_ms: int = field(default=60_000, metadata=within("milliseconds", 0, 3_600_000))
+    hello_timeout_s: int = field(default=10, metadata=within("seconds", 1, 3_600))
+
+
+@attrs.frozen
+class ServerConfig:
+    """Every setting of a server."""
+
+    listen: ListenConfig = ListenConfig()
+    storage: StorageConfig = StorageConfig()
+    shards: ShardsConfig = ShardsConfig()
+    sealing: SealingConfig = SealingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    tls: TlsSection = field(factory=TlsSection)
+    access: AccessSection = field(factory=AccessSection)
+    quotas: tuple[QuotaTable, ...] = ()
+    log: LogConfig = field(factory=LogConfig)
+
+
+def _check(config: ServerConfig) -> Iterable[str]:
+    listen = {"tcp": config.listen.tcp, "websocket": config.listen.websocket, "http": config.listen.http}
+    yield from access_problems(listen, config.tls, config.access, config.quotas)
+
+
+_SCHEMA = Schema(
+    ServerConfig,
+    (
+        Relation(
+            "storage.journal_budget_bytes",
+            2,
+            0,
+            "storage.journal_file_bytes",
+            "one file is written while one is recycled",
+        ),
+        Relation(
+            "storage.journal_file_bytes", 1, 4 * KIB, "limits.max_batch_bytes", "a batch lies in one journal file"
+        ),
+        Relation("storage.memory_budget_bytes", 1, 0, "storage.memory_segment_bytes", "it holds at least one segment"),
+        Relation("limits.max_frame_bytes", 1, 4 * KIB, "limits.max_batch_bytes", "a batch travels in one frame"),
+        Relation(
+            "limits.max_inflight_bytes_per_connection", 1, 0, "limits.max_frame_bytes", "a frame is received whole"
+        ),
+        Relation("limits.max_output_bytes_per_connection", 1, 0, "limits.max_frame_bytes", "a frame is sent whole"),
+    ),
+    _check,
+)
+
+SECTIONS = _SCHEMA.sections
+"""All settings by section and name. ``metadata`` holds ``unit`` and ``bounds`` of those that have them."""
+
+TABLES = _SCHEMA.tables
+"""The settings of each list of tables, by its dotted name."""
+
+
+def load_config(path: str | os.PathLike[str] | None, overrides: Mapping[str, object] = {}) -> ServerConfig:
+    """Read a settings file; see `journal.settings.file.Schema.load`.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong kind or out of bounds.
+    """
+    return _SCHEMA.load(path, overrides)

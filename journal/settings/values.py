@@ -1,0 +1,208 @@
+"""What settings are made of: kinds of values, units, bounds, and how each is written in a file and in a message.
+
+Which settings a program has is said by its own classes (`journal.settings.server` has the server's), how they are read
+by `journal.settings.file`. An attribute's type is its kind, its ``metadata`` holds its unit and bounds (`within`,
+`bytes_within`). The classes check nothing themselves, so a test may build what no file may name.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import types
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Annotated, Any, get_args
+
+import attrs
+
+from shards.errors import InvalidNameError, StorageError
+from shards.topics.topic_filters import validate_filter
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+
+_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
+
+
+class ConfigurationError(StorageError):
+    """A settings file or an override cannot be used; each line of the message names one setting and what is allowed."""
+
+    code = "configuration"
+
+
+@attrs.frozen
+class Kind:
+    """What values of one kind are; it annotates the type of an attribute.
+
+    Attributes:
+        parse: From what TOML has to the value; raises `TypeError` or `ValueError` with the words after "x = 1": "is no
+            size".
+        allowed: What is allowed, in the words of an error message; empty if the attribute's bounds say it.
+        show: How a number of this kind is written.
+    """
+
+    parse: Callable[[object], Any]
+    allowed: str = ""
+    show: Callable[[int], str] = str
+
+
+def parse_address(address: str) -> tuple[str, int] | None:
+    """Part ``host:port``; None for the empty address that stands for "do not listen".
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if not address:
+        return None
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]+)):(\d{1,5})", address)
+    if match is None or int(match[3]) > 65_535:
+        raise ValueError(f"{address!r} is no address")
+    return match[1] or match[2], int(match[3])
+
+
+def parse_size(value: object) -> int:
+    """Return bytes from an integer or a text like ``"256 MiB"``.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)", value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('is no size; write a whole number of bytes or a text like "256 MiB" (B, KiB, MiB, GiB, TiB)')
+    size = Fraction(match[1]) * _UNITS[match[2]]
+    if size.denominator != 1:
+        raise ValueError("is no whole number of bytes")
+    return size.numerator
+
+
+def format_size(size_bytes: int) -> str:
+    """Write bytes in the largest unit that needs no fraction: ``256 MiB``."""
+    for unit, factor in reversed(_UNITS.items()):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor} {unit}"
+    return f"{size_bytes} B"
+
+
+def parse_text(value: object) -> str:
+    """Return a text.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError("is no text")
+    return value
+
+
+def parse_filters(value: object) -> tuple[str, ...]:
+    """Return topic filters, in which ``%u`` and ``%c`` may stand for names.
+
+    Raises:
+        TypeError, ValueError: They are none.
+    """
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ValueError("names none")
+    for each in values:
+        try:
+            # What stands for a name is no part of the filter's grammar.
+            validate_filter(re.sub("%[uc]", "x", parse_text(each)))
+        except InvalidNameError as error:
+            raise ValueError("is no topic filter") from error
+    return tuple(values)
+
+
+def _parse_address(value: object) -> str:
+    address = parse_text(value)
+    try:
+        parse_address(address)
+    except ValueError as error:
+        raise ValueError("is no address") from error
+    return address
+
+
+Size = Annotated[int, Kind(parse_size, show=format_size)]
+"""Bytes; in a file an integer or a text such as ``"256 MiB"``."""
+
+Text = Annotated[str, Kind(parse_text, "any text")]
+
+File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
+
+Address = Annotated[str, Kind(_parse_address, '"host:port", or "" for off')]
+"""``host:port``, ``[ipv6]:port``, or empty for "do not listen"; port 0 takes any free one."""
+
+
+class Permission(enum.StrEnum):
+    """What a rule, or what no rule decides, comes to."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class LogLevel(enum.StrEnum):
+    """The least grave messages that are shown."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(enum.StrEnum):
+    """Lines for people or for programs."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+@attrs.frozen
+class LogConfig:
+    """What a program says of itself, on standard error."""
+
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.CONSOLE
+
+
+def within(unit: str, at_least: int, at_most: int) -> dict[str, Any]:
+    """Metadata of a number."""
+    return {"unit": unit, "bounds": (at_least, at_most)}
+
+
+def bytes_within(at_least: int, at_most: int) -> dict[str, Any]:
+    """Metadata of a `Size`."""
+    return within("bytes", at_least, at_most)
+
+
+def allowed(attribute: attrs.Attribute[Any]) -> str:
+    """Say what a setting may be, as the error messages and the comments in the files under ``conf/`` put it."""
+    annotation = _without_none(attribute.type)
+    kind = kind_of(annotation)
+    if kind is not None and kind.allowed:
+        return kind.allowed
+    if is_choice(annotation):
+        return " or ".join(f'"{member.value}"' for member in annotation)
+    if "bounds" not in attribute.metadata:
+        return "true or false"
+    low, high = attribute.metadata["bounds"]
+    show = str if kind is None else kind.show
+    return f"{show(low)} to {show(high)}"
+
+
+def kind_of(annotation: Any) -> Kind | None:
+    """The kind that annotates a type."""
+    return next((found for found in getattr(annotation, "__metadata__", ()) if isinstance(found, Kind)), None)
+
+
+def _without_none(annotation: Any) -> Any:
+    """The type of a setting that may be left out without having a default."""
+    if not isinstance(annotation, types.UnionType):
+        return annotation
+    (inner,) = (each for each in get_args(annotation) if each is not types.NoneType)
+    return inner
+
+
+def is_choice(annotation: Any) -> bool:
+    """Whether a type has a few values that a file names by their texts."""
+    return isinstance(annotation, type) and issubclass(annotation, enum.StrEnum)

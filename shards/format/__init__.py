@@ -1,0 +1,1 @@
+"""The bytes of a record batch: header, columns, compression, checksum."""

@@ -1,0 +1,471 @@
+"""The seam to files: the `FileSystem` and `File` protocols and their implementation on the operating system.
+
+What is promised about durability stands in the protocols' docstrings; every implementation passes
+`tests/shards/test_file_system_contract.py`. No format knowledge lives here, and no other module of the storage packages
+opens, syncs or renames a file by itself (RocksDB, which owns its directory, is the one exception).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+from shards.errors import DataDirectoryError
+from shards.seams.errno_advice import way_out
+
+Buffer = bytes | bytearray | memoryview
+"""Flat bytes. A memoryview must be contiguous and of format ``B``."""
+
+LOCK_FILE_NAME = "LOCK"
+
+_MAX_BUFFERS = 1024  # IOV_MAX of Linux: a longer list is refused with EINVAL.
+
+
+class File(Protocol):
+    """An open file. Positions are bytes from its start; there is no file pointer.
+
+    What was written is visible to every reader at once and is durable only after `fdatasync`, `fsync` or
+    `FileSystem.sync_all` returned. Every method raises `OSError`. A failed sync is final: the lost pages count as clean
+    afterwards, so syncing again and succeeding proves nothing.
+    """
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all buffers one after the other from `position`, or raise; then any part of them may be written."""
+        ...
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return `size` bytes from `position`; fewer only where the file ends."""
+        ...
+
+    def readinto(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` from `position` and return the count of bytes read; fewer only where the file ends."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Return only when the content, and the size if it changed, is durable."""
+        ...
+
+    def drop_pages(self, position: int, size: int) -> None:
+        """Tell the operating system that what it caches of these bytes is not needed soon; only a hint.
+
+        What is not synced stays in its cache.
+        """
+        ...
+
+    def fsync(self) -> None:
+        """Return only when content and metadata are durable. The file's directory entry is not: `sync_directory`."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or lengthen it with zeros, to `size` bytes."""
+        ...
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+    def modified_ns(self) -> int:
+        """Return when the content was last changed, in nanoseconds of the file system's clock, which may be coarse."""
+        ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that `sendfile` and `mmap` can use."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; closing again does nothing. It makes nothing durable."""
+        ...
+
+
+class OpenDirectory(Protocol):
+    """A directory that is held open so that no failure to write a file below it goes unnoticed.
+
+    The kernel writes dirty pages back in the background. When that fails, the error is told to descriptors that were
+    open at that moment; one that is opened later may find a clean file and no error.
+
+    Attributes:
+        reports_errors: Whether `sync_all` tells of every failure since the directory was opened, also of files that
+            are closed by now. Linux does since 5.8; where this is False each file has to be synced by a descriptor
+            that was open when it was written.
+    """
+
+    @property
+    def reports_errors(self) -> bool: ...
+
+    def sync_all(self) -> None:
+        """Return only when all that was written on the directory's file system is durable.
+
+        Raises:
+            OSError: Something written there since the directory was opened, or since the last call, was lost.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close it; closing again does nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """A directory held against other processes."""
+
+    def release(self) -> None:
+        """Let the directory go; releasing again does nothing. The end of the process releases it too."""
+        ...
+
+
+class FileSystem(Protocol):
+    """Files and directories by path.
+
+    Directory entries (what `open(create=True)`, `mkdir`, `rename`, `link` and `remove` change) are durable only after
+    `sync_directory` on the directory that holds them returned.
+    """
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+        """Open a file, for reading only if not `write`; `create` makes it, empty, if it is not there.
+
+        Raises:
+            FileNotFoundError: It is not there and `create` is not set.
+        """
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or directory is there."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory and its missing parents; one that is there already is no error."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file, or a directory with all that is in it, another path in one step; a file that is there goes."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second path of the same file system. Both are the same file; removing one leaves the other.
+
+        Raises:
+            FileExistsError: Something has that path already.
+            FileNotFoundError: There is no such file.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return only when the entries of this directory are durable."""
+        ...
+
+    def sync_all(self, path: str) -> None:
+        """Return only when all that was written on the file system of `path` is durable: one call for many files.
+
+        Pages that the kernel failed to write before this call are not reported; `open_directory` gives what reports
+        them.
+        """
+        ...
+
+    def open_directory(self, path: str) -> OpenDirectory:
+        """Hold a directory open, from before its files are written until they are synced."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Return the bytes an ordinary user can still write on the file system of `path`."""
+        ...
+
+    def lock(self, directory: str) -> Lock:
+        """Hold a directory against other processes, by a file named ``LOCK`` in it.
+
+        Raises:
+            DataDirectoryError: Another process (named by its pid) holds it, or the file cannot be made or written.
+        """
+        ...
+
+
+class OsFile:
+    """A file of the operating system. Calls for one file from several threads need no lock of their own."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        try:
+            self._pwritev(buffers, position)
+        except OSError as error:
+            raise _named(error, f"write at byte {position}", self._where()) from error
+
+    def _pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        if len(buffers) <= _MAX_BUFFERS:
+            # The way of nearly every call: one system call that writes all of it.
+            written = os.pwritev(self._descriptor, buffers, position)
+            if written == sum(map(len, buffers)):
+                return
+            buffers = _without_first(buffers, written)
+            position += written
+        while buffers:
+            written = os.pwritev(self._descriptor, buffers[:_MAX_BUFFERS], position)
+            if written == 0 and any(map(len, buffers[:_MAX_BUFFERS])):
+                raise OSError(errno.EIO, f"pwritev wrote nothing at byte {position}")
+            buffers = _without_first(buffers, written)
+            position += written
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        # Short: the end of the file, a signal, or more than the 2 GiB that Linux reads in one call.
+        pieces = [data]
+        missing = size - len(data)
+        while missing and (data := os.pread(self._descriptor, missing, position + size - missing)):
+            pieces.append(data)
+            missing -= len(data)
+        return b"".join(pieces)
+
+    def readinto(self, buffer: memoryview, position: int) -> int:
+        total = os.preadv(self._descriptor, [buffer], position)
+        wanted = len(buffer)
+        while 0 < total < wanted:
+            count = os.preadv(self._descriptor, [buffer[total:]], position + total)
+            if count == 0:
+                break
+            total += count
+        return total
+
+    def fdatasync(self) -> None:
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise _named(error, "fdatasync", self._where()) from error
+
+    def _where(self) -> str:
+        """The path it has now, which may be another one than it was opened by."""
+        try:
+            return os.readlink(f"/proc/self/fd/{self._descriptor}")
+        except OSError:
+            return self._path
+
+    def drop_pages(self, position: int, size: int) -> None:
+        os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
+
+    def fsync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise _named(error, "fsync", self._where()) from error
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise _named(error, "truncate", self._where()) from error
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def modified_ns(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsDirectory:
+    """An open directory of the operating system."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    @property
+    def reports_errors(self) -> bool:
+        return _SYNCFS_REPORTS_ERRORS
+
+    def sync_all(self) -> None:
+        _syncfs(self._descriptor, self._path)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class DirectoryLock:
+    """A held ``LOCK`` file. Its content, the holder's pid, is for people; what counts is the `flock` on it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            # The file stays: removing it would let two processes lock two files of the same name.
+            os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+
+
+class OsFileSystem:
+    """The operating system's files (Linux)."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        return OsFile(os.open(path, flags, 0o644), path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise _named(error, "fsync", path) from error
+        finally:
+            os.close(descriptor)
+
+    def sync_all(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _syncfs(descriptor, path)
+        finally:
+            os.close(descriptor)
+
+    def open_directory(self, path: str) -> OsDirectory:
+        return OsDirectory(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+
+    def free_bytes(self, path: str) -> int:
+        statistics = os.statvfs(path)
+        return statistics.f_bavail * statistics.f_frsize
+
+    def lock(self, directory: str) -> DirectoryLock:
+        path = os.path.join(directory, LOCK_FILE_NAME)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(_why_not_writable(directory, path, error)) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise DataDirectoryError(
+                f"data directory {directory} is in use by the process with pid {holder}, which holds {path}; "
+                f"stop that process or choose another data directory"
+            ) from error
+        except OSError as error:
+            os.close(descriptor)
+            raise DataDirectoryError(_why_not_writable(directory, path, error)) from error
+        return DirectoryLock(descriptor)
+
+
+def make_durable_directory(file_system: FileSystem, path: str) -> None:
+    """Make a directory and its missing parents, and return only when their entries are durable.
+
+    It goes from the top and syncs each step, so that starting again after being killed anywhere leaves no gap.
+    """
+    path = os.path.normpath(path)
+    parent = os.path.dirname(path) or "."
+    if not file_system.exists(path):
+        make_durable_directory(file_system, parent)
+        file_system.mkdir(path)
+    file_system.sync_directory(parent)
+
+
+def _without_first(buffers: Sequence[Buffer], size: int) -> list[Buffer]:
+    """Return what remains of the buffers after their first `size` bytes; empty buffers go too."""
+    remaining: list[Buffer] = []
+    for buffer in buffers:
+        if size >= len(buffer):
+            size -= len(buffer)
+        else:
+            remaining.append(memoryview(buffer)[size:] if size else buffer)
+            size = 0
+    return remaining
+
+
+def _named(error: OSError, act: str, path: str) -> OSError:
+    """The error of a call that knows only a descriptor, as one that says what failed where."""
+    if error.errno is None:
+        return error
+    return OSError(error.errno, f"{act}: {error.strerror}", path)
+
+
+def _why_not_writable(directory: str, path: str, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return f"data directory {directory} cannot be used: {reason}; create the directory or choose another"
+    return (
+        f"data directory {directory} cannot be used: {path} cannot be written: {reason}; {way_out(error)}, "
+        f"or choose another data directory"
+    )
+
+
+def _kernel_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+
+
+_SYNCFS_REPORTS_ERRORS = _kernel_version() >= (5, 8)
+
+_libc_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+
+
+def _syncfs(descriptor: int, path: str) -> None:
+    if _libc_syncfs is None:
+        os.sync()
+    elif _libc_syncfs(descriptor) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"syncfs: {os.strerror(number)}", path)

@@ -1,0 +1,549 @@
+"""An `OrderedStore` in one RocksDB, by rocksdict in raw mode. Nothing else of RocksDB leaves this module.
+
+All families live in the one default column family, each key behind one byte that names its family. That is what keeps
+the promise of `OrderedStore.write`: there is one memtable, so its content reaches the disk as a prefix of the writes
+and no recorded lsn can be ahead of what any family holds. Column families could give that by atomic flush alone, and
+rocksdict offers the option, but its ``flush()`` reaches one column family only; the calls that flush all of them either
+report no failure (``compact_range``) or make a whole checkpoint on disk.
+
+The prefix bytes are part of the stored format and never change their meaning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
+from shards.seams.errno_advice import way_out
+from shards.seams.file_system import OsFileSystem, make_durable_directory
+from shards.seams.store import Family, Mutations, prefix_end
+from shards.seams.write_queue import Batch, WriteQueue
+
+FAMILY_PREFIXES: dict[Family, bytes] = {
+    Family.META: b"\x01",
+    Family.CATALOGUE: b"\x02",
+    Family.SEGMENTS: b"\x03",
+    Family.CURSORS: b"\x04",
+    Family.STATE: b"\x05",
+    Family.PRODUCERS: b"\x06",
+    Family.KEY_INDEX: b"\x07",
+}
+
+_SKIPPED_TOO_MANY = "Result incomplete: Too many internal keys skipped"
+_STALLED = "Result incomplete: Write stall"
+_NO_SPACE = "IO error: No space left on device"
+_LOOK_AGAIN_S = 0.01
+# Refusals of the operating system while the store is opened, that may be mended and tried again.
+_TOLD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+
+_FIRST_CHUNK_KEYS = 32
+_CHUNK_KEYS = 512
+_CHUNK_BYTES = 1 << 20
+_STEP_KEYS = 128
+_STEP_SKIPPED_KEYS = 500
+"""Most versions and deletions that one step of `RocksStore.scan_in_steps` passes over to get to its next key: some
+tenths of a millisecond. At worst a step passes over so many before each of its keys."""
+_LARGEST_KEY_BITS = 8 << 16
+
+
+class RocksStore:
+    """An `OrderedStore` in a directory of its own, which it locks against other processes while it is open.
+
+    Memory is bounded by three write buffers, the block cache, the index blocks of `open_files` table files, and what
+    may wait in front of RocksDB.
+
+    RocksDB holds up a writer, and with it every thread of the process, while its buffers are full or its compaction is
+    behind, and takes nothing while its disk is full. Without a write-ahead log a write is a matter of memory alone, so
+    here it never waits: what RocksDB does not take at once waits in a queue, in order, and is read from there.
+
+    Args:
+        path: The directory; it is made if it is not there.
+        wal: False: `flush` writes all of the memory table to disk, and what came after the last flush is lost in a
+            crash (or kept, as one consistent later point); for views that are folded again from the journal. True:
+            RocksDB keeps its own write-ahead log and `flush` syncs it, which suits small durable writes: for a
+            broker on its own. Then there is no queue.
+        write_buffer_bytes: Size at which the memory table goes to disk by itself. Up to three of them exist.
+        cache_bytes: Size of the block cache.
+        open_files: Most table files held open.
+        queue_bytes: Most bytes that may wait. Callers should hold back long before (`queued_bytes`): a write beyond it
+            waits for RocksDB, and fails if its disk is full.
+
+    Raises:
+        CorruptionError: The directory's content is damaged.
+        DataDirectoryError: Another process holds the directory, or it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        wal: bool = False,
+        write_buffer_bytes: int = 16 << 20,
+        cache_bytes: int = 8 << 20,
+        open_files: int = 64,
+        queue_bytes: int = 64 << 20,
+    ) -> None:
+        self._path = path
+        self._wal = wal
+        self._write_options = WriteOptions()
+        # rocksdict's type stub shows these attributes as methods.
+        self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
+        self._write_options.no_slowdown = not wal
+        self._queue = WriteQueue()
+        self._is_full = False
+        self._queue_bytes = queue_bytes
+        self._flushing = threading.Lock()
+        self._failure: str | None = None
+        _refuse_lost_directory(path)
+        try:
+            make_durable_directory(OsFileSystem(), path)
+            self._db: Rdict | None = Rdict(path, _options(write_buffer_bytes, cache_bytes, open_files))
+        except Exception as error:
+            _raise_opening_error(path, error)
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        db = self._open_db()
+        if self._queue and (queued := self._queue.get(FAMILY_PREFIXES[family] + key)) is not None:
+            return queued[1]
+        try:
+            value: bytes | None = db.get(FAMILY_PREFIXES[family] + key)
+        except Exception as error:
+            self._raise(error)
+        return value
+
+    def scan(
+        self, family: Family, prefix: bytes = b"", *, start: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        whole_prefix = FAMILY_PREFIXES[family] + prefix
+        end = prefix_end(whole_prefix)
+        assert end is not None, "no family prefix is 0xff"
+        place = end if reverse else whole_prefix
+        if start is not None:
+            start = FAMILY_PREFIXES[family] + start
+            place = min(place, start) if reverse else max(place, start)
+        if place < whole_prefix or (place >= end and not reverse):
+            return
+        skip_place = reverse and place == end
+        # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
+        limit = _FIRST_CHUNK_KEYS
+        # Bounds keep iterators from passing over keys of others that were deleted and are not compacted yet.
+        bounds = ReadOptions()
+        bounds.set_iterate_lower_bound(whole_prefix)
+        bounds.set_iterate_upper_bound(end)
+        while True:
+            written = self._queue.written
+            stored, is_last = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
+            chunk = stored
+            if self._queue:
+                last = (whole_prefix if reverse else end) if is_last else stored[-1][0]
+                chunk = self._with_queued(stored, whole_prefix, place, last, reverse=reverse, skip_place=skip_place)
+            if written != self._queue.written:
+                # Something went from the queue to RocksDB just now, and may have been seen in neither.
+                continue
+            for key, value in chunk:
+                yield key[1:], value
+            if is_last:
+                return
+            place = stored[-1][0]
+            skip_place = True
+            limit = _CHUNK_KEYS
+
+    def scan_in_steps(
+        self, family: Family, prefix: bytes = b"", *, start: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes] | None]:
+        whole_prefix = FAMILY_PREFIXES[family] + prefix
+        end = prefix_end(whole_prefix)
+        assert end is not None, "no family prefix is 0xff"
+        place = whole_prefix if start is None else max(whole_prefix, FAMILY_PREFIXES[family] + start)
+        skip_place = False
+        # RocksDB can stop after so many deleted keys, but does not tell where it is then. So a step that was stopped
+        # is tried again with a smaller range: the keys that begin with the same ``bits`` bits as the place; 0 for all.
+        least_bits = 8 * len(whole_prefix)
+        bits, has_grown = 0, False
+        while place < end:
+            bound = min(_range_end(place, bits) or end, end) if bits else end
+            options = ReadOptions()
+            options.set_iterate_lower_bound(whole_prefix)
+            options.set_iterate_upper_bound(bound)
+            if bits <= _LARGEST_KEY_BITS:
+                options.set_max_skippable_internal_keys(_STEP_SKIPPED_KEYS)
+            written = self._queue.written
+            found = self._step(whole_prefix, place, bound, options, skip_place=skip_place)
+            if written != self._queue.written:
+                # As in `scan`.
+                continue
+            if found is None:
+                bits = bits + (1 if has_grown else 8) if bits else least_bits + 8
+                has_grown = False
+                yield None
+                continue
+            items, place, skip_place = found
+            has_grown = bits > 0
+            bits = bits - 1 if bits > least_bits + 1 else 0
+            for key, value in items:
+                yield key[1:], value
+            if not items and place < end:
+                yield None
+
+    def _step(
+        self, prefix: bytes, place: bytes, bound: bytes, options: ReadOptions, *, skip_place: bool
+    ) -> tuple[list[tuple[bytes, bytes]], bytes, bool] | None:
+        """Some items, the next place and whether it was looked at; None if too many deleted keys come before all."""
+        try:
+            items, is_last = self._chunk(prefix, place, _STEP_KEYS, options, reverse=False, skip_place=skip_place)
+        except _TooManySkippedError as stopped:
+            items, is_last = stopped.found, False
+            if not items:
+                return None
+        last = bound if is_last else items[-1][0]
+        if self._queue:
+            queued = self._with_queued(items, prefix, place, last, reverse=False, skip_place=skip_place)
+            # The bound belongs to the next step.
+            items = [(key, value) for key, value in queued if not is_last or key < bound]
+        return items, last, not is_last
+
+    def _with_queued(
+        self,
+        stored: list[tuple[bytes, bytes]],
+        prefix: bytes,
+        place: bytes,
+        last: bytes,
+        *,
+        reverse: bool,
+        skip_place: bool,
+    ) -> list[tuple[bytes, bytes]]:
+        """What a chunk holds once the batches that wait are written; it went from ``place`` to ``last``."""
+        queued = self._queue.between(min(place, last), max(place, last))
+        merged: dict[bytes, bytes | None] = {**dict(stored), **queued}
+        return [
+            (key, value)
+            for key in sorted(merged, reverse=reverse)
+            if (value := merged[key]) is not None and key.startswith(prefix) and not (skip_place and key == place)
+        ]
+
+    def _chunk(
+        self, prefix: bytes, place: bytes, limit: int, bounds: ReadOptions, *, reverse: bool, skip_place: bool
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
+
+        Returns:
+            The items, fewer than the limit if they are large, and whether these were the last ones.
+
+        Raises:
+            _TooManySkippedError: The iterator stopped because of the bound on deleted keys in `bounds`.
+
+        Rdict.items() would be quicker but simply ends at a damaged block; an RdictIter has a status to ask.
+        """
+        chunk: list[tuple[bytes, bytes]] = []
+        db = self._open_db()
+        try:
+            iterator: RdictIter = db.iter(bounds)
+            step = iterator.prev if reverse else iterator.next
+            if reverse:
+                iterator.seek_for_prev(place)
+            else:
+                iterator.seek(place)
+            if skip_place and iterator.valid() and iterator.key() == place:
+                step()
+            room_bytes = _CHUNK_BYTES
+            while iterator.valid():
+                key: bytes = iterator.key()
+                if not key.startswith(prefix):
+                    break
+                if len(chunk) >= limit or room_bytes <= 0:
+                    return chunk, False
+                value: bytes = iterator.value()
+                chunk.append((key, value))
+                room_bytes -= len(value)
+                step()
+            iterator.status()
+        except Exception as error:
+            if str(error).startswith(_SKIPPED_TOO_MANY):
+                raise _TooManySkippedError(chunk) from error
+            self._raise(error)
+        return chunk, True
+
+    def write(self, mutations: Mutations) -> None:
+        db = self._writable_db()
+        if self._queue:
+            self._make_room(db)
+            if self._queue.put_behind(_prefixed(mutations)):
+                return
+        batch = WriteBatch(raw_mode=True)
+        for family, key, value in mutations:
+            if value is None:
+                batch.delete(FAMILY_PREFIXES[family] + key)
+            else:
+                batch.put(FAMILY_PREFIXES[family] + key, value)
+        try:
+            self._write_now(db, batch)
+        except Exception as error:
+            if not self._may_wait(error):
+                self._raise(error)
+            self._queue.put(_prefixed(mutations))
+
+    def _write_now(self, db: Rdict, batch: WriteBatch) -> None:
+        db.write(batch, self._write_options)
+
+    def _may_wait(self, error: Exception) -> bool:
+        """Whether RocksDB has taken nothing of a batch, and will take it later."""
+        return not self._wal and str(error).startswith((_STALLED, _NO_SPACE))
+
+    def _make_room(self, db: Rdict) -> None:
+        """Bound what waits: the last resort for callers that do not hold back, such as a long recovery."""
+        if self._queue.size_bytes > self._queue_bytes:
+            try:
+                self._catch_up(db, self._queue.taken)
+            except DiskFullError as error:
+                self._failure = (
+                    f"{error}; {self._queue.size_bytes} bytes wait to be written there, and {self._queue_bytes} may"
+                )
+                raise StorageFailedError(self._failure) from error
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queue.size_bytes
+
+    def catch_up(self) -> None:
+        db = self._writable_db()
+        self._look_for_space(db)
+        self._catch_up(db, self._queue.taken)
+
+    def _look_for_space(self, db: Rdict) -> None:
+        """Return if RocksDB's disk is not full, or not any more.
+
+        It is not asked by a flush: one that comes while RocksDB looks for space, every five seconds, ends its looking.
+        """
+        if self._is_full:
+            try:
+                self._write_now(db, WriteBatch(raw_mode=True))
+            except Exception as error:
+                if not self._may_wait(error):
+                    self._raise(error)
+                if not str(error).startswith(_STALLED):
+                    raise self._disk_full() from error
+            self._is_full = False
+
+    def _catch_up(self, db: Rdict, batches: int) -> None:
+        """Return when so many of the batches that ever waited are written.
+
+        Raises:
+            DiskFullError: RocksDB's disk is full. RocksDB looks every five seconds whether it still is.
+        """
+        while self._queue.written < batches:
+            try:
+                self._queue.write_next(lambda batch: self._write_now(db, _write_batch(batch)))
+            except Exception as error:
+                if not self._may_wait(error):
+                    self._raise(error)
+                if not str(error).startswith(_STALLED):
+                    raise self._disk_full() from error
+                # RocksDB has nothing that one could wait for without holding up every other thread.
+                time.sleep(_LOOK_AGAIN_S)
+
+    def _disk_full(self) -> DiskFullError:
+        self._is_full = True
+        return DiskFullError(
+            f"{self._path}: No space left on device; free some space there. Appends are taken again by themselves "
+            f"then; reads go on"
+        )
+
+    def flush(self) -> None:
+        with self._flushing:
+            db = self._writable_db()
+            if self._wal:
+                try:
+                    db.flush_wal(True)
+                except Exception as error:
+                    self._raise(error)
+                return
+            self._look_for_space(db)
+            self._catch_up(db, self._queue.taken)
+            try:
+                db.flush(True)
+            except Exception as error:
+                # The table file that could not be written, or synced, goes; what it was made of is in memory still.
+                if self._may_wait(error):
+                    raise self._disk_full() from error
+                self._raise(error)
+
+    def copy_to(self, path: str) -> None:
+        with self._flushing:
+            db = self._open_db()
+            try:
+                # Tables are hard links, so both must lie in one file system. The object holds RocksDB's lock while it
+                # lives, so it gets no name.
+                Checkpoint(db).create_checkpoint(path)
+            except Exception as error:
+                raise StorageFailedError(f"the store in {self._path} cannot be copied to {path}: {error}") from error
+
+    def compact(self) -> None:
+        """Rewrite all tables as one sorted run, without what was deleted or replaced; blocks for as long as it takes.
+
+        RocksDB tells no failure of this; a table that it could not write is one that it goes on without.
+        """
+        with self._flushing:
+            db = self._writable_db()
+            db.flush(True)
+            db.compact_range(None, None)
+
+    def close(self) -> None:
+        # A flush in another thread uses the database; closing under it would fail half-way.
+        with self._flushing:
+            db, self._db = self._db, None
+            if db is not None:
+                # RocksDB tries to flush once more, and says so if it cannot. Nothing depends on it: what `flush` did
+                # not make durable was not promised. The lock is released when the object goes.
+                with contextlib.suppress(Exception):
+                    db.close()
+
+    def _open_db(self) -> Rdict:
+        if self._db is None:
+            raise StorageFailedError(f"the store in {self._path} is closed; open it anew")
+        return self._db
+
+    def _writable_db(self) -> Rdict:
+        # RocksDB may take writes again by itself after some failures. A failed sync is final here.
+        if self._failure is not None:
+            raise StorageFailedError(self._failure)
+        return self._open_db()
+
+    def _raise(self, error: Exception) -> NoReturn:
+        """Turn what rocksdict raised (plain `Exception` with RocksDB's text) into an error of ours."""
+        text = str(error)
+        if text.startswith("Corruption"):
+            raise CorruptionError(self._path, 0, f"RocksDB reports: {text}") from error
+        self._failure = f"the store in {self._path} failed: {text}; nothing more is written until it is opened anew"
+        raise StorageFailedError(self._failure) from error
+
+
+class _TooManySkippedError(Exception):
+    """An iterator stopped before it had passed over all deleted keys in its way.
+
+    Attributes:
+        found: What it found before.
+    """
+
+    def __init__(self, found: list[tuple[bytes, bytes]]) -> None:
+        super().__init__()
+        self.found = found
+
+
+def _range_end(place: bytes, bits: int) -> bytes | None:
+    """The lowest key above all that begin with the same bits as a place; None if there is none."""
+    size_bytes = (bits + 7) // 8
+    unused = 8 * size_bytes - bits
+    number = (int.from_bytes(place[:size_bytes].ljust(size_bytes, b"\0")) >> unused) + 1
+    return None if number >> bits else (number << unused).to_bytes(size_bytes)
+
+
+def _prefixed(mutations: Mutations) -> Batch:
+    return [(FAMILY_PREFIXES[family] + key, value) for family, key, value in mutations]
+
+
+def _write_batch(batch: Batch) -> WriteBatch:
+    made = WriteBatch(raw_mode=True)
+    for key, value in batch:
+        if value is None:
+            made.delete(key)
+        else:
+            made.put(key, value)
+    return made
+
+
+def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Options:
+    tables = BlockBasedOptions()
+    tables.set_block_cache(Cache(cache_bytes))
+    tables.set_bloom_filter(10, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(3)
+    options.set_max_total_wal_size(4 * write_buffer_bytes)
+    options.set_max_open_files(open_files)
+    options.set_max_background_jobs(2)
+    # A table that is half deletions is compacted soon: until then every scan over them pays for each.
+    options.add_compact_on_deletion_collector_factory(256, 128, 0.5)
+    # The default mode, point_in_time, drops everything after a flipped bit in the log without a word.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _refuse_lost_directory(path: str) -> None:
+    """Refuse a directory that holds tables but not the file CURRENT: RocksDB would begin anew and delete them."""
+    if not os.path.isdir(path) or os.path.exists(os.path.join(path, "CURRENT")):
+        return
+    tables = sorted(name for name in os.listdir(path) if name.endswith((".sst", ".log")))
+    if tables:
+        raise CorruptionError(
+            os.path.join(path, "CURRENT"),
+            0,
+            f"the file is missing, but {len(tables)} data files such as {tables[0]} exist",
+        )
+
+
+def _raise_opening_error(path: str, error: Exception) -> NoReturn:
+    text = str(error)
+    lowered = text.lower()
+    if "lock" in lowered and ("hold by" in lowered or "temporarily unavailable" in lowered):
+        raise DataDirectoryError(
+            f"the store in {path} is in use by {_lock_holder(path)}; stop that process or choose another directory"
+        ) from error
+    if "corrupt" in lowered or "no such file" in lowered:
+        raise CorruptionError(path, 0, f"RocksDB reports: {text}") from error
+    if isinstance(error, OSError) or _number_in(lowered):
+        raise DataDirectoryError(
+            f"the store in {path} cannot be opened: {text}; {_way_out(error)}, or choose another directory"
+        ) from error
+    raise StorageFailedError(f"the store in {path} cannot be opened: {text}") from error
+
+
+def _number_in(text: str) -> int:
+    """The errno whose message RocksDB passes on, out of those with a way out of their own; 0 if there is none."""
+    return next((number for number in _TOLD if os.strerror(number).lower() in text), 0)
+
+
+def _way_out(error: Exception) -> str:
+    return way_out(error if isinstance(error, OSError) else OSError(_number_in(str(error).lower()), str(error)))
+
+
+def _lock_holder(path: str) -> str:
+    """Name the process that holds RocksDB's LOCK file.
+
+    Asked of /proc/locks, not by opening the file: closing any descriptor of it would drop this process's own lock.
+    """
+    try:
+        inode = os.stat(os.path.join(path, "LOCK")).st_ino
+        with open("/proc/locks", encoding="ascii") as locks:
+            for line in locks:
+                fields = line.split()
+                if len(fields) >= 6 and fields[5].endswith(f":{inode}"):
+                    return "this process" if int(fields[4]) == os.getpid() else f"the process with pid {fields[4]}"
+    except (OSError, ValueError):
+        return "another process"
+    return "another process"

@@ -1,0 +1,1 @@
+"""A shard and the segments that it consists of: their files, names, indexes and retention."""

@@ -1,0 +1,244 @@
+"""A segment in a log file: a file header, then batches back to back, exactly as they lay on the wire.
+
+Committed batches wait in memory until they are flushed, many at once; the journal keeps them safe until the file is
+synced. What a reader sees does not depend on where the bytes lie.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Callable
+
+import attrs
+from crc32c import crc32c
+
+from shards.errors import BatchError, CorruptionError, FormatVersionError
+from shards.format.batch import BatchHeader
+from shards.format.batch_header import SMALLEST_BATCH_BYTES, verify_stamp
+from shards.model import SegmentKind
+from shards.seams.file_system import File, FileSystem
+from shards.segments.chunks import ChunkPool, Readable
+from shards.segments.segment import Segment
+from shards.segments.sparse_index import INTERVAL_BYTES, STORED_SIZE, SparseIndex
+
+MAGIC = b"JLOG"
+VERSION = 1
+
+_HEADER = struct.Struct("<4sIHHIQQQ")
+_REBUILD_WINDOW_BYTES = 1 << 20
+
+
+@attrs.frozen(slots=True)
+class LogHeader:
+    """The head of a log file: magic, checksum, version, sizes of header and name, shard, base offset, created, name.
+
+    The name is there for people: a log file tells whose it is even when all metadata is gone.
+    """
+
+    shard_id: int
+    base_offset: int
+    created_us: int
+    name: str
+
+    def encode(self) -> bytes:
+        """Header bytes, padded to 8; the checksum covers everything behind itself."""
+        name = self.name.encode()
+        size = (_HEADER.size + len(name) + 7) & ~7
+        head = _HEADER.pack(MAGIC, 0, VERSION, size, len(name), self.shard_id, self.base_offset, self.created_us)
+        whole = (head + name).ljust(size, b"\0")
+        return whole[:4] + struct.pack("<I", crc32c(whole[8:])) + whole[8:]
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> tuple[LogHeader, int]:
+        """Header and its size from a file's first bytes (2 KiB always suffice).
+
+        Raises:
+            CorruptionError: Not a log file, cut short, or damaged.
+            FormatVersionError: Written by a newer program.
+        """
+        if len(data) < _HEADER.size:
+            raise CorruptionError(path, 0, f"a log file has at least {_HEADER.size} bytes, found {len(data)}")
+        magic, checksum, version, size, name_size, shard_id, base_offset, created_us = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise CorruptionError(path, 0, f"expected magic {MAGIC!r}, found {magic!r}")
+        if version > VERSION:
+            raise FormatVersionError(
+                f"{path} has log format {version}, this program knows up to {VERSION}; use a newer one"
+            )
+        found = crc32c(data[8:size])
+        if len(data) < size or found != checksum:
+            raise CorruptionError(path, 0, f"header checksum: expected {checksum:#010x}, found {found:#010x}")
+        name = data[_HEADER.size : _HEADER.size + name_size].decode("utf-8", "replace")
+        return cls(shard_id, base_offset, created_us, name), size
+
+
+class LogSegment(Segment):
+    """A file segment.
+
+    Attributes:
+        path: Its file, which need not be there before the first flush.
+        shard_id: Its shard.
+        name: The shard's name.
+        flushed: Position up to which the file holds the batches; later ones are in memory only.
+        flushed_offset: Offset after the last record that the file holds.
+        saved_entries: Index entries that the index file holds.
+
+    Invariant: ``flushed`` never passes what is committed.
+    """
+
+    kind = SegmentKind.LOG
+    __slots__ = ("flushed", "flushed_offset", "name", "path", "saved_entries", "shard_id")
+
+    def __init__(self, path: str, header: LogHeader, pool: ChunkPool) -> None:
+        self.path = path
+        self.shard_id = header.shard_id
+        self.name = header.name
+        super().__init__(header.base_offset, header.created_us, len(header.encode()), pool)
+        self.flushed = self.start_position
+        self.flushed_offset = header.base_offset
+        self.saved_entries = 0
+
+    @property
+    def header(self) -> LogHeader:
+        """What is written in front of the first batch; made when asked for: a node has a million segments."""
+        return LogHeader(self.shard_id, self.base_offset, self.created_us, self.name)
+
+    @property
+    def index_path(self) -> str:
+        """File beside the log that holds the sparse index; absent for a small segment."""
+        return f"{self.path.removesuffix('.log')}.index"
+
+    def restore(
+        self, *, end: int, next_offset: int, newest_append_us: int, last_lsn: int, newest_us: int, entries: int
+    ) -> None:
+        """Take over what the views recorded at the last checkpoint: the file is known to hold this much."""
+        self.chunks.end = self.flushed = end
+        self.next_offset = self.flushed_offset = next_offset
+        self.newest_append_us = newest_append_us
+        self.last_lsn = last_lsn
+        self.newest_us = newest_us
+        self.saved_entries = entries
+        if entries:
+            self._index = None
+            self.indexed_end = 1 << 62
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether `load_index` has to be called before the index can be used or grow."""
+        return self._index is None and self.saved_entries > 0
+
+    def read_index(self, files: FileSystem) -> SparseIndex:
+        """The saved index, or one rebuilt from the log when it is missing or damaged; blocks on the disk.
+
+        Raises:
+            CorruptionError: The log itself is damaged where the rebuild has to read it.
+        """
+        index = None
+        if files.exists(self.index_path):
+            with_index = files.open(self.index_path, write=False)
+            try:
+                index = SparseIndex.decode(with_index.pread(self.saved_entries * STORED_SIZE, 0), self.saved_entries)
+            finally:
+                with_index.close()
+        return index if index is not None else self.rebuild_index(files)
+
+    def adopt_index(self, index: SparseIndex) -> None:
+        """Use this index from now on."""
+        self._index = index
+        last = index.positions[-1] if len(index) else self.start_position
+        self.indexed_end = last + INTERVAL_BYTES
+
+    def rebuild_index(self, files: FileSystem) -> SparseIndex:
+        """Make the index anew by walking the batch headers of the flushed part."""
+        index = SparseIndex()
+        newest = 0
+        indexed_end = self.start_position + INTERVAL_BYTES
+        log = files.open(self.path, write=False)
+        try:
+            position = self.start_position
+            window, window_at = b"", 0
+            while position < self.flushed:
+                if position + SMALLEST_BATCH_BYTES > window_at + len(window):
+                    window, window_at = log.pread(_REBUILD_WINDOW_BYTES, position), position
+                    if len(window) < SMALLEST_BATCH_BYTES:
+                        raise CorruptionError(self.path, position, f"ends here, but {self.flushed} bytes were flushed")
+                at = position - window_at
+                try:
+                    # A damaged header would put entries into the index that lead readers astray.
+                    verify_stamp(window, at)
+                except BatchError as error:
+                    raise CorruptionError(self.path, position, str(error)) from error
+                header = BatchHeader.unpack(window, at)
+                if position >= indexed_end:
+                    index.add(header.base_offset, position, header.lsn, newest)
+                    indexed_end = position + INTERVAL_BYTES
+                newest = max(newest, header.max_timestamp_us)
+                position += header.size_bytes
+        finally:
+            log.close()
+        return index
+
+    def plan_flush(self, end: int, next_offset: int) -> FlushPlan:
+        """What has to be written so that the file holds everything up to a position, and the offset there.
+
+        Taken on the loop, carried out off it.
+        """
+        buffers: list[Readable] = []
+        position = self.flushed
+        if self.flushed == self.start_position:
+            buffers.append(self.header.encode())
+            position = 0
+        if end > self.flushed:
+            buffers.extend(self.chunks.views(self.flushed, end))
+        index = self._index
+        entries = self.saved_entries
+        index_bytes = b""
+        if index is not None and len(index) > entries:
+            # Entries beyond `end` stand for batches that are not committed yet.
+            ready = bisect_left(index.positions, end)
+            index_bytes = index.encode(entries, ready)
+            entries = max(entries, ready)
+        return FlushPlan(self, end, next_offset, entries, position, buffers, index_bytes)
+
+    def flushed_to(self, plan: FlushPlan) -> None:
+        """Note, on the loop, that the plan was carried out, and drop from memory what the file holds now."""
+        self.flushed = plan.end
+        self.flushed_offset = plan.next_offset
+        self.saved_entries = plan.entries
+        plan.buffers.clear()
+        self.chunks.drop_before(plan.end)
+
+
+@attrs.define(slots=True)
+class FlushPlan:
+    """Bytes on their way from memory into a log file and its index file."""
+
+    segment: LogSegment
+    end: int
+    next_offset: int
+    entries: int
+    position: int
+    buffers: list[Readable]
+    index_bytes: bytes
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it writes the file from its beginning, so that nothing that the file may hold is needed."""
+        return self.position == 0
+
+    def write(self, log: File, open_index: Callable[[], File]) -> None:
+        """Write the bytes; not durable before both files are synced.
+
+        Args:
+            log: The log file.
+            open_index: Opens the index file, or makes it; called only when there is something for it. The caller
+                closes both files.
+
+        Raises:
+            OSError: The disk refused; the segment is as it was.
+        """
+        if self.buffers:
+            log.pwritev(self.buffers, self.position)
+        if self.index_bytes:
+            open_index().pwritev([self.index_bytes], self.entries * STORED_SIZE - len(self.index_bytes))

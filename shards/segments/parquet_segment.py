@@ -1,0 +1,89 @@
+"""A sealed segment in a Parquet file, as a shard knows it: its range, size and digest. Nothing of its content.
+
+Light on purpose: a shard has many, a node has more. Reading the file is the business of `shards.parquet`, which needs
+pyarrow; nothing here does.
+"""
+
+from __future__ import annotations
+
+from shards.model import SegmentKind
+from shards.segments.chunks import ChunkList, ChunkPool
+from shards.segments.segment import Segment
+from shards.segments.segment_paths import sealed_path
+
+DIGEST_BYTES = 32
+
+# A Parquet segment holds nothing in memory, and nothing is ever appended to it: all share one list that stays empty.
+_NOTHING = ChunkList(0, ChunkPool(0))
+
+
+class ParquetSegment(Segment):
+    """A segment that was closed and sealed; it never changes.
+
+    Its size is that of the file, so that bounds by bytes count what lies on the disk. It has no positions to speak of:
+    the file begins at 0 and is visible as a whole.
+
+    Args:
+        sealed_root: Directory of all Parquet segments, ``<data>/sealed``.
+        name: The shard's name.
+        shard_id: Its shard.
+        base_offset: Offset of the first record.
+        next_offset: Offset after the last record.
+        size_bytes: Size of the file.
+        digest: SHA-256 of the whole file.
+        created_us: When the log segment that it was made of was opened.
+        newest_append_us: Server time of its newest batch.
+        last_lsn: lsn of its newest batch.
+        newest_us: Newest record timestamp in it.
+    """
+
+    kind = SegmentKind.PARQUET
+    __slots__ = ("_sealed_root", "_size_bytes", "digest", "name", "shard_id")
+
+    def __init__(
+        self,
+        sealed_root: str,
+        name: str,
+        shard_id: int,
+        *,
+        base_offset: int,
+        next_offset: int,
+        size_bytes: int,
+        digest: bytes,
+        created_us: int,
+        newest_append_us: int,
+        last_lsn: int,
+        newest_us: int,
+    ) -> None:
+        # Not the constructor of the base: it makes a chunk list for each segment.
+        self._sealed_root = sealed_root
+        self._size_bytes = size_bytes
+        self._index = None
+        self.name = name
+        self.shard_id = shard_id
+        self.digest = digest
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.created_us = created_us
+        self.newest_append_us = newest_append_us
+        self.last_lsn = last_lsn
+        self.newest_us = newest_us
+        self.sealed = True
+        self.start_position = 0
+        self.indexed_end = 0
+        self.chunks = _NOTHING
+
+    @property
+    def path(self) -> str:
+        """Its file; made when asked for, since few of a node's segments are ever read."""
+        return sealed_path(self._sealed_root, self.name, self.shard_id, self.base_offset, self.next_offset)
+
+    @property
+    def end(self) -> int:
+        """Size of the file: all of it is visible."""
+        return self._size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self._size_bytes

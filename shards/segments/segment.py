@@ -1,0 +1,129 @@
+"""A segment: a contiguous offset range of one shard. The memory segment is here; the log segment builds on it.
+
+Positions are bytes from the segment's start as the log file would count them; in a memory segment they simply begin
+at 0. Nothing here knows what is committed: the shard bounds every read by its published end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shards.format.batch import HEADER_SIZE, BatchHeader
+from shards.model import SegmentInfo, SegmentKind
+from shards.segments.chunks import ChunkList, ChunkPool, Readable
+from shards.segments.sparse_index import INTERVAL_BYTES, SparseIndex
+
+
+class Segment:
+    """What memory and log segments share: the bytes in memory, the sparse index and the range they cover.
+
+    Attributes:
+        base_offset: Offset of the first record.
+        next_offset: Offset after the last record written, committed or not.
+        created_us: When the segment was opened.
+        newest_append_us: Server time of its newest batch; that of its creation if it is empty.
+        last_lsn: lsn of its newest batch, 0 if empty.
+        newest_us: Newest record timestamp in it, 0 if empty.
+        indexed_end: A batch that begins here or later gets an entry in the sparse index.
+        sealed: No record will be added any more.
+    """
+
+    kind: SegmentKind
+    __slots__ = (
+        "_index",
+        "base_offset",
+        "chunks",
+        "created_us",
+        "indexed_end",
+        "last_lsn",
+        "newest_append_us",
+        "newest_us",
+        "next_offset",
+        "sealed",
+        "start_position",
+    )
+
+    def __init__(self, base_offset: int, created_us: int, start_position: int, pool: ChunkPool) -> None:
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.created_us = created_us
+        self.newest_append_us = created_us
+        self.last_lsn = 0
+        self.newest_us = 0
+        self.sealed = False
+        self.start_position = start_position
+        self.chunks = ChunkList(start_position, pool)
+        # Most segments of a million quiet topics never reach the first interval: no index object until then.
+        self._index: SparseIndex | None = None
+        self.indexed_end = start_position + INTERVAL_BYTES
+
+    @property
+    def end(self) -> int:
+        """Position after the last batch written."""
+        return self.chunks.end
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its batches."""
+        return self.chunks.end - self.start_position
+
+    @property
+    def index(self) -> SparseIndex:
+        """The sparse index, empty for a small segment."""
+        return self._index if self._index is not None else SparseIndex()
+
+    def append(self, data: memoryview | bytes, next_offset: int, lsn: int, append_time_us: int, newest_us: int) -> None:
+        """Copy one stamped batch behind the others."""
+        chunks = self.chunks
+        if chunks.end >= self.indexed_end:
+            self.add_to_index(lsn)
+        chunks.append(data)
+        self.next_offset = next_offset
+        self.last_lsn = lsn
+        self.newest_append_us = append_time_us
+        self.newest_us = max(self.newest_us, newest_us)
+
+    def add_to_index(self, lsn: int) -> None:
+        """Give the batch that comes next an index entry."""
+        if self._index is None:
+            self._index = SparseIndex()
+        self._index.add(self.next_offset, self.chunks.end, lsn, self.newest_us)
+        self.indexed_end = self.chunks.end + INTERVAL_BYTES
+
+    def info(self, visible_offset: int, visible_position: int) -> SegmentInfo:
+        """The segment as far as it is published."""
+        return SegmentInfo(
+            kind=self.kind,
+            base_offset=self.base_offset,
+            next_offset=visible_offset,
+            size_bytes=visible_position - self.start_position,
+            created_us=self.created_us,
+            sealed=self.sealed,
+        )
+
+
+class MemorySegment(Segment):
+    """A segment that lives in memory alone: fastest, gone with the node."""
+
+    kind = SegmentKind.MEMORY
+    __slots__ = ()
+
+    def __init__(self, base_offset: int, created_us: int, pool: ChunkPool) -> None:
+        super().__init__(base_offset, created_us, 0, pool)
+
+
+def walk(buffers: list[Readable], position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Positions and headers of the batches in buffers that lie back to back from ``position`` on.
+
+    Each buffer must begin and end at a batch boundary, except the last, which may end anywhere: a batch that is cut
+    there is left out.
+    """
+    for buffer in buffers:
+        at, size = 0, len(buffer)
+        while size - at >= HEADER_SIZE:
+            header = BatchHeader.unpack(buffer, at)
+            if at + header.size_bytes > size:
+                break
+            yield position + at, header
+            at += header.size_bytes
+        position += size

@@ -1,0 +1,31 @@
+"""Which file a segment lies in. The names are part of the layout of a data directory (docs/formats.md)."""
+
+from __future__ import annotations
+
+from shards.topics.names import directory_name
+
+FAN_OUT = 256
+
+
+def log_path(log_directory: str, shard_id: int, base_offset: int) -> str:
+    """Where a log segment lies; 256 directories, so that none gets too large and few have to be synced."""
+    return f"{log_directory}/{shard_id % FAN_OUT:02x}/{shard_id:016x}-{base_offset:020}.log"
+
+
+def sealed_directory(sealed: str, name: str) -> str:
+    """Directory of a shard's Parquet segments: Hive style, so that the whole tree is one table."""
+    return f"{sealed}/{directory_name(name)}"
+
+
+def sealed_path(sealed: str, name: str, shard_id: int, base_offset: int, next_offset: int) -> str:
+    """Where a Parquet segment lies.
+
+    The name tells the range, so that planning a read opens no file; and the shard's id, so that a file of a deleted
+    shard is never taken for one of its successor of the same name.
+    """
+    return f"{sealed_directory(sealed, name)}/{base_offset:020}-{next_offset:020}-{shard_id:016x}.parquet"
+
+
+def start_mark_path(directory: str, shard_id: int) -> str:
+    """Where it is written that a shard starts inside one of its Parquet files, for readers of the bare directory."""
+    return f"{directory}/_start-{shard_id:016x}"

@@ -1,0 +1,377 @@
+"""A shard: ordered segments, what is written to them, and how much of it readers may see.
+
+Writing runs ahead of publishing. The engine decides an append (its offset, its lsn) and copies it behind the published
+end at once; after the journal has it safely, `publish` moves the published end. So a reader never sees what is not
+committed, and folding after the commit costs the same for one batch as for a thousand.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TypeAlias
+
+from shards.errors import ShardDamagedError, ShardNotFoundError
+from shards.idempotence.producer_state import ProducerState
+from shards.idempotence.resends import Place
+from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
+from shards.segments.chunks import ChunkPool
+from shards.segments.log_segment import LogHeader, LogSegment
+from shards.segments.losses import Loss, with_loss
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment import MemorySegment, Segment
+from shards.topics.publish_epochs import Era
+
+BEING_DELETED = "it is being deleted"
+"""Damage of a shard whose deletion is on its way to the disk; never stored."""
+
+Published: TypeAlias = tuple[int, Segment | None, int, int]
+"""How far a shard may be read: (next offset, segment in which that lies, position in it, lsn). A plain tuple: a commit
+group makes one for every shard it touches."""
+
+
+class Shard:
+    """The write and read state of one shard.
+
+    Attributes:
+        shard_id: lsn of the entry that created it.
+        name: Its name.
+        config: Its configuration; ``config.mode`` is the mode of the active segment.
+        start_offset: First offset not trimmed.
+        trim_decided: The same, counting a trim by retention that is on its way to the disk.
+        next_offset: Offset the next record will get; may run ahead of what is published.
+        last_lsn: lsn of the newest batch; may run ahead as well.
+        reserved_offset: Offsets below it are taken for ever (memory mode: reserved in the journal ahead of use).
+        asked_offset: The same, counting reservations that are on their way to the disk.
+        in_memory_mode: Whether the next batch goes to a memory segment; runs ahead of ``config.mode``.
+        indexed: Whether it keeps an index of keys or tags.
+        chunk_number: The appender's mark, so that a received chunk publishes it once.
+        segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
+        producers: Sequence state per producer id; None until a producer with an id appends.
+        has_forgotten_producers: Whether the state of a registered producer was ever forgotten; set with `producers`.
+        recovered_offset: Offsets below it were given out before the shard was opened; those in no segment are lost.
+        damage: Why the shard is stopped, or an empty string.
+        deleted: It is being deleted or is gone (``damage`` is set as well): nobody may use it any more.
+        gone: The deletion is committed. Until then a crash may bring the shard back, so it is kept like any other.
+        group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
+        pending_groups: Commit groups with entries of this shard that are not published yet.
+        restored_lsn: First lsn after the newest restore from a backup that the shard went through; 0 if there was none.
+        restored_offset: Its next offset then.
+        losses: What was lost with the memory, oldest first, see `shards.segments.losses`.
+        listeners: Called with the shard after each publish.
+        era: When it published last, see `shards.topics.publish_epochs`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "asked_offset",
+        "chunk_number",
+        "config",
+        "created_us",
+        "damage",
+        "deleted",
+        "dirty",
+        "era",
+        "gone",
+        "group_number",
+        "has_forgotten_producers",
+        "in_memory_mode",
+        "indexed",
+        "last_lsn",
+        "listeners",
+        "losses",
+        "name",
+        "next_offset",
+        "pending_groups",
+        "producers",
+        "published_lsn",
+        "published_offset",
+        "published_position",
+        "published_segment",
+        "recovered_offset",
+        "reserved_offset",
+        "restored_lsn",
+        "restored_offset",
+        "segment_limit_bytes",
+        "segments",
+        "shard_id",
+        "start_offset",
+        "trim_decided",
+    )
+
+    def __init__(self, shard_id: int, name: str, config: ShardConfig, created_us: int) -> None:
+        self.shard_id = shard_id
+        self.name = name
+        self.config = config
+        self.created_us = created_us
+        self.start_offset = 0
+        self.trim_decided = 0
+        self.next_offset = 0
+        self.reserved_offset = 0
+        self.restored_lsn = 0
+        self.restored_offset = 0
+        self.asked_offset = 0
+        self.losses: tuple[Loss, ...] = ()
+        self.indexed = config.index_keys or config.index_tags
+        self.in_memory_mode = config.mode is Mode.MEMORY
+        self.chunk_number = -1
+        self.last_lsn = 0
+        self.segments: list[Segment] = []
+        self.producers: dict[int, ProducerState] | None = None
+        self.has_forgotten_producers = False
+        self.recovered_offset = 0
+        self.published_offset = 0
+        self.published_segment: Segment | None = None
+        self.published_position = 0
+        self.published_lsn = 0
+        self.segment_limit_bytes = 0
+        self.group_number = -1
+        self.pending_groups = 0
+        self.listeners: dict[Callable[[Shard], None], None] | None = None
+        self.era: Era[Shard] | None = None
+        self.damage = ""
+        self.deleted = False
+        self.gone = False
+        self.dirty = False
+
+    def active(self) -> Segment | None:
+        """The segment that takes the next batch; None when one has to be opened first."""
+        if not self.segments or self.segments[-1].sealed:
+            return None
+        return self.segments[-1]
+
+    def places_of(self, first_offset: int, end: int) -> tuple[Place, Place]:
+        """The safest and the least safe place of the records from an offset up to another, see `resends`."""
+        places: set[Place] = set()
+        end = min(end, self.next_offset)
+        offset = first_offset
+        if offset < self.start_offset:
+            # Offsets that memory mode gives out are reserved before.
+            places.add(Place.TRIMMED if offset < self.asked_offset else Place.TRIMMED_FILE)
+            offset = self.start_offset
+        at = max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+        while offset < end:
+            segment = self.segments[at] if at < len(self.segments) else None
+            at += 1
+            if segment is not None and segment.next_offset <= offset:
+                continue
+            if segment is None or segment.base_offset > offset:
+                # Memory segments between others go when they hold too much; before the start of this life, all went.
+                places.add(Place.LOST if offset < self.recovered_offset else Place.TRIMMED)
+                if segment is None:
+                    break
+                offset = segment.base_offset
+            if offset < end:
+                places.add(Place.MEMORY if segment.kind is SegmentKind.MEMORY else Place.FILE)
+                offset = segment.next_offset
+        return (min(places), max(places)) if places else (Place.FILE, Place.FILE)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is lost when this object goes and the shard is read from its saved record again.
+
+        That the record is as new as the shard, and that it needs no look from time to time, is for the caller to know.
+        """
+        return not (
+            self.damage
+            or self.listeners
+            or self.pending_groups
+            or self.in_memory_mode
+            or self.trim_decided > self.start_offset
+            or any(segment.kind is SegmentKind.MEMORY or segment.chunks.chunks for segment in self.segments)
+        )
+
+    def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
+        """Seal the active segment and open the next one in the given mode (``path``: for a log file)."""
+        if self.segments:
+            self.segments[-1].sealed = True
+        self.in_memory_mode = mode is Mode.MEMORY
+        segment: Segment
+        if mode is Mode.MEMORY:
+            segment = MemorySegment(base_offset, created_us, pool)
+        else:
+            segment = LogSegment(path, LogHeader(self.shard_id, base_offset, created_us, self.name), pool)
+        self.segments.append(segment)
+        return segment
+
+    def published_now(self) -> Published:
+        """The write state as it is, to be given to `publish` once all of it is committed."""
+        segment = self.segments[-1] if self.segments else None
+        return self.next_offset, segment, segment.end if segment else 0, self.last_lsn
+
+    def publish(self, published: Published) -> None:
+        """Let readers see everything up to there.
+
+        REQUIRES: it is committed, or the shard is in memory mode and nothing of it is pending.
+        """
+        self.published_offset, self.published_segment, self.published_position, self.published_lsn = published
+        self.dirty = True
+        if self.listeners:
+            self.notify()
+
+    def add_listener(self, listener: Callable[[Shard], None]) -> None:
+        """Have a function called after each publish, and when the shard is stopped or deleted.
+
+        There may be thousands: who has news already, and has not looked at it yet, should take itself off meanwhile.
+        """
+        if self.listeners is None:
+            self.listeners = {}
+        self.listeners[listener] = None
+
+    def remove_listener(self, listener: Callable[[Shard], None]) -> None:
+        """Take it off again."""
+        if self.listeners is not None:
+            del self.listeners[listener]
+            if not self.listeners:
+                self.listeners = None
+
+    def notify(self) -> None:
+        """Call the listeners."""
+        if self.listeners:
+            for listener in tuple(self.listeners):
+                listener(self)
+
+    def visible_end(self, segment: Segment) -> int:
+        """Position up to which a segment may be read; its start if nothing of it is published."""
+        if segment is self.published_segment:
+            return self.published_position
+        # Segments before the published one are committed to their end, those after it not at all.
+        return segment.end if segment.base_offset < self.published_offset else segment.start_position
+
+    def visible_next_offset(self, segment: Segment) -> int:
+        """Offset up to which a segment may be read."""
+        return min(segment.next_offset, self.published_offset)
+
+    def segment_at(self, offset: int) -> tuple[Segment | None, int]:
+        """The segment that holds an offset, and the offset to read at: beyond the wanted one where records were lost.
+
+        Returns:
+            (None, published_offset) when nothing published lies at or after the offset.
+        """
+        if offset >= self.published_offset:
+            return None, self.published_offset
+        at = bisect_right(self.segments, offset, key=_base_offset) - 1
+        if at >= 0 and offset < self.segments[at].next_offset:
+            return self.segments[at], offset
+        at += 1
+        # A segment that was opened and closed without a record does not cut a lost range in two.
+        while at < len(self.segments) and self.segments[at].next_offset == self.segments[at].base_offset:
+            at += 1
+        if at < len(self.segments) and self.segments[at].base_offset < self.published_offset:
+            return self.segments[at], self.segments[at].base_offset
+        return None, self.published_offset
+
+    def put_sealed(self, sealed: ParquetSegment) -> Segment | None:
+        """Put a Parquet segment into the place of the log segment that it was made of.
+
+        Returns:
+            The log segment, whose file nobody needs any more; None when there is none of that range: it was replaced
+            before, or trimmed.
+        """
+        at = bisect_right(self.segments, sealed.base_offset, key=_base_offset) - 1
+        if at < 0:
+            return None
+        old = self.segments[at]
+        if old.kind is not SegmentKind.LOG or (old.base_offset, old.next_offset) != (
+            sealed.base_offset,
+            sealed.next_offset,
+        ):
+            return None
+        self.segments[at] = sealed
+        if old is self.published_segment:
+            self.published_segment, self.published_position = sealed, sealed.end
+        self.dirty = True
+        return old
+
+    def trim(self, start_offset: int) -> list[Segment]:
+        """Drop records below the offset and give back the segments that no longer hold any; never the active one."""
+        if start_offset <= self.start_offset:
+            return []
+        self.start_offset = start_offset
+        self.dirty = True
+        dropped = []
+        while self.segments and self.segments[0].sealed and self.segments[0].next_offset <= start_offset:
+            if self.segments[0] is self.published_segment:
+                break
+            dropped.append(self.segments.pop(0))
+        # A segment that was closed while it was empty shares its file with the one that began at the same offset.
+        kept = {segment.base_offset for segment in self.segments}
+        return [segment for segment in dropped if segment.base_offset not in kept]
+
+    @property
+    def accounted_offset(self) -> int:
+        """Offset below which each record is in a segment, was trimmed, or is noted as lost."""
+        end = max(self.start_offset, self.losses[-1][0] if self.losses else 0)
+        return max(end, self.segments[-1].next_offset) if self.segments else end
+
+    def note_loss(self, next_offset: int, last_lsn: int) -> None:
+        """Records below an offset, with lsns up to the given one, were lost with the memory."""
+        self.losses = with_loss(self.losses, (next_offset, last_lsn), self.start_offset)
+        self.dirty = True
+
+    def note_restore(self, restored_lsn: int) -> None:
+        """Note that the shard was restored from a backup, if it is older than that and it is not noted yet.
+
+        It need not be saved for that: as long as nothing else changes, the next one to open the shard notes the same.
+
+        REQUIRES: nothing was appended since.
+        """
+        if self.restored_lsn < restored_lsn and self.shard_id < restored_lsn:
+            self.restored_lsn, self.restored_offset = restored_lsn, self.next_offset
+
+    def record_count_from(self, offset: int) -> int:
+        """How many published records there are from an offset on; what was lost with the memory is not counted."""
+        offset = max(offset, self.start_offset)
+        count = 0
+        for segment in reversed(self.segments):
+            end = self.visible_next_offset(segment)
+            count += max(0, end - max(segment.base_offset, offset))
+            if segment.base_offset <= offset:
+                break
+        return count
+
+    def check_usable(self) -> None:
+        """Refuse whatever is asked of a shard that is stopped or gone.
+
+        Raises:
+            ShardNotFoundError: It was deleted.
+            ShardDamagedError: Stored data of it is damaged.
+        """
+        if self.deleted:
+            raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
+        if self.damage:
+            raise ShardDamagedError(
+                f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. "
+                f"Other shards go on; see 'journal check', then restore or delete it"
+            )
+
+    def info(self, *, with_segments: bool) -> ShardInfo:
+        """The shard as a client sees it: published things only."""
+        segments: list[SegmentInfo] = []
+        size_bytes = 0
+        for segment in self.segments:
+            if segment.base_offset > self.published_offset:
+                break
+            end = self.visible_end(segment)
+            size_bytes += end - segment.start_position
+            if with_segments:
+                segments.append(segment.info(self.visible_next_offset(segment), end))
+            if segment is self.published_segment:
+                break
+        return ShardInfo(
+            name=self.name,
+            shard_id=self.shard_id,
+            config=self.config,
+            created_us=self.created_us,
+            start_offset=self.start_offset,
+            next_offset=self.published_offset,
+            last_lsn=self.published_lsn,
+            size_bytes=size_bytes,
+            segments=tuple(segments),
+            restored_offset=self.restored_offset if self.restored_lsn else None,
+            record_count=self.record_count_from(self.start_offset),
+        )
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

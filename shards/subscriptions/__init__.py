@@ -1,0 +1,1 @@
+"""What subscriptions consist of, without an event loop: events, fair queues, watermarks, groups."""

@@ -1,0 +1,1 @@
+"""Names of shards and topic filters, and finding what matches."""

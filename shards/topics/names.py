@@ -1,0 +1,113 @@
+"""What may be a name, and how a shard's name becomes that of a directory. Topic filters are `topic_filters`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from urllib.parse import quote, unquote_to_bytes
+
+from shards.errors import InvalidNameError
+
+MAX_SHARD_NAME_BYTES = 1024
+MAX_NAME_BYTES = 255
+MAX_DIRECTORY_NAME_BYTES = 200
+"""Below the 255 bytes of common file systems, so that there is room for a suffix while a directory is being made."""
+
+_DIRECTORY_PREFIX = "shard="
+_HASH_MARK = "~"
+_HASH_DIGITS = 32
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
+_FORBIDDEN_ANYWHERE = re.compile(f"[{_CONTROL}]")
+_FORBIDDEN_IN_SHARD_NAMES = re.compile(f"[+#{_CONTROL}]")
+_CUT_ESCAPE = re.compile("%.?$")
+
+
+def validate_shard_name(name: str) -> str:
+    """Return the name if it is one a shard may have: the rules of an MQTT topic name.
+
+    Raises:
+        InvalidNameError: It is empty, over `MAX_SHARD_NAME_BYTES` in UTF-8, or has a character that may not be there.
+    """
+    return _validate("shard name", name, MAX_SHARD_NAME_BYTES, _FORBIDDEN_IN_SHARD_NAMES)
+
+
+def validate_name(what: str, name: str) -> str:
+    """Return the name if a cursor, group or producer may have it.
+
+    Args:
+        what: What is named, for the message: "cursor name", say.
+
+    Raises:
+        InvalidNameError: It is empty, over `MAX_NAME_BYTES` in UTF-8, or has a control character.
+    """
+    return _validate(what, name, MAX_NAME_BYTES, _FORBIDDEN_ANYWHERE)
+
+
+def validate_text(what: str, text: str, max_bytes: int) -> str:
+    """Return the text if it is from 1 to ``max_bytes`` of UTF-8 without control characters.
+
+    Raises:
+        InvalidNameError: It is not.
+    """
+    return _validate(what, text, max_bytes, _FORBIDDEN_ANYWHERE)
+
+
+def _validate(what: str, name: str, max_bytes: int, forbidden: re.Pattern[str]) -> str:
+    if not name:
+        raise InvalidNameError(f"{what} is empty, it must have from 1 to {max_bytes} bytes")
+    if found := forbidden.search(name):
+        kinds = "control characters or lone surrogates"
+        if forbidden is _FORBIDDEN_IN_SHARD_NAMES:
+            kinds = f"'+', '#', {kinds}"
+        raise InvalidNameError(
+            f"{what} {_shown(name)} has {found[0]!a} at character {found.start()}, it must not have {kinds}"
+        )
+    size_bytes = len(name.encode())
+    if size_bytes > max_bytes:
+        raise InvalidNameError(
+            f"{what} {_shown(name)} has {size_bytes} bytes in UTF-8, it must have from 1 to {max_bytes}"
+        )
+    return name
+
+
+def _shown(name: str) -> str:
+    return f"{name!a}" if len(name) <= 60 else f"{name[:60]!a}..."
+
+
+def directory_name(name: str) -> str:
+    """Return the Hive-style directory name of a shard: ``shard=`` and the name percent-encoded to plain ASCII.
+
+    Two shards never share one. One that would be over `MAX_DIRECTORY_NAME_BYTES` ends in ``~`` and a hash instead of
+    its tail; the shard's name must then be looked up elsewhere.
+    """
+    # The mark of a hash and the value that Hive readers take for null must not come from a name as they are.
+    encoded = quote(name, safe="").replace(_HASH_MARK, "%7E")
+    if encoded == _HIVE_NULL:
+        encoded = f"%5F{encoded[1:]}"
+    directory = f"{_DIRECTORY_PREFIX}{encoded}"
+    if len(directory) <= MAX_DIRECTORY_NAME_BYTES:
+        return directory
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    readable = directory[: MAX_DIRECTORY_NAME_BYTES - _HASH_DIGITS - len(_HASH_MARK)]
+    return f"{_CUT_ESCAPE.sub('', readable)}{_HASH_MARK}{digest}"
+
+
+def shard_name(directory: str) -> str | None:
+    """Return the name of the shard that has this directory name, or None if it is hashed and so cannot be known.
+
+    Raises:
+        InvalidNameError: `directory_name` gives no shard that directory name.
+    """
+    encoded = directory.removeprefix(_DIRECTORY_PREFIX)
+    if _HASH_MARK in encoded:
+        return None
+    try:
+        name = unquote_to_bytes(encoded).decode()
+    except UnicodeError as error:
+        raise InvalidNameError(f"directory {_shown(directory)} is no shard's: {error}") from error
+    if directory_name(validate_shard_name(name)) != directory:
+        raise InvalidNameError(
+            f"directory {_shown(directory)} is no shard's, that of shard {_shown(name)} is {directory_name(name)!r}"
+        )
+    return name

@@ -1,0 +1,75 @@
+"""MQTT topic filters: which are valid and which topics they match. Many at a time are `shards.topics.filter_index`.
+
+Rules of MQTT 5, section 4.7: ``+`` stands for one whole level, ``#`` at the end for its parent and all below, and no
+wildcard in the first place matches a topic that begins with ``$``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from shards.errors import InvalidNameError
+from shards.topics.names import MAX_SHARD_NAME_BYTES, validate_text
+
+
+def is_filter(target: str) -> bool:
+    """Return whether a read or subscription target is a filter; without a wildcard it is a shard name."""
+    return "+" in target or "#" in target
+
+
+def validate_filter(topic_filter: str) -> str:
+    """Return the filter if it is valid.
+
+    Raises:
+        InvalidNameError: It is empty, too long, has control characters, or a wildcard that is not a level of its own.
+    """
+    validate_text("topic filter", topic_filter, MAX_SHARD_NAME_BYTES)
+    levels = topic_filter.split("/")
+    if any("+" in level and level != "+" for level in levels):
+        raise InvalidNameError(
+            f"topic filter {topic_filter!a} has '+' within a level, it must be a whole level: 'a/+/b'"
+        )
+    if "#" in topic_filter and (topic_filter.count("#") > 1 or levels[-1] != "#"):
+        raise InvalidNameError(f"topic filter {topic_filter!a} has '#' elsewhere than as the whole last level: 'a/#'")
+    return topic_filter
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Return whether a valid filter matches a topic name."""
+    if topic_filter == topic:
+        return True
+    if topic.startswith("$") and topic_filter[0] in "+#":
+        return False
+    filter_levels, levels = topic_filter.split("/"), topic.split("/")
+    if filter_levels[-1] == "#":
+        del filter_levels[-1]
+        if len(levels) < len(filter_levels):
+            return False
+        del levels[len(filter_levels) :]
+    return len(filter_levels) == len(levels) and all(
+        wanted in ("+", level) for wanted, level in zip(filter_levels, levels, strict=True)
+    )
+
+
+def literal_prefix(topic_filter: str) -> str:
+    """Return the whole levels before the first wildcard, with the ``/`` after them; all of a filter without one.
+
+    Every topic that the filter matches begins with it, but for ``a/b`` which ``a/b/#`` matches as well.
+    """
+    wildcard = re.search("[+#]", topic_filter)
+    return topic_filter[: wildcard.start()] if wildcard else topic_filter
+
+
+def pattern(topic_filter: str) -> re.Pattern[str]:
+    """Return a regular expression that matches the whole of just those topics that the valid filter matches.
+
+    It has nothing to backtrack into: a level is what lies between two slashes.
+    """
+    levels = topic_filter.split("/")
+    tail = ""
+    if levels[-1] == "#":
+        del levels[-1]
+        tail = "(?:/.*)?" if levels else ".*"
+    not_internal = r"(?!\$)" if topic_filter[0] in "+#" else ""
+    body = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)
+    return re.compile(f"{not_internal}{body}{tail}", re.DOTALL)

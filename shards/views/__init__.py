@@ -1,0 +1,1 @@
+"""What a node keeps in its ordered store: shards, cursors, state, producers, indexes."""

@@ -1,0 +1,383 @@
+"""What the views keep of a shard's data between checkpoints: its head, its segments in files, its producers.
+
+Written after the files that they describe are synced, so a record never promises more than a file holds.
+
+Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
+a segment; value = version (u8: 1; 2 for a Parquet segment and for the head of a shard that was restored from a backup;
+3 for the head of a shard that lost records with the memory), then the struct below, little-endian. The states of its
+producers are in `shards.views.producer_records`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator, Iterator
+
+from shards.errors import CorruptionError, FormatVersionError
+from shards.model import SegmentKind
+from shards.seams.store import Family, Mutations, OrderedStore
+from shards.segments.chunks import ChunkPool
+from shards.segments.log_segment import LogHeader, LogSegment
+from shards.segments.losses import Loss, losses_of_restart
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment import Segment
+from shards.segments.shard import BEING_DELETED, Shard
+
+_SHARD = struct.Struct(">Q")
+_SEGMENT = struct.Struct(">QQ")
+# version; start_offset, next_offset, reserved_offset, last_lsn; then the damage in UTF-8
+_HEAD_VALUE = struct.Struct("<BQQQQ")
+# the same fields; restored_lsn, restored_offset; then the damage in UTF-8
+_RESTORED_HEAD_VALUE = struct.Struct("<BQQQQQQ")
+# the same fields; the number of losses; then (next offset, last lsn) of each, then the damage in UTF-8
+_LOSSES_HEAD_VALUE = struct.Struct("<BQQQQQQI")
+_LOSS = struct.Struct("<QQ")
+# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
+# newest record
+_SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
+# version, 7 zero bytes; next offset, bytes of the file, created, newest append, last lsn, newest record, SHA-256 of
+# the file
+_PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
+_MAX_OFFSET = 2**63 - 1
+_VERSION = 1
+_PARQUET_VERSION = 2
+_RESTORED_VERSION = 2
+_LOSSES_VERSION = 3
+_HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE, _LOSSES_VERSION: _LOSSES_HEAD_VALUE}
+
+
+def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
+    """Record a shard as far as its log files are flushed, which must be synced as well.
+
+    REQUIRES: the states of its producers are in the store as `shards.views.producer_records` saves them for the present
+    `safe_offset`, or newer, when these records are: what lies below that offset does not come again from the journal.
+
+    Args:
+        mutations: Takes the records.
+        shard: The shard.
+        recorded: Base offsets that the store holds records of.
+
+    Returns:
+        Base offsets recorded now.
+    """
+    safe = safe_offset(shard)
+    mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), _head_value(shard, safe))
+    present = []
+    for segment in _published_file_segments(shard):
+        present.append(segment.base_offset)
+        value = _log_value(segment, shard.published_lsn) if isinstance(segment, LogSegment) else _parquet_value(segment)
+        mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+        if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
+            # What comes after it is made again from the journal, which goes on in this segment.
+            break
+    for base_offset in set(recorded).difference(present):
+        mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
+    return tuple(present)
+
+
+def _head_value(shard: Shard, safe: int) -> bytes:
+    damage = "" if shard.damage == BEING_DELETED else shard.damage
+    fields = (shard.start_offset, safe, shard.reserved_offset, shard.published_lsn)
+    restored = (shard.restored_lsn, shard.restored_offset)
+    if losses := losses_of_restart(shard.losses, _published_segments(shard), shard.start_offset):
+        head = _LOSSES_HEAD_VALUE.pack(_LOSSES_VERSION, *fields, *restored, len(losses))
+        return head + b"".join(_LOSS.pack(*loss) for loss in losses) + damage.encode()
+    if shard.restored_lsn:
+        return _RESTORED_HEAD_VALUE.pack(_RESTORED_VERSION, *fields, *restored) + damage.encode()
+    return _HEAD_VALUE.pack(_VERSION, *fields) + damage.encode()
+
+
+def _log_value(segment: LogSegment, published_lsn: int) -> bytes:
+    return _SEGMENT_VALUE.pack(
+        _VERSION,
+        segment.sealed and segment.flushed == segment.end,
+        segment.saved_entries,
+        segment.created_us,
+        segment.flushed,
+        segment.flushed_offset,
+        segment.newest_append_us,
+        # Batches on their way to the disk may never get there, and their lsns may go to others.
+        min(segment.last_lsn, published_lsn),
+        segment.newest_us,
+    )
+
+
+def _parquet_value(segment: ParquetSegment) -> bytes:
+    return _PARQUET_VALUE.pack(
+        _PARQUET_VERSION,
+        segment.next_offset,
+        segment.size_bytes,
+        segment.created_us,
+        segment.newest_append_us,
+        segment.last_lsn,
+        segment.newest_us,
+        segment.digest,
+    )
+
+
+def _published_segments(shard: Shard) -> Iterator[Segment]:
+    # A segment behind the published one was opened by a decision that may never be committed.
+    if shard.published_segment is not None:
+        for segment in shard.segments:
+            yield segment
+            if segment is shard.published_segment:
+                return
+
+
+def _published_file_segments(shard: Shard) -> Iterator[LogSegment | ParquetSegment]:
+    return (segment for segment in _published_segments(shard) if isinstance(segment, LogSegment | ParquetSegment))
+
+
+def safe_offset(shard: Shard) -> int:
+    """Offset up to which the shard needs no journal: everything below it is in the files, or was in memory only."""
+    for segment in shard.segments:
+        if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
+            return segment.flushed_offset
+        if segment is shard.published_segment:
+            break
+    return shard.published_offset
+
+
+def load(
+    store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool, *, sealed_root: str
+) -> tuple[int, ...]:
+    """Give a new shard object what the store recorded of it; nothing is read from its files.
+
+    Args:
+        store: The views.
+        shard: As `Shard` makes it.
+        log_path: Path of the log file of a shard id and base offset.
+        pool: For what will be appended.
+        sealed_root: Directory of all Parquet segments.
+
+    Returns:
+        Base offsets that the store holds records of.
+
+    Raises:
+        CorruptionError: A record is cut short.
+        FormatVersionError: A newer program wrote it.
+    """
+    recorded = []
+    for key, value in store.scan(Family.SEGMENTS, _SHARD.pack(shard.shard_id)):
+        where = f"record of shard {shard.name!r} in the views"
+        is_head = len(key) == _SHARD.size
+        version = value[0] if value else 0
+        if version not in (_HEADS if is_head else (_VERSION, _PARQUET_VERSION)):
+            raise FormatVersionError(
+                f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 to {3 if is_head else 2}"
+            )
+        if is_head:
+            layout = _HEADS[version]
+            if len(value) < layout.size:
+                raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {layout.size}")
+            _, start, following, reserved, last_lsn, *others = layout.unpack_from(value)
+            _check_offsets(where, 0, start, following, reserved)
+            if others:
+                shard.restored_lsn, shard.restored_offset = others[:2]
+            shard.losses = _losses(where, value)
+            shard.start_offset, shard.next_offset = start, following
+            shard.reserved_offset = shard.asked_offset = reserved
+            shard.last_lsn = last_lsn
+            shard.damage = _decode_damage(where, _head_size(value), value)
+            continue
+        if len(key) != _SEGMENT.size:
+            raise CorruptionError(where, 0, f"the key has {len(key)} bytes, expected {_SEGMENT.size}")
+        expected = (_SEGMENT_VALUE if version == _VERSION else _PARQUET_VALUE).size
+        if len(value) != expected:
+            raise CorruptionError(where, 0, f"{len(value)} bytes, expected {expected}")
+        _, base_offset = _SEGMENT.unpack(key)
+        recorded.append(base_offset)
+        if version == _PARQUET_VERSION:
+            _check_offsets(where, base_offset, _PARQUET_VALUE.unpack(value)[1])
+            shard.segments.append(_parquet_segment(shard, base_offset, value, sealed_root))
+            continue
+        _, sealed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
+        _check_offsets(where, base_offset, following)
+        header = LogHeader(shard.shard_id, base_offset, created, shard.name)
+        segment = LogSegment(log_path(shard.shard_id, base_offset), header, pool)
+        segment.restore(
+            end=end,
+            next_offset=following,
+            newest_append_us=newest_append,
+            last_lsn=last_lsn,
+            newest_us=newest,
+            entries=entries,
+        )
+        segment.sealed = bool(sealed)
+        shard.segments.append(segment)
+    # Only the newest segment can be open; an older one that a crash left unsealed is followed by its successor.
+    for older in shard.segments[:-1]:
+        older.sealed = True
+    return tuple(recorded)
+
+
+def _head_size(value: bytes) -> int:
+    """Where the damage begins in a head's value."""
+    if value[0] == _LOSSES_VERSION and len(value) >= _LOSSES_HEAD_VALUE.size:
+        count: int = _LOSSES_HEAD_VALUE.unpack_from(value)[7]
+        return _LOSSES_HEAD_VALUE.size + count * _LOSS.size
+    layout: struct.Struct = _HEADS.get(value[0], _HEAD_VALUE)
+    return layout.size
+
+
+def _losses(where: str, value: bytes) -> tuple[Loss, ...]:
+    if value[0] != _LOSSES_VERSION:
+        return ()
+    start, end = _LOSSES_HEAD_VALUE.size, _head_size(value)
+    if len(value) < end:
+        raise CorruptionError(where, 0, f"{len(value)} bytes, expected at least {end}")
+    losses: tuple[Loss, ...] = tuple(_LOSS.iter_unpack(value[start:end]))
+    _check_offsets(where, 1, *(next_offset for next_offset, _ in losses))
+    return losses
+
+
+def _check_offsets(where: str, least: int, *offsets: int) -> None:
+    if not all(least <= offset <= _MAX_OFFSET for offset in offsets):
+        raise CorruptionError(where, 0, f"offsets {offsets}, expected from {least} to {_MAX_OFFSET}")
+
+
+def _decode_damage(where: str, start: int, value: bytes) -> str:
+    try:
+        return value[start:].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(where, start + error.start, f"no UTF-8: {error.reason}") from error
+
+
+def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:
+    _, following, size_bytes, created, newest_append, last_lsn, newest, digest = _PARQUET_VALUE.unpack(value)
+    return ParquetSegment(
+        sealed_root,
+        shard.name,
+        shard.shard_id,
+        base_offset=base_offset,
+        next_offset=following,
+        size_bytes=size_bytes,
+        digest=digest,
+        created_us=created,
+        newest_append_us=newest_append,
+        last_lsn=last_lsn,
+        newest_us=newest,
+    )
+
+
+def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, None, None]:
+    """Go through all recorded segments; give the shard's number for each closed log of at least a size, else None.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield None
+            continue
+        key, value = item
+        if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
+            yield _SEGMENT.unpack(key)[0] if sealed and end >= least_bytes else None
+        else:
+            yield None
+
+
+def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bool, int] | None, None, None]:
+    """Go through all records; give (number, kind, closed, end position) for each segment, None to let others work.
+
+    For a shard's head the kind is None, the flag tells of damage, and the last is the next offset. Unreadable records
+    are for `load` to refuse and left out.
+    """
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield None
+            continue
+        key, value = item
+        if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
+            yield _SHARD.unpack(key)[0], None, len(value) > _head_size(value), _HEAD_VALUE.unpack_from(value)[2]
+        elif len(key) != _SEGMENT.size:
+            continue
+        elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
+            yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(sealed), end
+        elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
+            yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, _PARQUET_VALUE.unpack(value)[2]
+
+
+def held_ranges(store: OrderedStore, shard_id: int) -> list[tuple[int, int]]:
+    """The ranges of offsets that the recorded segments of a shard hold and that were not trimmed, in order.
+
+    Unreadable records are for `load` to refuse and left out.
+    """
+    start = 0
+    ranges: list[tuple[int, int]] = []
+    for key, value in store.scan(Family.SEGMENTS, _SHARD.pack(shard_id)):
+        if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
+            start = _HEAD_VALUE.unpack_from(value)[1]
+        elif len(key) == _SEGMENT.size and (following := _next_offset(value)) is not None:
+            first = max(start, _SEGMENT.unpack(key)[1])
+            if first < following:
+                ranges.append((first, following))
+    return ranges
+
+
+def _next_offset(value: bytes) -> int | None:
+    """Where a recorded segment ends; None if the record cannot be read."""
+    following: int | None = None
+    if len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+        following = _SEGMENT_VALUE.unpack(value)[5]
+    elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
+        following = _PARQUET_VALUE.unpack(value)[1]
+    return following
+
+
+def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
+    """Go through all records; give the time of the newest append for each segment, 0 for the others.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield 0
+            continue
+        key, value = item
+        if len(key) != _SEGMENT.size:
+            yield 0
+        elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+            yield _SEGMENT_VALUE.unpack(value)[6]
+        elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
+            yield _PARQUET_VALUE.unpack(value)[4]
+        else:
+            yield 0
+
+
+def newest_lsns(store: OrderedStore, started_lsn: int) -> Generator[tuple[int, int] | None, None, None]:
+    """Go through all records; give (number, newest lsn, as `newest_lsn` tells it) for each shard's head, else None.
+
+    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    """
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is None:
+            yield None
+            continue
+        key, value = item
+        if len(key) == _SHARD.size and len(value) >= _HEAD_VALUE.size:
+            yield _SHARD.unpack(key)[0], _newest_lsn(value, started_lsn)
+        else:
+            yield None
+
+
+def newest_lsn(store: OrderedStore, shard_id: int, started_lsn: int) -> int:
+    """The lsn of the newest batch that is recorded of a shard, 0 if there is none.
+
+    A shard that had offsets reserved may have lost records since; these had lsns up to that of the start.
+    """
+    value = store.get(Family.SEGMENTS, _SHARD.pack(shard_id))
+    return _newest_lsn(value, started_lsn) if value is not None and len(value) >= _HEAD_VALUE.size else 0
+
+
+def _newest_lsn(head: bytes, started_lsn: int) -> int:
+    _, _, following, reserved, last_lsn = _HEAD_VALUE.unpack_from(head)
+    newest: int = max(last_lsn, started_lsn) if reserved > following else last_lsn
+    return newest
+
+
+def delete(store: OrderedStore, mutations: Mutations, shard_id: int) -> None:
+    """Remove the head of a shard and the records of its segments."""
+    for key, _ in store.scan(Family.SEGMENTS, _SHARD.pack(shard_id)):
+        mutations.delete(Family.SEGMENTS, key)

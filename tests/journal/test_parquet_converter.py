@@ -1,0 +1,233 @@
+"""The process that writes Parquet files: what it answers, and what becomes of it."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from journal.engine import Engine, open_engine
+from journal.engine.directory.data_directory import MARKER
+from journal.engine.parquet.converter import WorkerSealer
+from journal.engine.parquet.worker import answer
+from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
+from journal.settings.values import ConfigurationError
+from shards.errors import CorruptionError, SealFailedError
+from shards.model import SegmentKind, ShardConfig
+from shards.seams.file_system import OsFileSystem
+from shards.segments.conversion_plan import SealPlan
+from shards.segments.log_segment import LogSegment
+from tests.journal.engines import append, values_of
+from tests.patience import PATIENCE_S
+
+DIES = (sys.executable, "-c", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 9)")
+BABBLES = (sys.executable, "-c", "import sys; sys.stdin.readline(); print('what?', flush=True); sys.stdin.read()")
+CONFIG = ServerConfig(
+    storage=StorageConfig(journal_file_bytes=1 << 20, journal_budget_bytes=4 << 20, disk_reserve_bytes=0),
+    sealing=SealingConfig(min_bytes=1 << 30),
+)
+
+
+@asynccontextmanager
+async def closed_segment(path: Path, sealer: WorkerSealer) -> AsyncIterator[tuple[Engine, SealPlan]]:
+    """An engine with a shard ``s`` whose only segment with records is closed, and a plan for that."""
+    async with open_engine(str(path / "data"), CONFIG, make_sealer=lambda: sealer) as engine:
+        await engine.control.create_shard("s", ShardConfig())
+        for number in range(10):
+            await append(engine, "s", b"value %d" % number)
+        await engine.seal("s")
+        await engine.maintenance.flush()
+        segment = engine.table.by_name("s").segments[0]
+        assert isinstance(segment, LogSegment)
+        plan = SealPlan(
+            log_path=segment.path,
+            out_path=str(path / "out.parquet"),
+            name="s",
+            shard_id=segment.shard_id,
+            base_offset=0,
+            next_offset=10,
+            start_position=segment.start_position,
+            end_position=segment.end,
+            created_us=segment.created_us,
+        )
+        yield engine, plan
+
+
+async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_rest(tmp_path: Path) -> None:
+    sealer = WorkerSealer()
+    async with closed_segment(tmp_path, sealer) as (_, plan):
+        first = await sealer.seal(plan)
+        pid = sealer.pid
+        assert pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
+        assert (first.record_count, first.size_bytes) == (10, os.path.getsize(plan.out_path))
+        assert (await sealer.seal(plan)).digest == first.digest
+        assert sealer.pid == pid
+        await sealer.rest()
+        assert sealer.pid is None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_the_worker_says_where_a_log_is_damaged_and_goes_on(tmp_path: Path) -> None:
+    sealer = WorkerSealer()
+    async with closed_segment(tmp_path, sealer) as (_, plan):
+        with pytest.raises(CorruptionError) as caught:
+            await sealer.seal(attrs.evolve(plan, next_offset=11))
+        assert caught.value.path == plan.log_path
+        with pytest.raises(SealFailedError, match="No such file"):
+            await sealer.seal(attrs.evolve(plan, out_path=str(tmp_path / "nowhere" / "out.parquet")))
+        assert (await sealer.seal(plan)).record_count == 10
+        await sealer.rest()
+
+
+async def test_a_worker_that_is_killed_is_told_of_and_replaced(tmp_path: Path) -> None:
+    sealer = WorkerSealer()
+    async with closed_segment(tmp_path, sealer) as (_, plan):
+        await sealer.seal(plan)
+        pid = sealer.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SealFailedError, match=f"pid {pid}.*offsets 0 to 10 of shard 's'.*signal 9"):
+            await sealer.seal(plan)
+        assert (await sealer.seal(plan)).record_count == 10
+        assert sealer.pid != pid
+        await sealer.rest()
+
+
+SHORT_OF_FILES_ONCE = """
+import os, resource, sys
+from journal import sealing_worker
+
+def runs_short(event, arguments):
+    if event == "import" and arguments[0] == "numpy._core._add_newdocs" and not os.path.exists({was_short!r}):
+        open({was_short!r}, "x").close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+sys.addaudithook(runs_short)
+sealing_worker.main()
+"""
+
+
+async def test_libraries_that_were_imported_by_half_fail_one_seal_and_not_all_that_follow(tmp_path: Path) -> None:
+    """numpy whose import was stopped by EMFILE behind its C extension cannot be imported again by that process."""
+    program = SHORT_OF_FILES_ONCE.format(was_short=str(tmp_path / "was_short"))
+    sealer = WorkerSealer((sys.executable, "-c", program))
+    async with closed_segment(tmp_path, sealer) as (_, plan):
+        with pytest.raises(SealFailedError, match=r"cannot be loaded.*Too many open files"):
+            await sealer.seal(plan)
+        assert (await sealer.seal(plan)).record_count == 10
+        await sealer.rest()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [(DIES, "killed by signal 9"), (BABBLES, "answered"), (("/nowhere/python",), "cannot be started")],
+    ids=["dies", "babbles", "missing"],
+)
+async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
+    tmp_path: Path, command: tuple[str, ...], expected: str
+) -> None:
+    async with closed_segment(tmp_path, WorkerSealer(command)) as (engine, _):
+        with pytest.raises(SealFailedError, match=expected):
+            await engine.seal("s", wait=True)
+        assert engine.failure is None
+        await append(engine, "s", b"and on")
+        shard = engine.table.by_name("s")
+        assert {segment.kind for segment in shard.segments} == {SegmentKind.LOG}
+        assert await values_of(engine, "s") == [*(b"value %d" % number for number in range(10)), b"and on"]
+    assert os.listdir(tmp_path / "data" / "sealed") == [MARKER]
+
+
+async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next_try(tmp_path: Path) -> None:
+    sealer = WorkerSealer()
+    async with closed_segment(tmp_path, sealer) as (engine, plan):
+        await sealer.seal(plan)
+        assert sealer.pid is not None
+        os.kill(sealer.pid, signal.SIGSTOP)
+        async with trio.open_nursery() as nursery:
+
+            async def told() -> None:
+                with pytest.raises(SealFailedError, match="signal 9"):
+                    await engine.seal("s", wait=True)
+
+            nursery.start_soon(told)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            os.kill(sealer.pid, signal.SIGKILL)
+        await engine.seal("s", wait=True)
+        assert engine.table.by_name("s").segments[0].kind is SegmentKind.PARQUET
+        assert len(await values_of(engine, "s")) == 10
+
+
+async def test_stopping_the_engine_ends_the_worker_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    sealer = WorkerSealer()
+    async with closed_segment(tmp_path, sealer) as (engine, plan):
+        await sealer.seal(plan)
+        pid = sealer.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        with trio.move_on_after(0.05):
+            await engine.seal("s", wait=True)
+    with trio.fail_after(PATIENCE_S):
+        while _lives(pid):
+            await trio.sleep(0.01)
+    async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
+        assert len(await values_of(engine, "s")) == 10
+        assert os.listdir(tmp_path / "data" / "sealing") == []
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_worker_whose_engine_was_killed_ends_without_a_word(tmp_path: Path) -> None:
+    plan = SealPlan(str(tmp_path / "missing"), str(tmp_path / "out"), "s", 1, 0, 1, 0, 1, 0)
+    command = (sys.executable, "-m", "journal.engine.parquet.worker")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdout.close()
+        # The input stays open, as between the end of the engine and the moment when the worker notices that.
+        worker.stdin.write(msgspec.json.encode(plan) + b"\n")
+        worker.stdin.flush()
+        assert worker.stderr.read() == b""
+        assert worker.wait(PATIENCE_S) == 0
+
+
+def test_a_disk_that_refuses_is_an_answer() -> None:
+    class FullFiles(OsFileSystem):
+        def open(self, path: str, *, create: bool = False, write: bool = True) -> object:  # type: ignore[override]
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    said = answer(FullFiles(), SealPlan("/log", "/out", "s", 1, 0, 1, 64, 128, 1))
+    assert said.failure == "/log: No space left on device"
+
+
+async def test_sealing_without_its_libraries_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
+    with pytest.raises(ConfigurationError, match=r"pyarrow.*pip install .*pyarrow.*sealing\.enabled = false"):
+        async with open_engine(str(tmp_path), CONFIG):
+            pass
+    assert os.listdir(tmp_path) == []
+    async with open_engine(str(tmp_path), attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))):
+        pass

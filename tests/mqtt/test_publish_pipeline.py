@@ -1,0 +1,334 @@
+"""What clients publish is stored in order and answered in order of receipt, only after the store has answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker_adapter import StorageAdapter
+from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.engines.local_appends import LocalAppend
+from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placements, StorageRules
+from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, Inbound, Received
+from broker_adapter.mqtt.publish.store_changes import Publisher, until_reached
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+from journal.protocol.errors import ConnectionLostError
+from shards.errors import (
+    DiskFullError,
+    InvalidNameError,
+    LimitExceededError,
+    OverloadedError,
+    ShardDamagedError,
+    ShardNotFoundError,
+    StorageError,
+)
+from shards.format.record import Record
+from shards.model import AckLevel, Appended, Mode, ShardConfig
+from tests.patience import PATIENCE_S
+
+SUCCESS = ReasonCode.SUCCESS
+
+
+class Store:
+    """Does what a test says: appends wait until they are told their outcome."""
+
+    def __init__(self) -> None:
+        self.created: dict[str, ShardConfig] = {}
+        self.create_errors: list[StorageError] = []
+        self.appends: list[tuple[str, list[bytes], LocalAppend]] = []
+        self.commits: list[Changes] = []
+        self.commit_errors: list[StorageError | None] = []
+        self.room = trio.Event()
+        self.has_room = True
+
+    async def create_shard(self, name: str, config: ShardConfig, *, exist_ok: bool) -> None:
+        assert exist_ok
+        await trio.lowlevel.checkpoint()
+        if self.create_errors:
+            raise self.create_errors.pop(0)
+        self.created[name] = config
+
+    def append_nowait(self, shard: str, records: list[Record]) -> LocalAppend:
+        if not self.has_room:
+            raise OverloadedError("full")
+        pending = LocalAppend(1)
+        self.appends.append((shard, [record.value for record in records], pending))
+        return pending
+
+    async def wait_for_room(self, size_bytes: int) -> None:
+        await self.room.wait()
+
+    async def commit(self, changes: Changes) -> None:
+        await trio.lowlevel.checkpoint()
+        error = self.commit_errors.pop(0) if self.commit_errors else None
+        if error is not None:
+            raise error
+        self.commits.append(changes)
+
+    def answer(self, at: int, error: StorageError | None = None) -> None:
+        self.appends[at][2].finish(None if error else Appended(0, AckLevel.DURABLE), error)
+
+    @property
+    def stored(self) -> list[tuple[str, list[bytes]]]:
+        return [(shard, values) for shard, values, _ in self.appends]
+
+
+class Keeper:
+    """Stands for retained messages and timers."""
+
+    def change_for(self, message: Message) -> StatePut | StateDelete:
+        key = b"retained/" + message.topic.encode()
+        return StatePut(key, message.payload) if message.payload else StateDelete(key)
+
+    def delay(self, message: Message, due: Due) -> tuple[StatePut, ...]:
+        return (StatePut(b"timer/%d" % due.at_us, message.payload, 0),)
+
+
+class Bench:
+    """One client's publishes over a store."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.store = Store()
+        keeper = Keeper()
+        self.refusals: list[str] = []
+        self.publisher = Publisher(
+            cast(StorageAdapter, self.store),
+            Placements(StorageRules(), BrokerTopicMapping()),
+            retained=keeper,
+            delay=keeper.delay,
+            on_refused=lambda error: self.refusals.append(error.code),
+        )
+        self.answered: list[tuple[int, ReasonCode]] = []
+        self.with_session: list[tuple[Changes, Collection[int]]] = []
+        self.inbound = Inbound(
+            self.publisher,
+            commit=self._commit,
+            on_outcomes=self._outcomes,
+            start=nursery.start_soon,
+        )
+
+    async def _commit(self, changes: Changes, packet_ids: Collection[int]) -> None:
+        await until_reached(lambda: self.store.commit(changes))
+        self.with_session.append((changes, packet_ids))
+
+    def _outcomes(self, outcomes: list[Received]) -> None:
+        for received in outcomes:
+            assert received.reason_code is not None
+            self.answered.append((received.packet_id, received.reason_code))
+
+    def publish(self, *messages: Received) -> None:
+        self.inbound.submit(messages)
+
+    async def know(self, *topics: str) -> None:
+        """Have the shards of topics created."""
+        await self.publisher.create_shards(dict.fromkeys(topics, ShardConfig()))
+
+
+def received(packet_id: int, topic: str = "a", payload: bytes = b"", qos: int = 1, **options: Any) -> Received:
+    due = options.pop("due", None)
+    return Received(Message(topic, payload or b"%d" % packet_id, qos, **options), packet_id, qos, due)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with trio.open_nursery() as nursery:
+        yield Bench(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_one_receive_brought_of_a_shard_is_one_append(bench: Bench) -> None:
+    await bench.know("a", "b")
+    bench.publish(received(1), received(2, "b"), received(3), received(4, "b"))
+    assert bench.store.stored == [("a", [b"1", b"3"]), ("b", [b"2", b"4"])]
+    assert bench.answered == []
+
+
+async def test_answers_come_in_the_order_of_receipt_whatever_the_store_finishes_first(bench: Bench) -> None:
+    await bench.know("a", "b")
+    bench.publish(received(1), received(2, "b"), received(3))
+    await wait_all_tasks_blocked()
+    bench.store.answer(1)
+    await wait_all_tasks_blocked()
+    assert bench.answered == []
+    bench.store.answer(0)
+    await wait_all_tasks_blocked()
+    assert bench.answered == [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]
+
+
+async def test_a_shard_is_created_before_the_first_message_and_holds_up_those_behind_it(bench: Bench) -> None:
+    await bench.know("known")
+    bench.publish(received(1, "new"), received(2, "known"))
+    bench.publish(received(3, "new"))
+    assert bench.store.stored == []
+    await wait_all_tasks_blocked()
+    assert bench.store.created["new"].mode is Mode.FILE
+    assert bench.store.stored == [("new", [b"1", b"3"]), ("known", [b"2"])]
+
+
+async def test_messages_that_are_not_kept_go_to_a_live_shard_with_their_topic(bench: Bench) -> None:
+    bench.publish(received(0, "a", b"x", qos=0))
+    await wait_all_tasks_blocked()
+    [(shard, values)] = bench.store.stored
+    assert shard.startswith("$mqtt/live/")
+    assert values == [b"x"]
+    assert bench.store.created[shard].mode is Mode.MEMORY
+
+
+@pytest.mark.parametrize(
+    ("error", "reason_code"),
+    [
+        (DiskFullError("full"), ReasonCode.QUOTA_EXCEEDED),
+        (LimitExceededError("too large"), ReasonCode.QUOTA_EXCEEDED),
+        (InvalidNameError("bad"), ReasonCode.TOPIC_NAME_INVALID),
+        (ShardDamagedError("broken"), ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR),
+    ],
+)
+async def test_a_refusal_of_the_store_is_never_a_success(
+    bench: Bench, error: StorageError, reason_code: ReasonCode
+) -> None:
+    await bench.know("a", "b")
+    bench.publish(received(1), received(2, "b"), received(3))
+    bench.store.answer(0, error)
+    bench.store.answer(1)
+    await wait_all_tasks_blocked()
+    assert bench.answered == [(1, reason_code), (2, SUCCESS), (3, reason_code)]
+    bench.store.commit_errors = [error, error, None]
+    bench.publish(received(4, qos=2), received(5, "b", qos=2))
+    await wait_all_tasks_blocked()
+    # Together they are refused; alone only the first one is.
+    assert bench.answered[3:] == [(4, reason_code), (5, SUCCESS)]
+    bench.store.create_errors = [error]
+    bench.publish(received(6, "c"), received(7, "a"))
+    await wait_all_tasks_blocked()
+    bench.store.answer(2)
+    await wait_all_tasks_blocked()
+    assert bench.answered[5:] == [(6, reason_code), (7, SUCCESS)]
+    assert set(bench.refusals) == {error.code}
+
+
+async def test_when_the_store_has_no_room_messages_wait_in_order_and_reading_stops(bench: Bench) -> None:
+    await bench.know("a", "b")
+    bench.store.has_room = False
+    bench.publish(received(1), received(2, "b"))
+    bench.publish(*(received(number, payload=b"x" * 100_000) for number in (3, 4, 5)))
+    await wait_all_tasks_blocked()
+    assert bench.store.stored == []
+    assert bench.inbound.waiting_bytes > MAX_WAITING_BYTES
+    assert not bench.inbound.has_room
+    bench.store.has_room = True
+    bench.store.room.set()
+    with trio.fail_after(PATIENCE_S):
+        await bench.inbound.wait_for_room()
+    await wait_all_tasks_blocked()
+    assert [(shard, len(values)) for shard, values in bench.store.stored] == [("a", 1), ("b", 1), ("a", 3)]
+    assert bench.inbound.waiting_bytes == 0
+
+
+async def test_while_the_store_cannot_be_reached_nobody_is_told_of_a_failure(
+    bench: Bench, autojump_clock: trio.testing.MockClock
+) -> None:
+    bench.store.create_errors = [ConnectionLostError("gone")] * 3
+    bench.store.commit_errors = [ConnectionLostError("gone")] * 3
+    bench.publish(received(1), received(2, retain=True))
+    await trio.sleep(10)
+    bench.store.answer(0)
+    await trio.sleep(10)
+    assert bench.answered == [(1, SUCCESS), (2, SUCCESS)]
+
+
+async def test_a_retained_message_is_stored_with_its_retained_value(bench: Bench) -> None:
+    bench.publish(
+        received(1, payload=b"old", retain=True),
+        received(2, payload=b"new", retain=True),
+        received(3, "b", payload=b"x", retain=True),
+    )
+    await wait_all_tasks_blocked()
+    [changes] = bench.store.commits
+    assert [(shard, [record.value for record in records]) for shard, records in changes.appends] == [
+        ("a", [b"old", b"new"]),
+        ("b", [b"x"]),
+    ]
+    assert changes.puts == (StatePut(b"retained/a", b"new"), StatePut(b"retained/b", b"x"))
+    assert bench.answered == [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]
+
+
+async def test_a_retained_message_does_not_overtake_earlier_ones_of_its_topic(bench: Bench) -> None:
+    await bench.know("a")
+    bench.publish(received(1), received(2, retain=True), received(3))
+    await wait_all_tasks_blocked()
+    assert bench.store.commits == []
+    assert bench.store.stored == [("a", [b"1"])]
+    bench.store.answer(0)
+    await wait_all_tasks_blocked()
+    assert len(bench.store.commits) == 1
+    assert bench.store.stored == [("a", [b"1"]), ("a", [b"3"])]
+
+
+async def test_messages_of_qos_2_are_stored_with_their_packet_identifiers(bench: Bench) -> None:
+    bench.publish(received(1, qos=2), received(2, qos=2), received(3, qos=2, retain=True))
+    assert set(bench.inbound.storing) == {1, 2, 3}
+    await wait_all_tasks_blocked()
+    [(changes, packet_ids)] = bench.with_session
+    assert list(packet_ids) == [1, 2, 3]
+    assert [shard for shard, _ in changes.appends] == ["a"]
+    assert [put.key for put in changes.puts] == [b"retained/a"]
+    assert bench.inbound.storing == {}
+    assert bench.answered == [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]
+
+
+async def test_a_message_that_is_being_stored_and_comes_again_is_stored_once_and_answered_twice(bench: Bench) -> None:
+    message = received(1, qos=2)
+    bench.publish(message, message)
+    bench.publish(bench.inbound.storing[1])
+    await wait_all_tasks_blocked()
+    assert sum(len(records) for changes, _ in bench.with_session for _, records in changes.appends) == 1
+    assert bench.answered == [(1, SUCCESS)] * 3
+
+
+async def test_a_delayed_message_is_a_timer_and_no_append(bench: Bench) -> None:
+    bench.publish(received(1, payload=b"later", due=Due(77)))
+    await wait_all_tasks_blocked()
+    assert bench.store.commits == [Changes(puts=(StatePut(b"timer/77", b"later", 0),))]
+    assert bench.store.created == {}
+    assert bench.answered == [(1, SUCCESS)]
+
+
+async def test_a_shard_that_somebody_deleted_is_created_anew_and_the_message_is_stored(bench: Bench) -> None:
+    await bench.know("a")
+    bench.store.created.clear()
+    bench.publish(received(1), received(2))
+    bench.store.answer(0, ShardNotFoundError("gone"))
+    await wait_all_tasks_blocked()
+    assert set(bench.store.created) == {"a"}
+    assert bench.store.stored[1:] == [("a", [b"1", b"2"])]
+    bench.store.answer(1)
+    await wait_all_tasks_blocked()
+    assert bench.answered == [(1, SUCCESS), (2, SUCCESS)]
+    assert bench.inbound.waiting_bytes == 0
+
+
+async def test_a_shard_that_is_deleted_over_and_over_is_a_refusal(bench: Bench) -> None:
+    await bench.know("a")
+    bench.publish(received(1))
+    for at in (0, 1):
+        bench.store.answer(at, ShardNotFoundError("gone"))
+        await wait_all_tasks_blocked()
+    assert bench.answered == [(1, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)]
+
+
+async def test_settle_waits_for_all_outcomes(bench: Bench) -> None:
+    await bench.know("a")
+    bench.publish(received(1), received(0, qos=0))
+    with trio.move_on_after(0.01) as waiting:
+        await bench.inbound.settle()
+    assert waiting.cancelled_caught
+    for at in range(len(bench.store.appends)):
+        bench.store.answer(at)
+    with trio.fail_after(PATIENCE_S):
+        await bench.inbound.settle()

@@ -1,0 +1,154 @@
+"""Bytes go out in order, at once if they can, and a peer that takes nothing is not waited for for ever."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_one_way_pair, wait_all_tasks_blocked
+
+from broker_adapter.mqtt.model.statistics import BrokerStatistics
+from broker_adapter.mqtt.transport.output import Output, SavedFirst
+
+
+class Peer(trio.abc.SendStream):
+    """Takes so many bytes at once and the rest when it is told to."""
+
+    def __init__(self) -> None:
+        self.at_once = 0
+        self.taken = b""
+        self.may_take = trio.Event()
+        self.is_gone = False
+
+    def send_nowait(self, data: bytes) -> int:
+        if self.is_gone:
+            raise trio.BrokenResourceError
+        sent = min(self.at_once, len(data))
+        self.taken += bytes(data[:sent])
+        return sent
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.may_take.wait()
+        if self.is_gone:
+            raise trio.BrokenResourceError
+        self.taken += bytes(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class Bench:
+    def __init__(self, nursery: trio.Nursery, stream: trio.abc.SendStream) -> None:
+        self.events: list[str] = []
+        self.statistics = BrokerStatistics()
+        self.start = nursery.start_soon
+        self.output = Output(
+            stream,
+            nursery.start_soon,
+            limit_bytes=10,
+            stalled_after_s=60,
+            on_room=lambda: self.events.append("room"),
+            on_broken=lambda: self.events.append("broken"),
+            statistics=self.statistics,
+        )
+
+    def send(self, *packets: bytes) -> None:
+        for packet in packets:
+            self.output.send(packet)
+        self.output.flush()
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_peer_takes_at_once_needs_no_task(tasks: trio.Nursery) -> None:
+    peer = Peer()
+    peer.at_once = 100
+    bench = Bench(tasks, peer)
+    bench.send(b"one", b"two")
+    assert peer.taken == b"onetwo"
+    assert not tasks.child_tasks
+    assert (bench.output.waiting_bytes, bench.statistics.bytes_sent) == (0, 6)
+
+
+async def test_what_it_does_not_take_waits_and_goes_in_order(tasks: trio.Nursery) -> None:
+    peer = Peer()
+    peer.at_once = 4
+    bench = Bench(tasks, peer)
+    bench.send(b"one", b"two")
+    bench.send(b"three", b"four")
+    assert peer.taken == b"onet"
+    assert not bench.output.has_room
+    peer.may_take.set()
+    await bench.output.drained()
+    assert peer.taken == b"onetwothreefour"
+    assert bench.output.waiting_bytes == 0
+    assert set(bench.events) == {"room"}
+
+
+async def test_a_stream_that_cannot_send_at_once_is_written_to_by_a_task(tasks: trio.Nursery) -> None:
+    ours, theirs = memory_stream_one_way_pair()
+    bench = Bench(tasks, ours)
+    bench.send(b"one", b"two")
+    assert await theirs.receive_some() == b"onetwo"
+
+
+async def test_a_peer_that_takes_nothing_is_given_up(tasks: trio.Nursery, autojump_clock: MockClock) -> None:
+    bench = Bench(tasks, Peer())
+    bench.send(b"one")
+    await trio.sleep(59)
+    assert bench.events == []
+    await trio.sleep(2)
+    assert bench.events == ["broken"]
+    bench.send(b"two")
+    with trio.fail_after(1):
+        await bench.output.drained()
+        await bench.output.wait_for_room()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_peer_that_is_gone_is_told_of_once(tasks: trio.Nursery, at_once: bool) -> None:
+    peer = Peer()
+    bench = Bench(tasks, peer)
+    if at_once:
+        peer.is_gone = True
+    bench.send(b"one")
+    peer.is_gone = True
+    peer.may_take.set()
+    await wait_all_tasks_blocked()
+    bench.send(b"two")
+    assert bench.events == ["broken"]
+
+
+async def test_packets_wait_together_for_what_must_be_durable_first(tasks: trio.Nursery) -> None:
+    peer = Peer()
+    peer.at_once = 100
+    bench = Bench(tasks, peer)
+    saves: list[trio.Event] = []
+
+    async def save() -> None:
+        saves.append(trio.Event())
+        await saves[-1].wait()
+
+    saved = SavedFirst(save, bench.output, bench.start)
+    saved.send(b"a")
+    await wait_all_tasks_blocked()
+    saved.send(b"b")
+    saved.send(b"c")
+    assert bench.output.waiting_bytes == 3
+    saves[0].set()
+    await wait_all_tasks_blocked()
+    # What came after the first save began needs another one.
+    assert (peer.taken, len(saves)) == (b"a", 2)
+    saves[1].set()
+    await wait_all_tasks_blocked()
+    assert peer.taken == b"abc"
+    assert bench.output.waiting_bytes == 0
