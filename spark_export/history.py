@@ -18,6 +18,7 @@ from shards.history import HistoryGap, common_lsn
 from shards.model import SegmentKind
 from shards.topics.names import directory_name
 from spark_export import planning
+from spark_export.discovery import take_snapshot
 from spark_export.driver_rows import driver_rows
 from spark_export.errors import DataLossError
 from spark_export.options import SourceOptions, parse_options
@@ -26,7 +27,7 @@ from spark_export.read_history import ReadHistory, lower_lsn
 from spark_export.sealed_files import SealedName
 from spark_export.sealed_scan import COLUMNS, SealedTree, list_tree, scan
 from spark_export.server_connection import ServerConnection
-from spark_export.snapshot import ShardSnapshot, Snapshot, Store, take_snapshot
+from spark_export.snapshot import ShardSnapshot, Snapshot, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -47,7 +47,7 @@ def server_snapshot(
     Args:
         store: Where it is, and its files if they can be reached from here.
         options: Which shards.
-        with_segments: See `spark_export.snapshot.take_snapshot`.
+        with_segments: See `spark_export.discovery.take_snapshot`.
         read: See there.
 
     Raises:
@@ -70,7 +70,7 @@ def directory_snapshot(
         store: Where its files lie.
         directory: The data directory.
         options: Which shards.
-        with_segments: See `spark_export.snapshot.take_snapshot`.
+        with_segments: See `spark_export.discovery.take_snapshot`.
         read: See there.
 
     Raises:

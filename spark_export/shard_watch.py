@@ -13,10 +13,11 @@ from typing import Final
 
 import attrs
 
+from spark_export.discovery import take_snapshot
 from spark_export.file_access import FileTree
 from spark_export.options import SourceOptions
 from spark_export.read_history import ReadHistory
-from spark_export.snapshot import Snapshot, take_snapshot
+from spark_export.snapshot import Snapshot
 
 _LOCK_FILE: Final = "LOCK"
 # Looking takes up a tenth of the time at most, and what was appended is seen after a second at the latest.

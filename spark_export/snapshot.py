@@ -1,10 +1,10 @@
-"""A snapshot: which records there are to read, shard by shard, and where they lie. Plain values and how they are found.
+"""A snapshot: which records there are to read, shard by shard, and where they lie. Plain values.
 
 A range of offsets is what a snapshot promises, not a file: a log segment may be sealed between planning and reading,
 and then its records are read from the Parquet file of that range (`spark_export.reading`).
 
-Where the values come from: a running server or a data directory at rest is asked through the storage adapter
-(`spark_export.live_shards`), a tree of sealed segments tells by its names (`spark_export.sealed_tree`).
+How they are found (`spark_export.discovery`): a running server or a data directory at rest is asked through the storage
+adapter (`spark_export.live_shards`), a tree of sealed segments tells by its names (`spark_export.sealed_tree`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import attrs
 
 from shards.history import HistoryGap, common_lsn
 from shards.model import SegmentKind
-from spark_export.options import SourceOptions
 from spark_export.read_history import ReadHistory
 
 
@@ -124,34 +123,3 @@ class Snapshot:
     def knows_unsealed(self) -> bool:
         """Whether it tells of what is not sealed too: a tree of sealed segments alone does not."""
         return bool(self.store.server or self.store.log)
-
-
-def take_snapshot(
-    options: SourceOptions, *, with_segments: bool | None = None, read: ReadHistory | None = None
-) -> Snapshot:
-    """Find out what there is to read now. Not to be called inside an event loop.
-
-    Args:
-        options: Where, and which shards.
-        with_segments: Whether to ask a server for the segments of each shard, which is one question more for each;
-            otherwise one stands for all if every offset has a record. None: if their files can be reached from here. A
-            data directory at rest and a tree of sealed segments tell them anyway.
-        read: What was read before, to be told from which offsets on the shards have other records now.
-
-    Raises:
-        UnreadableError: The path holds nothing of ours, or the server cannot be reached.
-        StorageError: The data directory cannot be opened: damaged, or written by a newer program.
-    """
-    from spark_export.live_shards import directory_snapshot, server_snapshot
-    from spark_export.sealed_tree import find_files, tree_snapshot
-
-    found = find_files(options.path) if options.path else None
-    if options.server:
-        sealed, log = (found.sealed, found.log) if found else ("", "")
-        return server_snapshot(Store(sealed, log, options.server), options, with_segments=with_segments, read=read)
-    assert found is not None  # one of the two options is given
-    if found.directory:
-        return directory_snapshot(
-            Store(found.sealed, found.log), found.directory, options, with_segments=with_segments, read=read
-        )
-    return tree_snapshot(found.sealed, options)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 from attrs import field
 
 from broker_adapter.sinks.errors import SinkUnavailableError
-from journal.settings.values import Kind, parse_address, parse_text, within
+from journal.net.address import parse_address
+from journal.settings.values import Kind, parse_text, within
 
 _MAX_SECRET_CHARACTERS: Final = 64 * 1024
 

@@ -279,7 +279,7 @@ class Engine:
             committer=self.committer,
             appender=self.appender,
             control=self.control,
-            maintenance=self.maintenance,
+            wait_for_room=self.maintenance.wait_for_room,
             table=self.table,
             begin_chunk=self.begin_chunk,
             words=self._words,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import structlog
 import trio
 
-from journal.settings.values import parse_address
+from journal.net.address import parse_address
 
 _BACKLOG = 1024
 _LINGER_S = 0.5

@@ -10,6 +10,7 @@ from typing import Annotated
 import attrs
 from attrs import field
 
+from journal.net.address import parse_address
 from journal.settings.values import (
     TIB,
     File,
@@ -18,7 +19,6 @@ from journal.settings.values import (
     Size,
     Text,
     bytes_within,
-    parse_address,
     parse_filters,
     parse_text,
     within,

@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args
 
 import attrs
 
+from journal.net.address import parse_address
 from shards.errors import InvalidNameError, StorageError
 from shards.topics.topic_filters import validate_filter
 
@@ -44,20 +45,6 @@ class Kind:
     parse: Callable[[object], Any]
     allowed: str = ""
     show: Callable[[int], str] = str
-
-
-def parse_address(address: str) -> tuple[str, int] | None:
-    """Part ``host:port``; None for the empty address that stands for "do not listen".
-
-    Raises:
-        ValueError: It is neither.
-    """
-    if not address:
-        return None
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]+)):(\d{1,5})", address)
-    if match is None or int(match[3]) > 65_535:
-        raise ValueError(f"{address!r} is no address")
-    return match[1] or match[2], int(match[3])
 
 
 def parse_size(value: object) -> int:

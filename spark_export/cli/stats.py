@@ -35,8 +35,8 @@ def stats(
         directory: Data directory or tree of sealed segments.
         json: Print a JSON object a shard.
     """
+    from spark_export.discovery import take_snapshot
     from spark_export.options import parse_options
-    from spark_export.snapshot import take_snapshot
     from spark_export.statistics import read_times, shard_statistics, with_times
 
     options = parse_options(Place.parse(directory, server).options(topics))

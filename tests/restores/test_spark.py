@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from spark_export.discovery import take_snapshot
 from spark_export.errors import DataLossError, UnreadableError
 from spark_export.export.state import ExportState
 from spark_export.history import Origin, Places, plan_history
@@ -16,7 +17,7 @@ from spark_export.options import parse_options
 from spark_export.positions import StreamPosition
 from spark_export.read_history import ReadHistory
 from spark_export.server_connection import ServerConnection
-from spark_export.snapshot import Snapshot, take_snapshot
+from spark_export.snapshot import Snapshot
 from spark_export.stream_planning import end_position, next_position, stream_ranges
 from tests.restores.restorable_server import restorable_server
 

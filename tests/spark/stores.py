@@ -17,11 +17,12 @@ from journal.settings.server import LimitsConfig, SealingConfig, ServerConfig, S
 from journal.settings.values import MIB
 from shards.format.record import Record
 from spark_export.conditions import Condition
+from spark_export.discovery import take_snapshot
 from spark_export.options import parse_options
 from spark_export.planning import Part, batch_ranges, plan_partitions
 from spark_export.reading import read_parts
 from spark_export.record_columns import SPARK_SCHEMA, Wanted
-from spark_export.snapshot import Store, take_snapshot
+from spark_export.snapshot import Store
 
 _CONFIG = ServerConfig(
     storage=StorageConfig(

@@ -16,10 +16,11 @@ import pytest
 from broker_adapter import StorageAdapter
 from shards.seams.file_system import OsFileSystem
 from spark_export import live_shards
+from spark_export.discovery import take_snapshot
 from spark_export.errors import UnreadableError
 from spark_export.options import parse_options
 from spark_export.server_connection import connected
-from spark_export.snapshot import Snapshot, take_snapshot
+from spark_export.snapshot import Snapshot
 from tests.faults.processes import running
 from tests.patience import PATIENCE_S
 from tests.spark.queues import at

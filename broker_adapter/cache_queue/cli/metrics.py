@@ -29,8 +29,8 @@ def metrics_command(
     if not listen:
         sys.stdout.buffer.write(ask(server, _page))
         return
+    from journal.net.address import parse_address
     from journal.net.listening import bind
-    from journal.settings.values import parse_address
 
     try:
         parse_address(listen)

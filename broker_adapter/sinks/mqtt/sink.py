@@ -20,7 +20,8 @@ from broker_adapter.sinks.mqtt.suspicion import Suspicion
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
-from journal.settings.values import ConfigurationError, parse_address
+from journal.net.address import parse_address
+from journal.settings.values import ConfigurationError
 
 
 @asynccontextmanager

@@ -7,11 +7,10 @@ they lie in the group that is being collected; a group is written, and recovered
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
-from journal.engine.segments.checkpointer import Maintenance
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry import ENTRY_HEADER_SIZE
@@ -81,6 +80,7 @@ class AtomicChanges:
     """Carries them out.
 
     Args:
+        wait_for_room: Returns when the engine takes in more appends.
         begin_chunk: Sets time and refusals of the appender, as before any run of appends.
         words: Tells what an indexed shard has to index of a batch.
     """
@@ -91,7 +91,7 @@ class AtomicChanges:
         committer: Committer,
         appender: Appender,
         control: Control,
-        maintenance: Maintenance,
+        wait_for_room: Callable[[], Awaitable[None]],
         table: ShardTable,
         begin_chunk: Callable[[], None],
         words: Callable[[Shard, memoryview], Words],
@@ -99,7 +99,7 @@ class AtomicChanges:
         self._committer = committer
         self._appender = appender
         self._control = control
-        self._maintenance = maintenance
+        self._wait_for_room = wait_for_room
         self._table = table
         self._begin_chunk = begin_chunk
         self._words = words
@@ -129,7 +129,7 @@ class AtomicChanges:
             StorageFailedError: The disk failed; whether it was done is known after a restart.
         """
         prepared = await self._prepare(appends, puts, deletes, cursors)
-        await self._maintenance.wait_for_room()
+        await self._wait_for_room()
         self._begin_chunk()
         self._check(prepared, puts, deletes, cursors)
         waiters = [AckWaiter() for _ in prepared.appends]

@@ -6,9 +6,10 @@ import contextlib
 
 from journal.access.tokens import TokenHash, Tokens
 from journal.access.users import PasswordHash, check_name
+from journal.net.address import parse_address
 from journal.net.origins import Origins, parse_origin
 from journal.net.protocol_sniffing import spoken_in
-from journal.settings.values import parse_address, parse_size
+from journal.settings.values import parse_size
 from tests.fuzz.target import Target, text_of
 
 

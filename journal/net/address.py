@@ -1,0 +1,19 @@
+"""Addresses as settings and commands write them: ``host:port``."""
+
+from __future__ import annotations
+
+import re
+
+
+def parse_address(address: str) -> tuple[str, int] | None:
+    """Part ``host:port``; None for the empty address that stands for "do not listen".
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if not address:
+        return None
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]+)):(\d{1,5})", address)
+    if match is None or int(match[3]) > 65_535:
+        raise ValueError(f"{address!r} is no address")
+    return match[1] or match[2], int(match[3])
