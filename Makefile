@@ -32,13 +32,16 @@ clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT clie
 peers: ## install mosquitto, PostgreSQL, Redis, Chromium, strace and the like, which tests use; where that fails those are skipped
 	@scripts/install-peers
 
+# A test that neither ends nor notices that its time is over takes its process along, with the stacks of all threads.
+BOUNDED := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
+
 # Several at a time: most of their time they wait for disks, servers and clocks (tests/README.md).
 test: $(VENV_STAMP) clients ## run the quick tests, in minutes (TESTS="path or options" narrows them, JOBS= at a time)
-	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) -m "(not slow or smoke) and not long and not wheel" \
+	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) $(BOUNDED) -m "(not slow or smoke) and not long and not wheel" \
 		--hypothesis-profile=quick $(TESTS)
 
 test-all: $(VENV_STAMP) clients ## run all tests but `make crash` and `make wheel`, as CI does (TESTS=, JOBS=)
-	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) $(TESTS)
+	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) $(BOUNDED) $(TESTS)
 
 wheel: $(VENV_STAMP) ## run README and docs in full, word for word, on an installed wheel (minutes)
 	@$(BIN)/python -m pytest -m wheel tests/documents $(TESTS)

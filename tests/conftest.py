@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from tests import tiers
 from tests.durations import DurationRecorder
+from tests.still_running import StillRunning
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -67,6 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     recorder = DurationRecorder(config.getoption("--record-durations"), names_unmarked=tiers.is_quick(config))
     config.pluginmanager.register(recorder, "durations")
+    config.pluginmanager.register(StillRunning(), "still-running")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,21 +23,30 @@ DURATIONS: Final = Path(__file__).with_name("durations.csv")
 ALONE: Final = {
     "tests/abuse": "a client must not have to wait longer because of what others do",
 }
-"""Files and directories whose tests measure time that a busy machine would spoil, and what they measure."""
+"""Directories whose tests measure time that a busy machine would spoil, and what they measure."""
 
-_TOGETHER: Final = ("tests/console", "tests/documents", "tests/mqtt/clients", "tests/spark")
-"""Directories whose tests share what one session starts."""
+_TOGETHER: Final = {
+    "tests/console/": "console",
+    "tests/documents/": "documents",
+    "tests/mqtt/clients/": "MQTT clients",
+    # One Java machine each: with a single one they would take as long as everything else beside them.
+    "tests/spark/test_cli": "Spark, writing",
+    "tests/spark/test_drain": "Spark, writing",
+    "tests/spark/test_export": "Spark, writing",
+    "tests/spark/test_streaming": "Spark, writing",
+    "tests/spark/": "Spark, reading",
+}
+"""How the paths of tests begin that share what one session starts, and what they run with; the first that fits counts."""
 
 _ALONE_UNIT: Final = "alone"
 
 
 def unit_of(nodeid: str) -> str:
-    """What a test runs together with: a file, a directory, or all that run alone."""
+    """What a test runs together with: a file, a group of files, or all that run alone."""
     path = nodeid.partition("::")[0]
-    for place in (*ALONE, *_TOGETHER):
-        if path == place or path.startswith(f"{place}/"):
-            return _ALONE_UNIT if place in ALONE else place
-    return path
+    if any(path.startswith(f"{place}/") for place in ALONE):
+        return _ALONE_UNIT
+    return next((unit for prefix, unit in _TOGETHER.items() if path.startswith(prefix)), path)
 
 
 def recorded_seconds(path: Path = DURATIONS) -> dict[str, float]:

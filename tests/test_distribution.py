@@ -96,6 +96,7 @@ def test_every_test_runs_once_and_those_that_measure_run_when_nothing_else_does(
 
 
 def test_a_directory_that_shares_something_is_one_unit() -> None:
-    assert unit_of("tests/spark/test_jvm.py::test_x[a::b]") == "tests/spark"
+    assert unit_of("tests/spark/test_jvm.py::test_x[a::b]") == "Spark, reading"
+    assert unit_of("tests/spark/test_cli_sql.py::test_x") == unit_of("tests/spark/test_drain.py::test_x")
     assert unit_of("tests/sparkling/test_x.py::test_x") == "tests/sparkling/test_x.py"
     assert unit_of("tests/abuse/test_connections.py::test_x") == "alone"

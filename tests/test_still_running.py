@@ -1,0 +1,50 @@
+"""What a run says of tests that do not end."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.still_running import StillRunning
+
+pytest_plugins = ["pytester"]
+
+
+def test_a_test_that_has_been_running_for_minutes_is_named() -> None:
+    running = StillRunning()
+    running.pytest_runtest_logstart("tests/test_a.py::test_hangs")
+    assert running.lines(time.monotonic() + 60) == []
+    (line,) = running.lines(time.monotonic() + 180)
+    assert line.startswith("after 3 min, for 1")
+    assert line.endswith("s now: tests/test_a.py::test_hangs")
+
+
+def test_a_test_that_has_ended_or_whose_worker_has_ended_is_not_named() -> None:
+    for when in ("teardown", "???"):
+        running = StillRunning()
+        running.pytest_runtest_logstart("tests/test_a.py::test_ends")
+        running.pytest_runtest_logreport(
+            pytest.TestReport("tests/test_a.py::test_ends", ("", 0, ""), {}, "passed", None, when)  # type: ignore[arg-type]
+        )
+        assert running.lines(time.monotonic() + 180) == []
+
+
+def test_a_test_that_cannot_be_interrupted_ends_its_worker_and_not_the_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import signal, time
+
+        def test_hangs():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+            time.sleep(600)
+
+        def test_passes():
+            pass
+        """
+    )
+    bounds = ("-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=true")
+    result = pytester.runpytest_subprocess("-n", "1", "--timeout", "1", *bounds)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*crashed while running*test_hangs*"])
+    result.stderr.fnmatch_lines(["*test_it.py*in test_hangs*"])
