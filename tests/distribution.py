@@ -36,7 +36,7 @@ _TOGETHER: Final = {
     "tests/spark/test_streaming": "Spark, writing",
     "tests/spark/": "Spark, reading",
 }
-"""How the paths of tests begin that share what one session starts, and what they run with; the first that fits counts."""
+"""How the paths of tests begin that share what one session starts, and what they run with; the first that fits wins."""
 
 _ALONE_UNIT: Final = "alone"
 
