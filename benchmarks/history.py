@@ -30,7 +30,7 @@ from benchmarks.wire import AckCounter, Wire, fetch_bytes_per_s
 from journal.protocol import frames
 from journal.protocol.frames import Op
 from shards.format.batch import encode_values
-from shards.parquet.conversion import SealPlan, seal_log
+from shards.parquet.conversion import ConversionPlan, convert_log
 from shards.seams.file_system import OsFileSystem
 from shards.segments.log_segment import LogHeader
 from shards.segments.segment_paths import log_path
@@ -179,7 +179,7 @@ def _sealing_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float
         value_bytes = sealed_bytes = 0
         begun_at = time.perf_counter()
         for plan in plans:
-            made = seal_log(files, plan)
+            made = convert_log(files, plan)
             value_bytes += made.value_bytes
             sealed_bytes += made.size_bytes
         rates.append(value_bytes / (time.perf_counter() - begun_at) / 1e6)
@@ -188,7 +188,7 @@ def _sealing_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float
     return max(rates), ratio
 
 
-def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> SealPlan:
+def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> ConversionPlan:
     path = log_path(str(data / "log"), segment.shard_id, segment.base_offset)
     file = files.open(path, write=False)
     try:
@@ -196,7 +196,7 @@ def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> Se
         end = file.size()
     finally:
         file.close()
-    return SealPlan(
+    return ConversionPlan(
         log_path=path,
         out_path=str(output),
         name=segment.name,

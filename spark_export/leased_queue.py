@@ -61,7 +61,7 @@ class Backlog:
     restores: tuple[HistoryGap, ...] = ()
 
 
-class HeldQueue:
+class LeasedQueue:
     """A queue whose lease is held for the length of a block.
 
     Args:

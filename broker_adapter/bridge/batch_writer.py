@@ -18,7 +18,7 @@ from shards.format.record import StoredRecord
 _ONE_LINE = 300
 
 
-class Settler:
+class BatchWriter:
     """Writes to one sink.
 
     Args:

@@ -50,7 +50,7 @@ class Prepared:
     skipped: Counts
 
 
-class Preparer:
+class Batcher:
     """Reads one queue from an offset on.
 
     Args:

@@ -13,7 +13,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks, single_error
 from broker_adapter.bridge.driver import BridgeDriver
-from broker_adapter.bridge.queue_routing import Intake
+from broker_adapter.bridge.queue_routing import QueueRouting
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import LeaseSettings, QueueWriter
 from shards.errors import StorageError
@@ -54,7 +54,7 @@ class Bridges:
         self._drivers: dict[str, _Driving] = {}
         self._tasks: trio.Nursery | None = None
         self._writes = True
-        self.intake = Intake()
+        self.intake = QueueRouting()
 
     def doing(self) -> dict[str, str]:
         """What this process is doing for each bridge that it may drive, by the bridge's name."""

@@ -14,9 +14,9 @@ from typing import Final
 import attrs
 import trio
 
-from broker_adapter.bridge.batch_writer import Settler
-from broker_adapter.bridge.batcher import NOTHING, Letter, Prepared, Preparer
-from broker_adapter.bridge.poison_detector import Suspect
+from broker_adapter.bridge.batch_writer import BatchWriter
+from broker_adapter.bridge.batcher import NOTHING, Batcher, Letter, Prepared
+from broker_adapter.bridge.poison_detector import PoisonDetector
 from broker_adapter.bridge.rate_limit import RateLimit, SlowStart
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
@@ -43,7 +43,7 @@ class _Flight:
     refused: list[Letter] = attrs.field(factory=list)
 
 
-class Attempt:
+class DrainRun:
     """One attempt.
 
     Args:
@@ -68,7 +68,7 @@ class Attempt:
         *,
         limit: RateLimit,
         slow_start: SlowStart,
-        suspect: Suspect,
+        suspect: PoisonDetector,
         on_taken: Callable[[], None],
         alone_to_offset: int = 0,
     ) -> None:
@@ -80,7 +80,7 @@ class Attempt:
         self._slow_start = slow_start
         self._suspect = suspect
         self._on_taken = on_taken
-        self._settler = Settler(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
+        self._settler = BatchWriter(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
         self._flights: deque[_Flight] = deque()
         self._window = trio.Semaphore(spec.window)
         self._sink_room = trio.Semaphore(sink.max_in_flight)
@@ -124,7 +124,7 @@ class Attempt:
             scope.cancel()
 
     async def _prepare(self, send: trio.MemorySendChannel[Prepared]) -> None:
-        preparer = Preparer(self._drain, self._spec, self._drain.offset)
+        preparer = Batcher(self._drain, self._spec, self._drain.offset)
         async with send:
             while not self._is_stopping:
                 prepared = await preparer.next(self._suspect.at_most(self._slow_start.records))

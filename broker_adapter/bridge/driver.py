@@ -16,8 +16,8 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks, single_error
 from broker_adapter.bridge.breaker import Breaker, BreakerState
-from broker_adapter.bridge.drain_run import Attempt
-from broker_adapter.bridge.poison_detector import Suspect
+from broker_adapter.bridge.drain_run import DrainRun
+from broker_adapter.bridge.poison_detector import PoisonDetector
 from broker_adapter.bridge.rate_limit import RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
@@ -146,7 +146,7 @@ class _Driving:
         self._clock = clock
         self._breaker = Breaker(spec.breaker)
         self._slow_start = SlowStart(spec.batch_records)
-        self._suspect = Suspect(spec.max_outages)
+        self._suspect = PoisonDetector(spec.max_outages)
         self._limit = RateLimit(spec.max_rate, trio.current_time())
         self._alone_to_offset = 0
         self._failure: Exception | None = None
@@ -227,7 +227,7 @@ class _Driving:
         await self._drain.confirm(position, await self._drain.counts_up_to(position), 0)
 
     async def _attempt(self, sink: Sink) -> None:
-        attempt = Attempt(
+        attempt = DrainRun(
             self._spec,
             sink,
             self._drain,

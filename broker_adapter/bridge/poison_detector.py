@@ -13,7 +13,7 @@ from typing import Final
 _MAX_DOUBLINGS: Final = 20
 
 
-class Suspect:
+class PoisonDetector:
     """What one driver knows of that.
 
     Args:

@@ -11,7 +11,7 @@ from shards.topics.topic_filters import matches
 _KNOWN_TOPICS: Final = 100_000
 
 
-class Intake:
+class QueueRouting:
     """The queues of all bridges, as one process puts messages into them.
 
     Args:
@@ -41,4 +41,4 @@ class Intake:
         return found
 
 
-NO_QUEUES: Final = Intake()
+NO_QUEUES: Final = QueueRouting()

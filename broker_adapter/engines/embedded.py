@@ -47,7 +47,7 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
-from shards.segments.read_slices import Extent
+from shards.segments.read_slices import ReadSlice
 from shards.segments.shard import Shard
 from shards.topics.topic_filters import is_filter, validate_filter
 
@@ -242,7 +242,7 @@ class EmbeddedAdapter(StorageAdapter):
         extent = await self._calls.run(self._extent(found, offset, max_bytes, max_wait_s))
         return StoredBatches(b"".join(extent.buffers), found.start_offset, extent.next_offset)
 
-    async def _extent(self, shard: Shard, offset: int, max_bytes: int, max_wait_s: float) -> Extent:
+    async def _extent(self, shard: Shard, offset: int, max_bytes: int, max_wait_s: float) -> ReadSlice:
         reader = self._engine.reader
         reader.check_range(shard, offset)
         await trio.lowlevel.checkpoint()

@@ -21,10 +21,10 @@ from broker_adapter.feed import Feed, Progress, check_follow
 from broker_adapter.subscription import Delivery
 from shards.errors import BatchError, CorruptionError
 from shards.format.record import Gap
-from shards.subscriptions.fair_queue import FeedQueue, Standing
-from shards.subscriptions.watermark_policy import ProgressPace
-from shards.topics.filter_watch import LiveFilters
-from shards.topics.publish_epochs import RecentShards
+from shards.subscriptions.fair_queue import FairQueue, Standing
+from shards.subscriptions.watermark_policy import WatermarkPolicy
+from shards.topics.filter_watch import FilterWatch
+from shards.topics.publish_epochs import PublishEpochs
 from shards.topics.topic_filters import pattern
 
 _log = logging.getLogger(__name__)
@@ -46,9 +46,9 @@ class LocalFeeds:
 
     def __init__(self, table: ShardTable, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
-        self._recent: RecentShards[StoredShard] = RecentShards(lambda: table.newest_lsn + 1)
+        self._recent: PublishEpochs[StoredShard] = PublishEpochs(lambda: table.newest_lsn + 1)
         self._recent.load([shard for shard in table if shard.last_lsn], lambda shard: shard.last_lsn)
-        self._live: LiveFilters[LocalFeed] = LiveFilters(self._recent)
+        self._live: FilterWatch[LocalFeed] = FilterWatch(self._recent)
         self._attached: dict[int, dict[LocalFeed, None]] = {}
         self._open: set[LocalFeed] = set()
         self._awaiting_lsn: set[LocalFeed] = set()
@@ -173,10 +173,10 @@ class LocalFeed(Feed):
         self._until_lsn = until_lsn
         self._credit_bytes = credit_bytes
         self._is_live = is_live
-        self._queue: FeedQueue[_Place] = FeedQueue(
+        self._queue: FairQueue[_Place] = FairQueue(
             start_lsn, until_lsn, feeds.committed.value, lambda place: place.shard.visible_offset
         )
-        self._pace = ProgressPace(start_lsn)
+        self._pace = WatermarkPolicy(start_lsn)
         self._wake = trio.Event()
         self._ended = False
 

@@ -29,7 +29,7 @@ from shards.format.record import Gap, StoredRecord
 from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.position import Start
 from shards.seams.store import Family, Mutations, OrderedStore
-from shards.topics.publish_epochs import Era
+from shards.topics.publish_epochs import PublishEpoch
 
 _RESERVED_AHEAD = 1 << 14
 """Offsets that one durable reservation covers for appends in memory mode."""
@@ -47,7 +47,7 @@ class StoredShard:
     def __init__(self, store: OrderedStore, name: str, entry: CatalogueEntry) -> None:
         self.name = name
         self.deleted = False
-        self.era: Era[StoredShard] | None = None
+        self.era: PublishEpoch[StoredShard] | None = None
         self._store = store
         self._entry = entry
         last = next(self._placements(reverse=True), None)

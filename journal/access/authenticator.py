@@ -74,7 +74,7 @@ class Admitted:
         return self.permissions.may_somewhere(action)
 
 
-class ServerAccess:
+class Authenticator:
     """Decides who a peer is.
 
     Args:

@@ -26,7 +26,7 @@ from journal.engine.wal.entry import (
     decode_entry_size,
     decode_group_header,
 )
-from journal.engine.wal.entry_payloads import Decision, Sealed, ShardCreated, ShardDeleted, Trimmed, decode_decision
+from journal.engine.wal.entry_payloads import Decision, Sealed, ShardCreated, ShardDeleted, Trimmed, decode_payload
 from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path, list_journal_files
 from journal.engine.wal.recovery import Verdict, check_payload, judge
 from shards.errors import CorruptionError, FormatVersionError
@@ -348,6 +348,6 @@ class _FilePass:
             group.damages.append((position, problem))
         elif entry.kind != Kind.APPEND:
             try:
-                self._checked.note(entry.shard_id, decode_decision(entry.kind, entry.payload))
+                self._checked.note(entry.shard_id, decode_payload(entry.kind, entry.payload))
             except ValueError as error:
                 group.unreadable.append((position, f"the payload is no {Kind(entry.kind).name.lower()}: {error}"))

@@ -20,7 +20,7 @@ from command_line.quantities import parse_timeout_s
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect, explain
 
 if TYPE_CHECKING:
-    from journal.client import Client, PendingAppend
+    from journal.client import AppendFuture, Client
     from shards.model import AckLevel, Appended
 
 _READ_BYTES = 1 << 18
@@ -119,7 +119,7 @@ async def _send_all(
     batch_records: int,
     done: _Acknowledged,
     tick: Callable[[int], None],
-    sent: Callable[[PendingAppend], None],
+    sent: Callable[[AppendFuture], None],
 ) -> None:
     """Send every line of stdin in order; ``done`` counts what is acknowledged, also when this raises."""
     import trio
@@ -129,7 +129,7 @@ async def _send_all(
 
     splitter = LineSplitter(_MAX_LINE_BYTES)
     batcher = LineBatcher(batch_records, _BATCH_BYTES)
-    in_flight: deque[tuple[int, int, PendingAppend]] = deque()
+    in_flight: deque[tuple[int, int, AppendFuture]] = deque()
     in_flight_bytes = 0
 
     async def settle(limit_bytes: int) -> None:

@@ -11,7 +11,7 @@ from command_line.boundary import CommandError, one_line
 from command_line.output import note
 
 if TYPE_CHECKING:
-    from journal.client import Client, PendingAppend
+    from journal.client import AppendFuture, Client
     from shards.errors import StorageError
 
 _PROGRAM = "journal"
@@ -34,12 +34,12 @@ class AppendWatch:
         self._client = client
         self._shard = shard
         self._timeout_s = timeout_s
-        self._sent: deque[PendingAppend] = deque()
+        self._sent: deque[AppendFuture] = deque()
         self._any_sent = trio.Event()
         self._told = ""
         self.failure: CommandError | None = None
 
-    def sent(self, pending: PendingAppend) -> None:
+    def sent(self, pending: AppendFuture) -> None:
         """A batch is on its way."""
         self._sent.append(pending)
         self._any_sent.set()
@@ -55,7 +55,7 @@ class AppendWatch:
                 await self._any_sent.wait()
         ends.cancel()
 
-    async def _follow(self, pending: PendingAppend) -> None:
+    async def _follow(self, pending: AppendFuture) -> None:
         """Return when a batch is answered, or took too long."""
         began_s = trio.current_time()
         look_s = _TOLD_AFTER_S

@@ -21,7 +21,7 @@ from command_line.quantities import parse_size_bytes
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 
 if TYPE_CHECKING:
-    from journal.client import Client, PendingAppend
+    from journal.client import AppendFuture, Client
     from shards.model import AckLevel, Mode
 
 _IN_FLIGHT_BYTES = 8 << 20
@@ -131,7 +131,7 @@ async def _append_all(client: Client, names: list[str], load: _Load, tick: Calla
     """Append all records, pipelined, the batches round the shards; encoding is part of the time."""
     from shards.format.batch import encode_values
 
-    in_flight: deque[tuple[int, PendingAppend]] = deque()
+    in_flight: deque[tuple[int, AppendFuture]] = deque()
     in_flight_limit = max(1, min(_IN_FLIGHT_APPENDS, _IN_FLIGHT_BYTES // (load.batch * (load.size_bytes + 16))))
     values = [os.urandom(load.size_bytes) for _ in range(load.batch)]
     sent = acknowledged = 0

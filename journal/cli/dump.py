@@ -213,13 +213,13 @@ def _print_entry(path: str, entry: Entry, wanted: _Wanted) -> None:
 
 def _decision_in(path: str, entry: Entry) -> Decision | None:
     from journal.engine.wal.entry import ENTRY_HEADER_SIZE, Kind
-    from journal.engine.wal.entry_payloads import decode_decision
+    from journal.engine.wal.entry_payloads import decode_payload
     from shards.errors import CorruptionError
 
     if entry.kind == Kind.APPEND or entry.kind not in set(Kind):
         return None
     try:
-        return decode_decision(entry.kind, entry.payload)
+        return decode_payload(entry.kind, entry.payload)
     except ValueError as error:
         problem = f"the payload is no {Kind(entry.kind).name.lower()}: {error}"
         raise CorruptionError(path, entry.position + ENTRY_HEADER_SIZE, problem) from error

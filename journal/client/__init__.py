@@ -1,6 +1,6 @@
 """The trio client of the journal service. Needs no more than the base install."""
 
-from journal.client.append_future import PendingAppend
+from journal.client.append_future import AppendFuture
 from journal.client.client import Client, open_client, unique_name
 from journal.client.feed import Feed
 from journal.client.receiver import Delivery
@@ -9,10 +9,10 @@ from journal.client.restored import ServerRestored
 from journal.client.subscription import Subscription
 
 __all__ = [
+    "AppendFuture",
     "Client",
     "Delivery",
     "Feed",
-    "PendingAppend",
     "Reconnection",
     "ServerRestored",
     "Subscription",

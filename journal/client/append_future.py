@@ -18,7 +18,7 @@ NOT_JOINED: Final = -1
 _LEVELS: Final = {int(level): level for level in AckLevel}
 
 
-class PendingAppend:
+class AppendFuture:
     """An append that was handed over. It is carried out whether or not anybody waits for it.
 
     One is made for every append, so it holds nothing that only some of them need.
@@ -132,7 +132,7 @@ class PendingAppend:
             self.event.set()
 
     @staticmethod
-    def resolve_all(group: Iterable[PendingAppend], base_offset: int, level: int, flags: int) -> int:
+    def resolve_all(group: Iterable[AppendFuture], base_offset: int, level: int, flags: int) -> int:
         """The server has the batch that these appends share. For the sender; returns what they counted in the window.
 
         One loop for a whole batch: this is done for every append.

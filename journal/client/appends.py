@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import trio
 
-from journal.client.append_future import NOT_JOINED, PendingAppend
+from journal.client.append_future import NOT_JOINED, AppendFuture
 from journal.client.batching import ENCODING_FAULTS, AppendQueue, BatchEncoder
 from journal.client.connection import Connection
 from journal.client.producer_window import Action, Entry, ProducerWindow
@@ -84,7 +84,7 @@ class Appends:
 
     # What callers do.
 
-    async def append(self, name: str, pending: PendingAppend) -> Appended:
+    async def append(self, name: str, pending: AppendFuture) -> Appended:
         """Queue an append when there is room for it, and wait for its outcome."""
         if not self._has_room(pending.size_bytes):
             await self.wait_for_room(pending.size_bytes)
@@ -96,7 +96,7 @@ class Appends:
         finally:
             self._max_in_flight -= 1
 
-    def append_nowait(self, name: str, pending: PendingAppend, *, is_awaited: bool = False) -> None:
+    def append_nowait(self, name: str, pending: AppendFuture, *, is_awaited: bool = False) -> None:
         """Queue an append to the shard ``name``.
 
         Args:
@@ -192,7 +192,7 @@ class Appends:
             if shard.window is not None:
                 shard.window.connection_lost()
 
-    def unanswered_batches(self) -> list[list[PendingAppend]]:
+    def unanswered_batches(self) -> list[list[AppendFuture]]:
         """The appends of each batch that may have been sent and is not answered."""
         return [batch for shard in self._shards.values() for batch in shard.batches()]
 
@@ -255,7 +255,7 @@ class Appends:
     def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
         """Resolve the appends that one APPENDED frame acknowledges."""
         take = self._in_flight.pop
-        resolve_all = PendingAppend.resolve_all
+        resolve_all = AppendFuture.resolve_all
         freed = 0
         for correlation, level, flags, _, base_offset in acks:
             entry = take(correlation, None)
@@ -357,7 +357,7 @@ class Appends:
         self._mark_ready(shard)
         return size_bytes
 
-    def _encode_apart(self, group: list[PendingAppend], shard: ShardAppends, window: ProducerWindow) -> None:
+    def _encode_apart(self, group: list[AppendFuture], shard: ShardAppends, window: ProducerWindow) -> None:
         """Queue each append of a group in a batch of its own, but for those that cannot be encoded."""
         for made in self._encoder.encode(group, window.identity, window.next_sequence):
             if isinstance(made, Entry):

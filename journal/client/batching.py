@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, cast
 
-from journal.client.append_future import NOT_JOINED, PendingAppend
+from journal.client.append_future import NOT_JOINED, AppendFuture
 from journal.client.producer_window import Entry
 from journal.protocol.frames import NO_OFFSET
 from shards.errors import InvalidRequestError, LimitExceededError, StorageError
@@ -31,7 +31,7 @@ def pending_of(
     ack_level: int = 0,
     expected_offset: int | None = None,
     may_join: bool = False,
-) -> PendingAppend:
+) -> AppendFuture:
     """Make an append of plain values or of records; one with an expected offset shares its batch with no other.
 
     Raises:
@@ -45,7 +45,7 @@ def pending_of(
     kind: type[object] = type(records)
     if kind is list and len(records) == 1 and type(value := records[0]) is bytes:
         # One message at a time, which is what most brokers send.
-        return PendingAppend(1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key)
+        return AppendFuture(1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key)
     if issubclass(kind, _NO_SEQUENCES):
         raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {kind.__name__}")
     count = len(records)
@@ -59,17 +59,17 @@ def pending_of(
             size_bytes = sum([len(record.value) + len(record.key) for record in fields]) + _OVERHEAD_BYTES * count
             if join_key != NOT_JOINED:
                 join_key += 1
-            return PendingAppend(count, size_bytes, None, fields, None, ack_level, expected_offset, join_key)
+            return AppendFuture(count, size_bytes, None, fields, None, ack_level, expected_offset, join_key)
         values = cast("tuple[bytes, ...]", tuple(records))
         size_bytes = sum(map(len, values)) + _OVERHEAD_BYTES
     except (TypeError, AttributeError) as fault:
         raise InvalidRequestError(f"an append takes all bytes or all Record: {fault}") from fault
-    return PendingAppend(
+    return AppendFuture(
         count, size_bytes, values if count > 1 else values[0], None, None, ack_level, expected_offset, join_key
     )
 
 
-def pending_of_batch(batch: bytes, *, ack_level: int, expected_offset: int | None) -> PendingAppend:
+def pending_of_batch(batch: bytes, *, ack_level: int, expected_offset: int | None) -> AppendFuture:
     """Make an append of an encoded batch.
 
     Raises:
@@ -77,7 +77,7 @@ def pending_of_batch(batch: bytes, *, ack_level: int, expected_offset: int | Non
     """
     header = verify_body(batch)
     expected = NO_OFFSET if expected_offset is None else expected_offset
-    return PendingAppend(
+    return AppendFuture(
         header.record_count,
         len(batch) + _OVERHEAD_BYTES,
         batch=batch,
@@ -100,7 +100,7 @@ class AppendQueue:
     __slots__ = ("_join_key", "_max_batch_bytes", "_max_batch_records", "_record_count", "_size_bytes", "waiting")
 
     def __init__(self, max_batch_bytes: int, max_batch_records: int) -> None:
-        self.waiting: deque[PendingAppend] = deque()
+        self.waiting: deque[AppendFuture] = deque()
         self._max_batch_bytes = max_batch_bytes
         self._max_batch_records = max_batch_records
         self._size_bytes = 0
@@ -110,7 +110,7 @@ class AppendQueue:
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def add(self, pending: PendingAppend) -> bool:
+    def add(self, pending: AppendFuture) -> bool:
         """Queue an append. Returns whether a full batch waits now."""
         waiting = self.waiting
         if not waiting:
@@ -122,7 +122,7 @@ class AppendQueue:
         self._record_count = count = self._record_count + pending.record_count
         return size_bytes >= self._max_batch_bytes or count >= self._max_batch_records
 
-    def take(self, *, is_busy: bool) -> list[PendingAppend]:
+    def take(self, *, is_busy: bool) -> list[AppendFuture]:
         """Take the appends of the next batch; none if the queue is empty or if waiting joins more of them.
 
         Args:
@@ -145,7 +145,7 @@ class AppendQueue:
             return self.clear()
         return self._take_some(first, max_bytes, max_records)
 
-    def _take_some(self, first: PendingAppend, max_bytes: int, max_records: int) -> list[PendingAppend]:
+    def _take_some(self, first: AppendFuture, max_bytes: int, max_records: int) -> list[AppendFuture]:
         waiting = self.waiting
         waiting.popleft()
         size_bytes, count = first.size_bytes, first.record_count
@@ -165,7 +165,7 @@ class AppendQueue:
         self._record_count -= count
         return group
 
-    def withdraw(self, appends: Collection[object]) -> list[PendingAppend]:
+    def withdraw(self, appends: Collection[object]) -> list[AppendFuture]:
         """Take appends out of the queue; returns those that were in it."""
         waiting = self.clear()
         for pending in waiting:
@@ -173,7 +173,7 @@ class AppendQueue:
                 self.add(pending)
         return [pending for pending in waiting if pending in appends]
 
-    def clear(self) -> list[PendingAppend]:
+    def clear(self) -> list[AppendFuture]:
         """Empty the queue; returns what was in it."""
         taken = list(self.waiting)
         self.waiting.clear()
@@ -199,8 +199,8 @@ class BatchEncoder:
         self._codec = codec
 
     def encode(
-        self, group: list[PendingAppend], identity: ProducerIdentity, sequence: int
-    ) -> Iterator[Entry | tuple[PendingAppend, StorageError]]:
+        self, group: list[AppendFuture], identity: ProducerIdentity, sequence: int
+    ) -> Iterator[Entry | tuple[AppendFuture, StorageError]]:
         """Make one batch of the group. If one append spoils it, each is encoded alone and the bad one is given back."""
         try:
             yield self.entry(group, identity, sequence)
@@ -216,7 +216,7 @@ class BatchEncoder:
                         made.stamped_sequence = -1
                     yield made
 
-    def entry(self, group: list[PendingAppend], identity: ProducerIdentity, sequence: int) -> Entry:
+    def entry(self, group: list[AppendFuture], identity: ProducerIdentity, sequence: int) -> Entry:
         """Make one batch of the whole group; one of `ENCODING_FAULTS` if an append spoils it."""
         first = group[0]
         stamped_sequence = sequence
@@ -254,7 +254,7 @@ class BatchEncoder:
         return Entry(batch, count, group, first.ack_level, first.expected_offset, 0, 0, stamped_sequence)
 
 
-def _values_of(group: list[PendingAppend]) -> list[bytes]:
+def _values_of(group: list[AppendFuture]) -> list[bytes]:
     if sum([pending.record_count for pending in group]) == len(group):
         return [pending.values for pending in group]  # type: ignore[misc]  # one record: one value
     values: list[bytes] = []

@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from journal.client.address import Address
-from journal.client.append_future import PendingAppend
+from journal.client.append_future import AppendFuture
 from journal.client.appends import Appends
 from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
 from journal.client.connection import HEARTBEAT_S, Connection
@@ -282,7 +282,7 @@ class Client(Operations):
         *,
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
-    ) -> PendingAppend:
+    ) -> AppendFuture:
         """Start an append and return at once, for deep pipelines.
 
         Raises:
@@ -294,7 +294,7 @@ class Client(Operations):
 
     def append_batch_nowait(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
-    ) -> PendingAppend:
+    ) -> AppendFuture:
         """Start an append of an encoded batch; see `append_nowait`."""
         pending = pending_of_batch(batch, ack_level=ack, expected_offset=expected_offset)
         self._appends.append_nowait(shard, pending)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from journal.client.address import Address
-from journal.net.protocol_sniffing import Spoken, spoken_in
+from journal.net.protocol_sniffing import SniffedProtocol, spoken_in
 from journal.protocol.errors import ConnectionLostError
 from shards.errors import InvalidRequestError, StorageError
 
@@ -28,9 +28,9 @@ def check_answer(address: Address, first: bytes) -> None:
     if not first:
         raise closed_unheard(address)
     spoken = spoken_in(first)
-    if spoken is Spoken.TLS:
+    if spoken is SniffedProtocol.TLS:
         raise _wants_tls(address)
-    if spoken is Spoken.HTTP:
+    if spoken is SniffedProtocol.HTTP:
         raise InvalidRequestError(
             f"{address} speaks HTTP; name the port of listen.tcp, or write journal+ws:// for that of listen.websocket"
         )
@@ -63,9 +63,9 @@ def not_a_websocket(address: Address, first: bytes) -> StorageError:
     if not first:
         return closed_unheard(address)
     spoken = spoken_in(first)
-    if spoken is Spoken.TLS:
+    if spoken is SniffedProtocol.TLS:
         return _wants_tls(address)
-    if spoken is Spoken.OTHER:
+    if spoken is SniffedProtocol.OTHER:
         return InvalidRequestError(f"{address} speaks no WebSocket; name the port of listen.websocket")
     head, _, body = first.decode("latin-1").partition("\r\n\r\n")
     status = head.partition("\r\n")[0].partition(" ")[2].strip()

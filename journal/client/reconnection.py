@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from journal.client.append_future import PendingAppend
+from journal.client.append_future import AppendFuture
 from journal.client.appends import Appends
 from journal.client.connection import Connection
 from journal.client.operations import Operations
@@ -25,7 +25,7 @@ class Reconnection(Operations):
         self._connection = connection
         self._appends = appends
 
-    def unanswered_batches(self) -> list[list[PendingAppend]]:
+    def unanswered_batches(self) -> list[list[AppendFuture]]:
         """The appends of each batch that may have been sent and was not answered."""
         return self._appends.unanswered_batches()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from journal.client.append_future import PendingAppend
+from journal.client.append_future import AppendFuture
 from journal.client.batching import AppendQueue
 from journal.client.producer_window import Entry, ProducerWindow
 from shards.errors import StorageError
@@ -44,14 +44,14 @@ class ShardAppends:
         """Something waits to be sent, now or when the window permits."""
         return bool(self.queue.waiting) or (self.window is not None and bool(self.window.queued))
 
-    def batches(self) -> list[list[PendingAppend]]:
+    def batches(self) -> list[list[AppendFuture]]:
         """The appends of each batch that is encoded and not answered."""
         if self.window is None:
             return []
         entries = (*self.window.in_flight, *self.window.queued)
         return [entry.token for entry in entries if not entry.is_done]
 
-    def withdraw(self, appends: Collection[object]) -> list[PendingAppend]:
+    def withdraw(self, appends: Collection[object]) -> list[AppendFuture]:
         """Give up appends, and those that share an encoded batch with one of them; returns all that were given up.
 
         REQUIRES: There is no connection, so that nothing is in flight.

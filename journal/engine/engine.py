@@ -17,18 +17,18 @@ import trio
 
 from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.directory.restores import Restores
-from journal.engine.parquet.converter import Sealer
-from journal.engine.parquet.scheduler import Sealing
+from journal.engine.parquet.converter import ParquetConverter
+from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
 from journal.engine.replay import RecoveryReport, replay
 from journal.engine.restoration import Restoration
-from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.segments.snapshots import Snapshots
 from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.producer_use import ProducerUse
-from journal.engine.state.shard_discovery import ShardNews
+from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.subscribe.subscriptions import Subscriptions
@@ -36,12 +36,12 @@ from journal.engine.wal.disk import Disk
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
 from journal.engine.wal.group_commit import MOST_WORDS, AckSink, Committer, Group
 from journal.engine.wal.journal_file import JournalWriter
-from journal.engine.wal.pending_ack import AckWaiter
+from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
 from journal.engine.write.appender import Appender
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from journal.engine.write.producer_expiry import ProducerExpiry
-from journal.engine.write.transactions import AtomicChanges
+from journal.engine.write.transactions import Transactions
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.settings.server import ServerConfig
 from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
@@ -54,7 +54,7 @@ from shards.segments.chunks import ChunkPool, Readable
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
-from shards.topics.publish_epochs import RecentShards
+from shards.topics.publish_epochs import PublishEpochs
 from shards.views.inverted_index import Words, words_of
 from shards.views.producer_records import load_producers
 from shards.views.shard_records import closed_logs
@@ -92,7 +92,7 @@ class Engine:
         clock: Clock,
         disk: Disk,
         store: DirectoryStore,
-        sealer: Sealer | None,
+        sealer: ParquetConverter | None,
     ) -> None:
         storage = config.storage
         self.config = config
@@ -218,8 +218,8 @@ class Engine:
             publish=self._publish,
             failed=self._failed,
         )
-        self.news = ShardNews(
-            self.table, self._store, self.committer.committed_lsn, RecentShards(lambda: self.committer.next_lsn)
+        self.news = ShardDiscovery(
+            self.table, self._store, self.committer.committed_lsn, PublishEpochs(lambda: self.committer.next_lsn)
         )
         self.table.on_closing = self.news.closing
         self.producer_use = ProducerUse(trio.current_time)
@@ -237,7 +237,7 @@ class Engine:
             publishing=self.news.publishing,
             use=self.producer_use,
         )
-        self.control = Control(
+        self.control = Commands(
             self.committer,
             self.views,
             self.table,
@@ -256,7 +256,7 @@ class Engine:
             now_us=self.time.expiry_us,
             fail=self._fail,
         )
-        self.maintenance = Maintenance(
+        self.maintenance = Checkpointer(
             files=self._files,
             directory=self._directory.path,
             storage=storage,
@@ -275,7 +275,7 @@ class Engine:
             checkpoint_lsn=record.checkpoint,
             producer_use=self.producer_use,
         )
-        self.atomic = AtomicChanges(
+        self.atomic = Transactions(
             committer=self.committer,
             appender=self.appender,
             control=self.control,
@@ -284,7 +284,7 @@ class Engine:
             begin_chunk=self.begin_chunk,
             words=self._words,
         )
-        self.sealing = Sealing(
+        self.sealing = ParquetScheduler(
             config=self.config.sealing,
             sealer=self._sealer,
             files=self.segment_files,
@@ -492,7 +492,7 @@ class Engine:
             StorageFailedError: The disk failed; whether it is stored is known after a restart.
         """
         await self.maintenance.wait_for_room()
-        waiter = AckWaiter()
+        waiter = PendingAck()
         self.append_nowait(shard, batch, waiter, 0, ack=ack, expected_offset=expected_offset)
         return await waiter.wait()
 
@@ -508,7 +508,7 @@ class Engine:
     ) -> None:
         """Take one encoded batch from inside the process; ``sink`` gets its acknowledgement, perhaps at once.
 
-        The caller bounds what is under way and asks `Maintenance.has_room` before.
+        The caller bounds what is under way and asks `Checkpointer.has_room` before.
 
         Raises:
             StorageError: It was refused; nothing of it is stored.

@@ -16,7 +16,7 @@ from journal.engine.directory.data_directory import DataDirectory, open_director
 from journal.engine.directory.mounts import check_mounts
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine
-from journal.engine.parquet.converter import Sealer, open_worker_sealer
+from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.wal.disk import Disk, DiskThread
 from journal.settings.server import ServerConfig
 from shards.errors import CorruptionError
@@ -53,7 +53,7 @@ async def open_engine(
     clock: Clock | None = None,
     make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
     open_store: Callable[[str], DirectoryStore] = open_rocks_store,
-    make_sealer: Callable[[], Sealer] = open_worker_sealer,
+    make_sealer: Callable[[], ParquetConverter] = open_worker_converter,
     to_read: bool = False,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background work while the context lasts.

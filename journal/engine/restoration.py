@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from journal.engine.directory.restores import Restores, read_restore_marker, remove_restore_marker
-from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from shards.seams.file_system import FileSystem
@@ -52,7 +52,7 @@ class Restoration:
             restore.lsn_after,
         )
 
-    async def finish(self, maintenance: Maintenance) -> None:
+    async def finish(self, maintenance: Checkpointer) -> None:
         """Make it durable and remove the marker, before anything is served.
 
         Raises:

@@ -21,7 +21,7 @@ _TLS_MAJOR: Final = 3
 _HTTP: Final = (b"HTTP/", b"GET ", b"POST ", b"PUT ", b"HEAD ", b"PATCH ", b"DELETE ", b"OPTIONS ", b"PRI ")
 
 
-class Spoken(enum.Enum):
+class SniffedProtocol(enum.Enum):
     """A protocol that can be told by its first bytes."""
 
     TLS = "TLS"
@@ -29,10 +29,10 @@ class Spoken(enum.Enum):
     OTHER = "something else"
 
 
-def spoken_in(first: bytes) -> Spoken:
+def spoken_in(first: bytes) -> SniffedProtocol:
     """What begins with these bytes."""
     if len(first) >= LEAST_BYTES and first[0] in (_HANDSHAKE, _ALERT) and first[1] == _TLS_MAJOR and first[2]:
-        return Spoken.TLS
+        return SniffedProtocol.TLS
     if first.startswith(_HTTP):
-        return Spoken.HTTP
-    return Spoken.OTHER
+        return SniffedProtocol.HTTP
+    return SniffedProtocol.OTHER

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest
 
-from journal.net.websocket_limits import PieceBoundedConnection
+from journal.net.websocket_limits import LimitedWebSocketConnection
 
 _RECEIVE_BYTES = 64 * 1024
 _CLOSING_S = 0.5
@@ -25,7 +25,7 @@ async def open_websocket(
     subprotocol: str | None = None,
     choices: Collection[str] = (),
     allows_origin: Callable[[str | None], bool] = lambda _: True,
-) -> AsyncIterator[PieceBoundedConnection]:
+) -> AsyncIterator[LimitedWebSocketConnection]:
     """Open a WebSocket as the server, and close it in order at the end.
 
     Args:
@@ -43,7 +43,7 @@ async def open_websocket(
     async with stream, trio.open_nursery() as nursery:
         try:
             with trio.fail_after(handshake_timeout_s):
-                connection = PieceBoundedConnection(
+                connection = LimitedWebSocketConnection(
                     stream, _peer_of(stream), max_message_bytes=max_message_bytes, receive_bytes=_RECEIVE_BYTES
                 )
                 request = await connection.open(nursery)

@@ -20,7 +20,7 @@ _TOO_BIG = 1009
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
-class PieceBoundedConnection(WebSocketConnection):
+class LimitedWebSocketConnection(WebSocketConnection):
     """See the module.
 
     Args:

@@ -17,7 +17,7 @@ from structlog.contextvars import bound_contextvars
 from journal.access.authorization import EVERYBODY, Action, Principal, SentAway, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
-from journal.net.protocol_sniffing import ENOUGH_BYTES, Spoken, spoken_in
+from journal.net.protocol_sniffing import ENOUGH_BYTES, SniffedProtocol, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
 from journal.server.output import Output
@@ -326,11 +326,11 @@ class Connection:
         return start
 
     def _no_frame(self, length: int, first: bytes) -> str:
-        spoken = Spoken.OTHER if self.greeted else spoken_in(first)
-        if spoken is Spoken.TLS:
+        spoken = SniffedProtocol.OTHER if self.greeted else spoken_in(first)
+        if spoken is SniffedProtocol.TLS:
             return speaks_no_tls("tcp")
         told = f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
-        if spoken is Spoken.HTTP:
+        if spoken is SniffedProtocol.HTTP:
             told += "; HTTP is spoken at listen.http, and WebSocket at listen.websocket"
         return told
 

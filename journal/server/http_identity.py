@@ -11,18 +11,18 @@ from starlette.requests import Request
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
 from journal.protocol.errors import AuthenticationError
-from journal.server.login import Admission
+from journal.server.login import Login
 
 
 @attrs.frozen
-class HttpAsker:
+class HttpIdentity:
     """Who sent one request."""
 
     principal: Principal
     meter: Meter | None
 
 
-async def asker_of(request: Request, admission: Admission) -> HttpAsker:
+async def asker_of(request: Request, admission: Login) -> HttpIdentity:
     """Find out who sent a request, and wait until it may have another one.
 
     Raises:
@@ -34,7 +34,7 @@ async def asker_of(request: Request, admission: Admission) -> HttpAsker:
     except AuthenticationError:
         admission.refused(None, peer)
         raise
-    asker = HttpAsker(*await admission.identify(credentials, peer))
+    asker = HttpIdentity(*await admission.identify(credentials, peer))
     if asker.meter is not None:
         await asker.meter.wait()
         asker.meter.spend(1, 0)

@@ -2,7 +2,7 @@
 
 Counting a million shards takes seconds, so it is never done for one who asks: a task walks over them in small steps and
 keeps the outcome of its last round. Shards that nobody uses are counted from their records and stay closed. What is
-counted is not of one instant, and is as old as `Census.counted_at` says.
+counted is not of one instant, and is as old as `Inventory.counted_at` says.
 
 What can be told apart by name is bounded however many names there are: the groups and queues with the most waiting are
 named, the others are one sum.
@@ -113,7 +113,7 @@ class QueueDepth:
 
 
 @attrs.frozen(slots=True)
-class Census:
+class Inventory:
     """One round.
 
     Attributes:
@@ -135,7 +135,7 @@ class Census:
     took_s: float
 
 
-class CensusTaker:
+class InventoryTaker:
     """Counts in the background.
 
     Attributes:
@@ -145,7 +145,7 @@ class CensusTaker:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ages: dict[tuple[int, int], int] = {}
-        self.latest: Census | None = None
+        self.latest: Inventory | None = None
 
     async def run(self) -> None:
         """Count round after round until cancelled, with a pause between them."""
@@ -157,7 +157,7 @@ class CensusTaker:
                 log.warning("not counted", reason=str(error))
             await trio.sleep(_PAUSE_S)
 
-    async def count(self, pace: Pace) -> Census:
+    async def count(self, pace: Pace) -> Inventory:
         """Count once.
 
         Raises:
@@ -169,7 +169,7 @@ class CensusTaker:
         cursors, groups = await self._count_cursors(pace)
         queues = await self._look_at_queues(pace)
         now = trio.current_time()
-        return Census(segments, damaged, cursors, groups, queues, now, now - began)
+        return Inventory(segments, damaged, cursors, groups, queues, now, now - began)
 
     async def _count_open(self, segments: dict[SegmentState, Amount], pace: Pace) -> int:
         damaged = 0

@@ -20,7 +20,7 @@ from journal.protocol.errors import AuthenticationError, NotAuthorizedError
 from journal.protocol.frames import Op
 from journal.server.connection import Connection
 from journal.server.open_connections import Served
-from journal.server.security import Guard
+from journal.server.security import Security
 from journal.server.stored_quotas import StoredQuotas
 from shards.errors import StorageError
 
@@ -52,7 +52,7 @@ class _Named:
 _named: Final = msgspec.msgpack.Decoder(_Named)
 
 
-class Admission:
+class Login:
     """Lets clients in and says on which terms.
 
     Args:
@@ -60,7 +60,7 @@ class Admission:
         stored: How much their shards hold.
     """
 
-    def __init__(self, guard: Guard, stored: StoredQuotas) -> None:
+    def __init__(self, guard: Security, stored: StoredQuotas) -> None:
         self._guard = guard
         self._stored = stored
 

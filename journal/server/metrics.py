@@ -18,10 +18,10 @@ from prometheus_client.utils import floatToGoString
 
 from journal.engine import Engine
 from journal.protocol.errors import ERROR_NUMBERS
-from journal.server.inventory import Census, CensusTaker
+from journal.server.inventory import Inventory, InventoryTaker
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
 from journal.telemetry.histogram import Histogram
-from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_lag import LoopLag
 from journal.telemetry.loop_monitor import LoopMonitor
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,8 +41,8 @@ class ServerCollector(Collector):
         self,
         engine: Engine,
         statistics: ServerStatistics,
-        census: CensusTaker,
-        pulse: Pulse,
+        census: InventoryTaker,
+        pulse: LoopLag,
         loop_monitor: LoopMonitor,
         why_not_ready: Callable[[], list[str]],
         pushed_bytes: Callable[[], int],
@@ -168,7 +168,7 @@ class ServerCollector(Collector):
         yield Counter("journal_loop_long_steps", "Iterations that took over 0.05 s.", monitor.long_count)
 
 
-def _counted(census: Census | None, now_us: int) -> Iterator[Metric]:
+def _counted(census: Inventory | None, now_us: int) -> Iterator[Metric]:
     """What the last census found; families without values before the first."""
     segments = Gauge("journal_segments", "Segments by state.", labels=["state"])
     segment_bytes = Gauge("journal_segment_bytes", "Bytes of segments by state.", labels=["state"])

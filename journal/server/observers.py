@@ -9,7 +9,7 @@ from starlette.requests import Request
 from journal.access.authorization import Action
 from journal.protocol.errors import NotAuthorizedError
 from journal.server.http_identity import asker_of
-from journal.server.login import Admission
+from journal.server.login import Login
 from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError
 
@@ -25,7 +25,7 @@ class Observers:
         statistics: Counts those who may not.
     """
 
-    def __init__(self, admission: Admission, statistics: ServerStatistics) -> None:
+    def __init__(self, admission: Login, statistics: ServerStatistics) -> None:
         self._admission = admission
         self._statistics = statistics
 

@@ -24,7 +24,7 @@ from journal.protocol.errors import ShuttingDownError, UnknownOperationError
 from journal.protocol.frames import PROTOCOL_VERSION, Op, build, read_acknowledge, read_credit
 from journal.protocol.messages import decode_request, encode
 from journal.server.connection import BrokenFrameError, Connection, RequestHandler
-from journal.server.login import Admission
+from journal.server.login import Login
 from journal.server.open_connections import OpenConnections
 from journal.server.read_operations import ReadOperations
 from journal.server.shard_operations import ShardOperations
@@ -61,7 +61,7 @@ class ServerOperations:
         engine: Engine,
         statistics: ServerStatistics,
         describe: Callable[[], dict[str, Any]],
-        admission: Admission,
+        admission: Login,
         shards: ShardOperations,
         connections: OpenConnections,
     ) -> None:

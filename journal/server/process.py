@@ -16,7 +16,7 @@ from journal.net.listening import bind, listens_at, reached_at
 from journal.server.http import Front, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.interpreter import collect_rarely, prepare_interpreter
-from journal.server.security import Guard, check_reload, missing_protection, read, unread_changes
+from journal.server.security import Security, check_reload, missing_protection, read, unread_changes
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
 from journal.server.stop_signals import early_signals
@@ -54,7 +54,7 @@ async def run_server(
         OSError: An address cannot be listened on.
     """
     log_limit = configure_log(config.log)
-    guard = Guard(config)
+    guard = Security(config)
     if warning := missing_protection(config):
         log.warning(warning)
     sockets = bind(config.listen.addresses(), main="tcp")
@@ -116,7 +116,7 @@ class _Signals:
         server: The server, once the engine is open.
     """
 
-    def __init__(self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Guard) -> None:
+    def __init__(self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Security) -> None:
         self.stopping = trio.Event()
         self.start = trio.CancelScope()
         self.server: Server | None = None

@@ -17,7 +17,7 @@ from journal.protocol.messages import decode_request, encode
 from journal.server.connection import Connection, RequestHandler
 from journal.server.statistics import ServerStatistics
 from shards.position import Start
-from shards.segments.read_slices import Extent
+from shards.segments.read_slices import ReadSlice
 from shards.segments.shard import Shard
 
 
@@ -75,12 +75,12 @@ class ReadOperations:
             output.unreserve(max_bytes)
         self._remember(connection, shard, extent)
 
-    def _remember(self, connection: Connection, shard: Shard, extent: Extent) -> None:
+    def _remember(self, connection: Connection, shard: Shard, extent: ReadSlice) -> None:
         """Spare the next fetch of a reader that goes on where this one ended the search."""
         if extent.place is not None and shard.shard_id in connection.handle_of:
             connection.places[shard.shard_id] = extent.place
 
-    def _send_extent(self, connection: Connection, op: Op, correlation: int, shard: Shard, extent: Extent) -> None:
+    def _send_extent(self, connection: Connection, op: Op, correlation: int, shard: Shard, extent: ReadSlice) -> None:
         head = build_fetch_reply_head(correlation, shard.start_offset, extent.next_offset, extent.size_bytes, op=op)
         self._statistics.fetched_bytes += extent.size_bytes
         if connection.meter is not None:

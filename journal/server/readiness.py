@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from journal.engine import Engine
-from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_lag import LoopLag
 
 PATIENCE_S: Final = 5.0
 """Appends that are held back for a moment are the normal back-pressure; for longer, something is too slow."""
@@ -14,7 +14,7 @@ RECOVERING: Final = "the server is recovering its journal; what was acknowledged
 STOPPING: Final = "the server is stopping"
 
 
-def why_not_ready(engine: Engine, pulse: Pulse, *, is_stopping: bool) -> list[str]:
+def why_not_ready(engine: Engine, pulse: LoopLag, *, is_stopping: bool) -> list[str]:
     """All reasons why it takes no appends just now; none if it does."""
     reasons = [STOPPING] if is_stopping else []
     if engine.failure is not None:

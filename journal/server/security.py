@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from journal.access.audit import AuditLog
-from journal.access.authenticator import Known, ServerAccess
+from journal.access.authenticator import Authenticator, Known
 from journal.access.authorization import EVERYBODY, Action, Principal
 from journal.access.certificates import server_context
 from journal.access.quotas import Quota, Quotas
@@ -63,7 +63,7 @@ def _rule(table: AccessRuleTable) -> AccessRule:
     return AccessRule(table.permission is Permission.ALLOW, table.topics, actions, table.principal)
 
 
-class Guard:
+class Security:
     """Decides who comes in.
 
     Args:
@@ -82,7 +82,7 @@ class Guard:
 
     def __init__(self, config: ServerConfig) -> None:
         readable = read(config)
-        self.access = ServerAccess(readable.known)
+        self.access = Authenticator(readable.known)
         self.quotas = Quotas(
             Quota(
                 table.principal,

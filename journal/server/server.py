@@ -28,10 +28,10 @@ from journal.server.console import console_routes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
 from journal.server.http import App, make_app, serve_http
 from journal.server.http_connections import Encryption
-from journal.server.inventory import CensusTaker
+from journal.server.inventory import InventoryTaker
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
 from journal.server.json_protocol.connection import JsonCarrier
-from journal.server.login import Admission
+from journal.server.login import Login
 from journal.server.metrics import ServerCollector, page_of
 from journal.server.observers import Observers
 from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
@@ -40,7 +40,7 @@ from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.queues import QueueOperations
 from journal.server.readiness import why_not_ready
 from journal.server.receive_buffers import BufferPool
-from journal.server.security import Guard, Readable
+from journal.server.security import Readable, Security
 from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
 from journal.server.stored_quotas import StoredQuotas
@@ -48,7 +48,7 @@ from journal.server.tcp import receive
 from journal.server.tls import Listener, is_encrypted_alike, shake_hands
 from journal.server.websocket import WebSocketCarrier, receive_messages
 from journal.settings.server import OnFailure
-from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_lag import LoopLag
 from journal.telemetry.loop_monitor import LoopMonitor
 
 _GOODBYE_S = 2.0
@@ -77,21 +77,21 @@ class Server:
         self,
         engine: Engine,
         stopping: trio.Event | None = None,
-        guard: Guard | None = None,
+        guard: Security | None = None,
         statistics: ServerStatistics | None = None,
     ) -> None:
         self.engine = engine
-        self.guard = Guard(engine.config) if guard is None else guard
+        self.guard = Security(engine.config) if guard is None else guard
         self.statistics = ServerStatistics() if statistics is None else statistics
         self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
-        self.census = CensusTaker(engine)
-        self.pulse = Pulse(engine.maintenance.has_room)
+        self.census = InventoryTaker(engine)
+        self.pulse = LoopLag(engine.maintenance.has_room)
         self.loop_monitor = LoopMonitor()
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
         self._stored = StoredQuotas(engine, self.guard.quotas)
-        self.admission = Admission(self.guard, self._stored)
+        self.admission = Login(self.guard, self._stored)
         self._shards = ShardOperations(engine)
         self._connections = OpenConnections()
         self._operations = ServerOperations(

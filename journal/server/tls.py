@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from journal.net.listening import linger, listens_at
-from journal.net.protocol_sniffing import ENOUGH_BYTES, LEAST_BYTES, Spoken, spoken_in
+from journal.net.protocol_sniffing import ENOUGH_BYTES, LEAST_BYTES, SniffedProtocol, spoken_in
 from journal.protocol import encode_error
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError
@@ -70,10 +70,10 @@ async def is_encrypted_alike(
         raise TimeoutError("nothing came") from error
     spoken, place = spoken_in(first), f" at {listens_at(sock)}"
     # One byte of a handshake may come alone: the handshake itself will find out.
-    if encrypted == (spoken is Spoken.TLS) or len(first) < LEAST_BYTES:
+    if encrypted == (spoken is SniffedProtocol.TLS) or len(first) < LEAST_BYTES:
         return True
     reason = speaks_tls(listener, place) if encrypted else speaks_no_tls(listener, place)
-    if listener == "tcp" and spoken is Spoken.OTHER:
+    if listener == "tcp" and spoken is SniffedProtocol.OTHER:
         answer = encode_error(0, 0, InvalidRequestError(reason))
     else:
         # To a TLS client any text is the record of a wrong version, which is what it says then.

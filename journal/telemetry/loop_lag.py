@@ -22,7 +22,7 @@ _STALL_S: Final = 0.1
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
-class Pulse:
+class LoopLag:
     """Looks at the loop, and at whether appends are held back.
 
     Args:

@@ -25,13 +25,13 @@ from shards.parquet.schema import (
     SegmentMetadata,
 )
 from shards.seams.file_system import File, FileSystem
-from shards.segments.conversion_plan import SealedFile, SealPlan
+from shards.segments.conversion_plan import ConversionPlan, SealedFile
 
-__all__ = ["SealPlan", "SealedFile", "seal_log"]
+__all__ = ["ConversionPlan", "SealedFile", "convert_log"]
 
 
-def seal_log(
-    files: FileSystem, plan: SealPlan, *, row_group_bytes: int = ROW_GROUP_BYTES, buffer_bytes: int = BUFFER_BYTES
+def convert_log(
+    files: FileSystem, plan: ConversionPlan, *, row_group_bytes: int = ROW_GROUP_BYTES, buffer_bytes: int = BUFFER_BYTES
 ) -> SealedFile:
     """Write the Parquet file of a log segment and return when it is durable; its directory entry is not yet.
 
@@ -108,7 +108,7 @@ class _Sink:
         return crc32c(data)
 
 
-def _write(sink: _Sink, plan: SealPlan, groups: Iterator[LogRows]) -> SealedFile:
+def _write(sink: _Sink, plan: ConversionPlan, groups: Iterator[LogRows]) -> SealedFile:
     record_count = value_bytes = 0
     entries: list[RowGroupEntry] = []
     # Left on an error too, for the writer would complain at its end if it were still open.

@@ -14,7 +14,7 @@ from shards.parquet.arrow_batches import BatchCollector
 from shards.parquet.arrow_buffers import column_numbers, data_size
 from shards.parquet.schema import SCHEMA
 from shards.seams.file_system import File
-from shards.segments.conversion_plan import SealPlan
+from shards.segments.conversion_plan import ConversionPlan
 from shards.segments.log_segment import LogHeader
 
 ROW_GROUP_BYTES = 1 << 20
@@ -49,7 +49,7 @@ class LogReader:
     The log comes through one buffer, used again and again: fresh memory would cost more than all checks.
     """
 
-    def __init__(self, log: File, plan: SealPlan, row_group_bytes: int, buffer_bytes: int) -> None:
+    def __init__(self, log: File, plan: ConversionPlan, row_group_bytes: int, buffer_bytes: int) -> None:
         _check_header(log, plan)
         self._log = log
         self._plan = plan
@@ -68,7 +68,7 @@ class LogReader:
         """Yield row group after row group.
 
         Raises:
-            CorruptionError: As `seal_log`.
+            CorruptionError: As `convert_log`.
         """
         plan, collector, row_group_bytes = self._plan, self._collector, self._row_group_bytes
         at = 0
@@ -186,7 +186,7 @@ def _why_out_of_order(header: BatchHeader, last: BatchHeader) -> str:
     return f"expected a batch appended at {last.append_time_us} us or later, found {header.append_time_us} us"
 
 
-def _check_header(log: File, plan: SealPlan) -> None:
+def _check_header(log: File, plan: ConversionPlan) -> None:
     header, size = LogHeader.decode(plan.log_path, log.pread(_LOG_HEADER_BYTES, 0))
     for what, expected, found in (
         ("shard", plan.name, header.name),

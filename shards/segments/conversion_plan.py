@@ -10,7 +10,7 @@ import attrs
 
 
 @attrs.frozen(slots=True)
-class SealPlan:
+class ConversionPlan:
     """A closed log segment that is to become a Parquet file.
 
     Attributes:

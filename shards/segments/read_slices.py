@@ -36,7 +36,7 @@ class Place:
 
 
 @attrs.frozen(slots=True)
-class Extent:
+class ReadSlice:
     """What one read gives.
 
     Attributes:
@@ -97,7 +97,7 @@ def locate_in_memory(segment: Segment, offset: int, end: int) -> int | None:
         position = following
 
 
-def memory_extent(shard: Shard, segment: Segment, position: int, max_bytes: int) -> Extent:
+def memory_slice(shard: Shard, segment: Segment, position: int, max_bytes: int) -> ReadSlice:
     """Batches from a position that is in memory, up to ``max_bytes`` but at least one."""
     end = shard.visible_end(segment)
     chunks = segment.chunks
@@ -111,7 +111,7 @@ def memory_extent(shard: Shard, segment: Segment, position: int, max_bytes: int)
         stop = chunk_end
     next_offset = shard.visible_next_offset(segment) if stop >= end else base_offset_at(chunks, stop)
     buffers: list[Readable] = list(chunks.views(position, stop))
-    return Extent(start_offset, next_offset, buffers, stop - position, Place(segment, stop, next_offset))
+    return ReadSlice(start_offset, next_offset, buffers, stop - position, Place(segment, stop, next_offset))
 
 
 def _cut(chunks: ChunkList, position: int, chunk_end: int, first: int, max_bytes: int) -> int:

@@ -20,7 +20,7 @@ from shards.segments.log_segment import LogHeader, LogSegment
 from shards.segments.losses import Loss, with_loss
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import MemorySegment, Segment
-from shards.topics.publish_epochs import Era
+from shards.topics.publish_epochs import PublishEpoch
 
 BEING_DELETED = "it is being deleted"
 """Damage of a shard whose deletion is on its way to the disk; never stored."""
@@ -128,7 +128,7 @@ class Shard:
         self.group_number = -1
         self.pending_groups = 0
         self.listeners: dict[Callable[[Shard], None], None] | None = None
-        self.era: Era[Shard] | None = None
+        self.era: PublishEpoch[Shard] | None = None
         self.damage = ""
         self.deleted = False
         self.gone = False

@@ -35,7 +35,7 @@ class Standing:
 T = TypeVar("T", bound=Standing)
 
 
-class FeedQueue(Generic[T]):
+class FairQueue(Generic[T]):
     """See the module.
 
     `next` hands a standing out; whoever takes it reads and then says how it went with `done`. One at a time.

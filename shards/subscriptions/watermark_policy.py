@@ -14,7 +14,7 @@ QUIET_S = 1.0
 """While only others' records come: the lsn moves, and whoever resumes from it should not have to go far back."""
 
 
-class ProgressPace:
+class WatermarkPolicy:
     """Decides when to tell; times are in seconds of the caller's clock.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
 from shards.topics.filter_index import FilterIndex
-from shards.topics.publish_epochs import RecentShards
+from shards.topics.publish_epochs import PublishEpochs
 from shards.topics.topic_filters import matches
 
 _REMEMBERED = 16
@@ -19,14 +19,14 @@ _REMEMBERED = 16
 Waiting = TypeVar("Waiting", bound=Hashable)
 
 
-class LiveFilters(Generic[Waiting]):
+class FilterWatch(Generic[Waiting]):
     """Filters, each with what waits for its shards.
 
     Args:
         recent: Knows when each shard published last; it begins an era with every filter.
     """
 
-    def __init__(self, recent: RecentShards[Any]) -> None:
+    def __init__(self, recent: PublishEpochs[Any]) -> None:
         self._recent = recent
         self._index: FilterIndex[Waiting] = FilterIndex()
         # The last to come, with the era that each began: a busy shard need not be matched against all the others.

@@ -21,7 +21,7 @@ class Publishing(Protocol):
         era: The era in which it published last, None before its first time; kept here alone.
     """
 
-    era: Era[Any] | None
+    era: PublishEpoch[Any] | None
 
     @property
     def shard_id(self) -> int:
@@ -31,7 +31,7 @@ class Publishing(Protocol):
 S = TypeVar("S", bound=Publishing)
 
 
-class Era(Generic[S]):
+class PublishEpoch(Generic[S]):
     """Shards that published last while this was the newest era.
 
     Attributes:
@@ -54,7 +54,7 @@ class Era(Generic[S]):
         return len(self.shards) + len(self.closed)
 
 
-class RecentShards(Generic[S]):
+class PublishEpochs(Generic[S]):
     """All shards that have published; the cost of a question follows the answer, the memory the number of shards.
 
     Args:
@@ -68,9 +68,9 @@ class RecentShards(Generic[S]):
 
     def __init__(self, next_lsn: Callable[[], int]) -> None:
         self._next_lsn = next_lsn
-        self._ended: list[Era[S]] = []
-        self._closed: dict[int, Era[S]] = {}
-        self.newest: Era[S] = Era(1)
+        self._ended: list[PublishEpoch[S]] = []
+        self._closed: dict[int, PublishEpoch[S]] = {}
+        self.newest: PublishEpoch[S] = PublishEpoch(1)
 
     def load(self, shards: Sequence[S], last_lsn: Callable[[S], int]) -> None:
         """Take in the shards of a store that is being opened: what each published last says where it lies.
@@ -87,7 +87,7 @@ class RecentShards(Generic[S]):
     def begin_era(self, next_lsn: int | None = None) -> int:
         """End the newest era, so that every shard is noted at its next publish; return the new one's number."""
         ended = self.newest
-        self.newest = Era(ended.number + 1)
+        self.newest = PublishEpoch(ended.number + 1)
         if len(ended):
             ended.next_lsn = self._next_lsn() if next_lsn is None else next_lsn
             self._ended.append(ended)
@@ -139,7 +139,7 @@ class RecentShards(Generic[S]):
         """
         return [shard_id for era in self._eras_above(lsn) for shard_id in era.closed]
 
-    def _eras_above(self, lsn: int) -> Iterator[Era[S]]:
+    def _eras_above(self, lsn: int) -> Iterator[PublishEpoch[S]]:
         yield self.newest
         for era in reversed(self._ended):
             if era.next_lsn <= lsn + 1:

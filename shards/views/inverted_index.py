@@ -51,7 +51,7 @@ def _encoded(by: By, word: bytes) -> bytes:
     return _KINDS[by] + _HASHED.pack(_IS_HASHED, crc32c(word), len(word))
 
 
-class WordIndex:
+class InvertedIndex:
     """Reads and folds the index of all shards of a store."""
 
     def __init__(self, store: OrderedStore) -> None:

@@ -32,7 +32,7 @@ from spark_export.export.writing import (
     write_aside,
 )
 from spark_export.history import Places, Reached
-from spark_export.leased_queue import WAIT_S, Backlog, HeldQueue
+from spark_export.leased_queue import WAIT_S, Backlog, LeasedQueue
 from spark_export.options import parse_options
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run_drain(
     session = session_of(spark)
     target = target_of(session, options)
     report(ExportProgress("waiting"))
-    with HeldQueue(server, queue, wait_s=wait_s, lease=lease) as held:
+    with LeasedQueue(server, queue, wait_s=wait_s, lease=lease) as held:
         return _Drain(session, queue, options, target, held, report).run()
 
 
@@ -113,7 +113,7 @@ class _Drain:
         queue: str,
         options: ExportOptions,
         target: Target,
-        held: HeldQueue,
+        held: LeasedQueue,
         report: OnProgress,
     ) -> None:
         self._session = session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.access.authenticator import Known, ServerAccess
+from journal.access.authenticator import Authenticator, Known
 from journal.access.rules import AccessRules
 from journal.access.tokens import TokenHash, Tokens
 from journal.protocol.errors import AuthenticationError
@@ -12,9 +12,9 @@ from journal.protocol.errors import AuthenticationError
 PEER = "10.0.0.1:4711"
 
 
-def access_by_token() -> ServerAccess:
+def access_by_token() -> Authenticator:
     known = Known(AccessRules(), tokens=Tokens([TokenHash.of("robot", "right")]))
-    return ServerAccess(known, lambda: 0.0, lambda: 0.0)
+    return Authenticator(known, lambda: 0.0, lambda: 0.0)
 
 
 async def test_a_right_token_is_taken_whatever_wrong_ones_come_from_the_same_host() -> None:
@@ -28,7 +28,7 @@ async def test_a_right_token_is_taken_whatever_wrong_ones_come_from_the_same_hos
 
 @pytest.mark.parametrize("name", ["anna:gateway", "*\n", " anna", "#"])
 async def test_a_certificate_whose_name_no_user_can_have_lets_nobody_in(name: str) -> None:
-    access = ServerAccess(Known(AccessRules(), certificates=True))
+    access = Authenticator(Known(AccessRules(), certificates=True))
     assert (await access.authenticate(None, PEER, "anna")).name == "anna"
     with pytest.raises(AuthenticationError, match="certificate"):
         await access.authenticate(None, PEER, name)

@@ -14,10 +14,10 @@ import pytest
 from journal.backup import Made, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.engine import open_engine
-from journal.engine.parquet.converter import InlineSealer
+from journal.engine.parquet.converter import InlineConverter
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.model import ShardConfig
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.seams.file_system import OsDirectory, OsFile, OsFileSystem
 from tests.journal.engines import append, config, stop_without_checkpoint, values_of
 
@@ -35,7 +35,7 @@ def objects(backup: Path) -> dict[str, Path]:
 
 async def write(directory: Path, *values: bytes, seal: bool = False) -> None:
     async with open_engine(
-        str(directory), config(), make_sealer=lambda: InlineSealer(lambda plan: seal_log(FILES, plan))
+        str(directory), config(), make_sealer=lambda: InlineConverter(lambda plan: convert_log(FILES, plan))
     ) as engine:
         await engine.control.create_shard("plant", ShardConfig(), exist_ok=True)
         await append(engine, "plant", *values)

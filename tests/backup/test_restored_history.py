@@ -343,7 +343,7 @@ async def test_a_restored_node_does_not_start_without_room_for_its_first_checkpo
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr("journal.engine.segments.checkpointer.Maintenance.flush", refused)
+        patch.setattr("journal.engine.segments.checkpointer.Checkpointer.flush", refused)
         with pytest.raises(DiskFullError, match="no checkpoint could be made"):
             async with opened(files, RESTORED):
                 raise AssertionError

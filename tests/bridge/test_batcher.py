@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.bridge.batcher import Prepared, Preparer
+from broker_adapter.bridge.batcher import Batcher, Prepared
 from broker_adapter.bridge.projection import Projection
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain, Waiting
@@ -58,7 +58,7 @@ async def batches_of(reads: Reads, sizes: list[int]) -> list[Prepared]:
         batch_bytes=BATCH_BYTES,
         batch_wait_s=0.0001,
     )
-    preparer = Preparer(cast(QueueDrain, reads), spec, 0)
+    preparer = Batcher(cast(QueueDrain, reads), spec, 0)
     found: list[Prepared] = []
     while True:
         prepared = await preparer.next(sizes[len(found) % len(sizes)])

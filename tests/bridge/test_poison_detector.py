@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.bridge.breaker import BreakerSettings
-from broker_adapter.bridge.poison_detector import Suspect
+from broker_adapter.bridge.poison_detector import PoisonDetector
 from broker_adapter.cache_queue import look
 from broker_adapter.cache_queue.dead_letters import list_dead_letters
 from broker_adapter.sinks import SinkUnavailableError
@@ -98,7 +98,7 @@ async def test_a_sink_that_says_when_it_is_back_blames_no_record(
 @given(st.integers(1, 500), st.data())
 def test_one_record_is_found_within_a_few_outages(count: int, data: st.DataObject) -> None:
     poison = data.draw(st.integers(0, count - 1))
-    suspect, offset, outage_count = Suspect(3), 0, 0
+    suspect, offset, outage_count = PoisonDetector(3), 0, 0
     while offset < count:
         size = suspect.at_most(count - offset)
         if offset <= poison < offset + size:

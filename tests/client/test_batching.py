@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.client.append_future import PendingAppend
+from journal.client.append_future import AppendFuture
 from journal.client.batching import AppendQueue, BatchEncoder, pending_of
 from journal.client.producer_window import Entry
 from shards.errors import LimitExceededError
@@ -32,12 +32,12 @@ appends = st.builds(
 
 @given(st.lists(appends, max_size=20), st.integers(1, 2000), st.integers(1, 10), st.booleans())
 def test_groups_keep_order_kind_and_bounds(
-    made: list[PendingAppend], max_bytes: int, max_records: int, is_busy: bool
+    made: list[AppendFuture], max_bytes: int, max_records: int, is_busy: bool
 ) -> None:
     queue = AppendQueue(max_bytes, max_records)
     for pending in made:
         queue.add(pending)
-    taken: list[PendingAppend] = []
+    taken: list[AppendFuture] = []
     while group := queue.take(is_busy=is_busy):
         taken += group
         if len(group) > 1:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from journal.client import Client, PendingAppend, open_client
+from journal.client import AppendFuture, Client, open_client
 from journal.protocol import Op
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.frames import HEADER
@@ -39,7 +39,7 @@ async def appends_seen(server: FakeServer, count: int) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def outcomes(pending: list[PendingAppend]) -> list[Appended]:
+async def outcomes(pending: list[AppendFuture]) -> list[Appended]:
     return [await one.wait() for one in pending]
 
 

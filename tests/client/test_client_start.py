@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from journal.client import Client, PendingAppend, open_client
+from journal.client import AppendFuture, Client, open_client
 from journal.client.address import Address
 from journal.client.transport import Transport, open_transport
 from shards.errors import LimitExceededError, OverloadedError
@@ -71,7 +71,7 @@ async def test_appends_made_while_there_is_no_connection_are_carried_out_once(se
 
 async def _append_all(client: Client, names: list[str], choose: random.Random) -> list[bytes]:
     """Some tasks that wait for each append, and one that does not; every single append must be answered."""
-    pending: list[PendingAppend] = []
+    pending: list[AppendFuture] = []
     appended: list[bytes] = []
 
     async def one_by_one(name: str) -> None:

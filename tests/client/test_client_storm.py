@@ -7,7 +7,7 @@ import random
 import pytest
 import trio
 
-from journal.client import PendingAppend, open_client
+from journal.client import AppendFuture, open_client
 from shards.errors import LimitExceededError, OverloadedError, StorageError
 from shards.format.batch import values
 from tests.client.fake_server import FakeServer
@@ -32,7 +32,7 @@ async def test_appends_are_stored_exactly_once_in_a_storm(seed: int, join: bool)
     server.append_fault = fault
     for shard in SHARDS:
         server.create(shard)
-    pending: dict[str, list[tuple[bytes, PendingAppend]]] = {shard: [] for shard in SHARDS}
+    pending: dict[str, list[tuple[bytes, AppendFuture]]] = {shard: [] for shard in SHARDS}
     async with (
         server.running(),
         open_client(server.address, join_appends=join, backoff_min_s=0.0005, backoff_max_s=0.005) as client,

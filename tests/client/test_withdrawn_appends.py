@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from journal.client import PendingAppend
+from journal.client import AppendFuture
 from journal.client.client import open_client
 from journal.client.reconnection import Reconnection
 from journal.protocol import Op
@@ -72,8 +72,8 @@ async def test_withdrawn_appends_are_not_sent_again_and_those_behind_them_are_st
     async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
         shard = server.create("a")
         await client.append("a", [b"before"])
-        withdrawn: list[PendingAppend] = []
-        batches: list[list[PendingAppend]] = []
+        withdrawn: list[AppendFuture] = []
+        batches: list[list[AppendFuture]] = []
 
         async def check(reconnection: Reconnection) -> None:
             batches.extend(reconnection.unanswered_batches())

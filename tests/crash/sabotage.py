@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from journal.engine.engine import Engine
-from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.flusher import Flusher
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.segments.snapshots import Snapshots
@@ -35,7 +35,7 @@ from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Expected, Verdict
 from journal.engine.write.appender import Appender
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from shards.idempotence.resends import Answer
 from tests.crash.fates import (
     ANY,
@@ -260,12 +260,12 @@ def _(patch: Patch) -> None:
 
 @_sabotage("writes a commit as two groups")
 def _(patch: Patch) -> None:
-    def change(original: Callable[..., int], self: Control, decision: Any) -> int:
+    def change(original: Callable[..., int], self: Commands, decision: Any) -> int:
         if self._committer.group.buffers:
             self._committer._close_group()
         return original(self, decision)
 
-    _around(patch, Control, "change_state_nowait", change)
+    _around(patch, Commands, "change_state_nowait", change)
 
 
 # The start
@@ -429,14 +429,14 @@ def _(patch: Patch) -> None:
     async def later(self: Flusher) -> None:
         delayed.append(self)
 
-    async def checkpoint(self: Maintenance) -> None:
+    async def checkpoint(self: Checkpointer) -> None:
         await original(self)
         while delayed:
             await sync(delayed.pop())
 
-    original = Maintenance.checkpoint
+    original = Checkpointer.checkpoint
     patch.setattr(Flusher, "sync", later)
-    patch.setattr(Maintenance, "checkpoint", checkpoint)
+    patch.setattr(Checkpointer, "checkpoint", checkpoint)
 
 
 @_sabotage("recycles the journal without flushing the views")

@@ -21,11 +21,11 @@ import trio
 import trio.testing
 
 from journal.engine import Engine, open_engine
-from journal.engine.parquet.converter import InlineSealer
+from journal.engine.parquet.converter import InlineConverter
 from journal.engine.wal.disk import Done, Work
 from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
@@ -177,7 +177,7 @@ async def opened(
         clock=clock,
         make_disk=lambda: SimulatedDisk(rng),
         open_store=lambda path: open_simulated_store(files, rng, path),
-        make_sealer=lambda: InlineSealer(lambda plan: seal_log(files, plan)),
+        make_sealer=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine
 

@@ -23,7 +23,7 @@ from journal.engine.wal.entry_payloads import (
     StateDeleted,
     StatePut,
     Trimmed,
-    encode_decision,
+    encode_payload,
 )
 from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, JournalWriter
 from shards.model import Mode, Retention, ShardConfig
@@ -76,7 +76,7 @@ INDEX = ((42, 64, 14, 0), (50, 65_600, 20, NOW_US), (61, 131_200, 33, NOW_US + 5
 def entries() -> list[bytes]:
     """An entry of every kind: the decisions with lsns from 1, then two appends."""
     decided = [
-        encode_entry(KINDS[type(each)], lsn, 0 if isinstance(each, NODE_WIDE) else SHARD_ID, encode_decision(each))
+        encode_entry(KINDS[type(each)], lsn, 0 if isinstance(each, NODE_WIDE) else SHARD_ID, encode_payload(each))
         for lsn, each in enumerate(DECISIONS, 1)
     ]
     appended = [
@@ -86,12 +86,12 @@ def entries() -> list[bytes]:
 
 
 def seal_entry() -> bytes:
-    return encode_entry(KINDS[Sealed], 34, SHARD_ID, encode_decision(SEALED))
+    return encode_entry(KINDS[Sealed], 34, SHARD_ID, encode_payload(SEALED))
 
 
 def producer_entries() -> bytes:
     decided = (
-        encode_entry(KINDS[type(each)], lsn, 0, encode_decision(each)) for lsn, each in enumerate(OF_PRODUCERS, 35)
+        encode_entry(KINDS[type(each)], lsn, 0, encode_payload(each)) for lsn, each in enumerate(OF_PRODUCERS, 35)
     )
     return b"".join(decided)
 

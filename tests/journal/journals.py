@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from journal.engine.wal.entry import CHECKED_PART, NODE_EPOCH, NODE_GROUP, Kind, encode_entry
-from journal.engine.wal.entry_payloads import CursorCommitted, encode_decision
+from journal.engine.wal.entry_payloads import CursorCommitted, encode_payload
 from journal.engine.wal.journal_file import JournalWriter, UsedFile
 from journal.engine.wal.recovery import Expected, Recovered, RecoveredGroup, read_journal
 from shards.format.batch import BatchHeader, encode_values
@@ -31,7 +31,7 @@ def append_entry(lsn: int, shard_id: int, base_offset: int, value: bytes) -> byt
 
 
 def cursor_entry(lsn: int, shard_id: int, name: str = "reader") -> bytes:
-    return encode_entry(Kind.COMMIT_CURSOR, lsn, shard_id, encode_decision(CursorCommitted(name, lsn)))
+    return encode_entry(Kind.COMMIT_CURSOR, lsn, shard_id, encode_payload(CursorCommitted(name, lsn)))
 
 
 @attrs.define

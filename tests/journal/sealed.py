@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shards.parquet.conversion import SealPlan, seal_log
+from shards.parquet.conversion import ConversionPlan, convert_log
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
@@ -20,7 +20,7 @@ def seal_segment(files: FileSystem, segment: LogSegment, sealed_root: str) -> Pa
     """The same for a segment in any directory."""
     described = parquet_segment(segment, 0, bytes(32), sealed_root)
     files.mkdir(described.path.rpartition("/")[0])
-    plan = SealPlan(
+    plan = ConversionPlan(
         log_path=segment.path,
         out_path=described.path,
         name=segment.name,
@@ -31,7 +31,7 @@ def seal_segment(files: FileSystem, segment: LogSegment, sealed_root: str) -> Pa
         end_position=segment.end,
         created_us=segment.created_us,
     )
-    made = seal_log(files, plan)
+    made = convert_log(files, plan)
     return parquet_segment(segment, made.size_bytes, made.digest, sealed_root)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.engine.wal.entry import Kind
-from journal.engine.wal.entry_payloads import KINDS, Decision, ShardCreated, decode_decision, encode_decision
+from journal.engine.wal.entry_payloads import KINDS, Decision, ShardCreated, decode_payload, encode_payload
 from shards.model import Mode, Retention, ShardConfig
 
 numbers = st.integers(0, 2**63)
@@ -30,8 +30,8 @@ decisions = st.one_of(
 
 @given(decisions)
 def test_a_decision_is_read_back_as_it_was_written(decision: Decision) -> None:
-    payload = encode_decision(decision)
-    assert decode_decision(KINDS[type(decision)], memoryview(payload)) == decision
+    payload = encode_payload(decision)
+    assert decode_payload(KINDS[type(decision)], memoryview(payload)) == decision
 
 
 def test_every_kind_but_append_has_a_decision() -> None:
@@ -42,7 +42,7 @@ def test_fields_that_a_newer_program_added_are_passed_over() -> None:
     import msgspec
 
     fields = {"name": "a", "config": {}, "created_us": 5, "newer": [1, 2]}
-    assert decode_decision(Kind.CREATE_SHARD, memoryview(msgspec.msgpack.encode(fields))) == ShardCreated(
+    assert decode_payload(Kind.CREATE_SHARD, memoryview(msgspec.msgpack.encode(fields))) == ShardCreated(
         "a", ShardConfig(), 5
     )
 
@@ -50,13 +50,13 @@ def test_fields_that_a_newer_program_added_are_passed_over() -> None:
 @pytest.mark.parametrize("kind", [0, Kind.APPEND, 17, 255])
 def test_a_kind_without_a_decision_is_refused(kind: int) -> None:
     with pytest.raises(ValueError, match=str(int(kind))):
-        decode_decision(kind, memoryview(b"\x80"))
+        decode_payload(kind, memoryview(b"\x80"))
 
 
 @given(st.sampled_from(sorted(KINDS.values())), st.binary(max_size=20))
 def test_garbage_is_a_decision_or_a_value_error_and_nothing_else(kind: Kind, payload: bytes) -> None:
     try:
-        decision = decode_decision(kind, memoryview(payload))
+        decision = decode_payload(kind, memoryview(payload))
     except ValueError:
         return
     assert KINDS[type(decision)] == kind

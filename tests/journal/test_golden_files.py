@@ -16,7 +16,7 @@ import pytest
 from journal.check import check_directory
 from journal.engine import open_engine
 from journal.engine.wal.entry import Entry, Kind, decode_entries
-from journal.engine.wal.entry_payloads import KINDS, decode_decision
+from journal.engine.wal.entry_payloads import KINDS, decode_payload
 from journal.engine.wal.journal_file import JournalFileHeader, journal_path
 from journal.engine.wal.recovery import Recovered, check_payload, judge, read_journal
 from shards.format.batch import decode, encode_values, iterate
@@ -52,7 +52,7 @@ def test_golden_entries_of_every_kind_are_read() -> None:
     assert [entry.lsn for entry in entries] == list(range(1, len(DECISIONS) + len(VALUES) + 1))
     assert all(check_payload(entry) == "" for entry in entries)
     decided = entries[: len(DECISIONS)]
-    assert tuple(decode_decision(entry.kind, entry.payload) for entry in decided) == DECISIONS
+    assert tuple(decode_payload(entry.kind, entry.payload) for entry in decided) == DECISIONS
     assert [entry.shard_id for entry in decided] == [
         0 if isinstance(each, NODE_WIDE) else SHARD_ID for each in DECISIONS
     ]
@@ -63,7 +63,7 @@ def test_the_golden_entries_of_producers_are_read() -> None:
     data = memoryview((GOLDEN / "producer_entries.bin").read_bytes())
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
     assert [(entry.kind, entry.lsn) for entry in entries] == [(Kind.USE_PRODUCER, 35), (Kind.DELETE_PRODUCER, 36)]
-    assert tuple(decode_decision(entry.kind, entry.payload) for entry in entries) == OF_PRODUCERS
+    assert tuple(decode_payload(entry.kind, entry.payload) for entry in entries) == OF_PRODUCERS
 
 
 def test_the_golden_seal_is_read() -> None:
@@ -72,7 +72,7 @@ def test_the_golden_seal_is_read() -> None:
     assert isinstance(entry, Entry)
     assert (entry.kind, entry.lsn, entry.shard_id) == (Kind.SEAL, 34, SHARD_ID)
     assert check_payload(entry) == ""
-    assert decode_decision(entry.kind, entry.payload) == SEALED
+    assert decode_payload(entry.kind, entry.payload) == SEALED
 
 
 @pytest.mark.parametrize("name", ["journal_file.jnl", "../v2/journal_file.jnl"])

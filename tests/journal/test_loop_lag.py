@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_lag import LoopLag
 from tests.patience import PATIENCE_S
 
 
 async def test_a_loop_that_keeps_up_has_no_stalls(autojump_clock: MockClock) -> None:
-    pulse = Pulse(lambda: True)
+    pulse = LoopLag(lambda: True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pulse.run)
         await trio.sleep(1.05)
@@ -23,7 +23,7 @@ async def test_a_loop_that_keeps_up_has_no_stalls(autojump_clock: MockClock) -> 
 
 
 async def test_what_blocks_the_loop_is_counted_as_a_stall() -> None:
-    pulse = Pulse(lambda: True)
+    pulse = LoopLag(lambda: True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pulse.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -39,7 +39,7 @@ async def test_what_blocks_the_loop_is_counted_as_a_stall() -> None:
 
 async def test_it_knows_since_when_appends_are_held_back(autojump_clock: MockClock) -> None:
     room = [True]
-    pulse = Pulse(lambda: room[0])
+    pulse = LoopLag(lambda: room[0])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pulse.run)
         await trio.sleep(1.05)

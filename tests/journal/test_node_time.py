@@ -12,13 +12,13 @@ import trio
 
 from journal.check import check_directory
 from journal.engine import Engine, open_engine
-from journal.engine.parquet.converter import InlineSealer
+from journal.engine.parquet.converter import InlineConverter
 from journal.engine.wal.disk import InlineDisk
 from journal.settings.server import SealingConfig, ServerConfig
 from shards.errors import VersionConflictError
 from shards.format.batch_header import BatchHeader
 from shards.model import Retention, SegmentKind, ShardConfig
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
 from shards.seams.steady_clock import FORWARD_HOLD_US, SECOND_US
 from shards.seams.store import Family, Mutations
@@ -42,7 +42,7 @@ async def opened(files: SimulatedFileSystem, clock: ManualClock) -> AsyncIterato
         clock=clock,
         make_disk=InlineDisk,
         open_store=lambda path: SimulatedStore(files, path),
-        make_sealer=lambda: InlineSealer(lambda plan: seal_log(files, plan)),
+        make_sealer=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from journal.engine.segments.page_cache import PageWindow, WrittenRange
+from journal.engine.segments.page_cache import PageCache, WrittenRange
 
 written = st.builds(WrittenRange, st.sampled_from(["a", "b"]), st.integers(0, 1 << 30), st.integers(1, 1 << 16))
 
@@ -14,7 +14,7 @@ written = st.builds(WrittenRange, st.sampled_from(["a", "b"]), st.integers(0, 1 
 def test_ranges_leave_in_order_once_and_what_stays_is_within_the_bound(
     ranges: list[WrittenRange], limit_bytes: int
 ) -> None:
-    window = PageWindow(limit_bytes)
+    window = PageCache(limit_bytes)
     left: list[WrittenRange] = []
     for each in ranges:
         window.add(each)
@@ -25,7 +25,7 @@ def test_ranges_leave_in_order_once_and_what_stays_is_within_the_bound(
 
 
 def test_nothing_leaves_before_the_bound_is_passed() -> None:
-    window = PageWindow(8192)
+    window = PageCache(8192)
     window.add(WrittenRange("a", 0, 8000))
     assert window.overdue() == []
     window.add(WrittenRange("b", 0, 1))

@@ -20,14 +20,14 @@ import trio.testing
 
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.parquet.converter import WorkerSealer
+from journal.engine.parquet.converter import WorkerConverter
 from journal.engine.parquet.worker import answer
 from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
 from journal.settings.values import ConfigurationError
 from shards.errors import CorruptionError, SealFailedError
 from shards.model import SegmentKind, ShardConfig
 from shards.seams.file_system import OsFileSystem
-from shards.segments.conversion_plan import SealPlan
+from shards.segments.conversion_plan import ConversionPlan
 from shards.segments.log_segment import LogSegment
 from tests.journal.engines import append, values_of
 from tests.patience import PATIENCE_S
@@ -41,7 +41,7 @@ CONFIG = ServerConfig(
 
 
 @asynccontextmanager
-async def closed_segment(path: Path, sealer: WorkerSealer) -> AsyncIterator[tuple[Engine, SealPlan]]:
+async def closed_segment(path: Path, sealer: WorkerConverter) -> AsyncIterator[tuple[Engine, ConversionPlan]]:
     """An engine with a shard ``s`` whose only segment with records is closed, and a plan for that."""
     async with open_engine(str(path / "data"), CONFIG, make_sealer=lambda: sealer) as engine:
         await engine.control.create_shard("s", ShardConfig())
@@ -51,7 +51,7 @@ async def closed_segment(path: Path, sealer: WorkerSealer) -> AsyncIterator[tupl
         await engine.maintenance.flush()
         segment = engine.table.by_name("s").segments[0]
         assert isinstance(segment, LogSegment)
-        plan = SealPlan(
+        plan = ConversionPlan(
             log_path=segment.path,
             out_path=str(path / "out.parquet"),
             name="s",
@@ -66,7 +66,7 @@ async def closed_segment(path: Path, sealer: WorkerSealer) -> AsyncIterator[tupl
 
 
 async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_rest(tmp_path: Path) -> None:
-    sealer = WorkerSealer()
+    sealer = WorkerConverter()
     async with closed_segment(tmp_path, sealer) as (_, plan):
         first = await sealer.seal(plan)
         pid = sealer.pid
@@ -82,7 +82,7 @@ async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_r
 
 
 async def test_the_worker_says_where_a_log_is_damaged_and_goes_on(tmp_path: Path) -> None:
-    sealer = WorkerSealer()
+    sealer = WorkerConverter()
     async with closed_segment(tmp_path, sealer) as (_, plan):
         with pytest.raises(CorruptionError) as caught:
             await sealer.seal(attrs.evolve(plan, next_offset=11))
@@ -94,7 +94,7 @@ async def test_the_worker_says_where_a_log_is_damaged_and_goes_on(tmp_path: Path
 
 
 async def test_a_worker_that_is_killed_is_told_of_and_replaced(tmp_path: Path) -> None:
-    sealer = WorkerSealer()
+    sealer = WorkerConverter()
     async with closed_segment(tmp_path, sealer) as (_, plan):
         await sealer.seal(plan)
         pid = sealer.pid
@@ -124,7 +124,7 @@ sealing_worker.main()
 async def test_libraries_that_were_imported_by_half_fail_one_seal_and_not_all_that_follow(tmp_path: Path) -> None:
     """numpy whose import was stopped by EMFILE behind its C extension cannot be imported again by that process."""
     program = SHORT_OF_FILES_ONCE.format(was_short=str(tmp_path / "was_short"))
-    sealer = WorkerSealer((sys.executable, "-c", program))
+    sealer = WorkerConverter((sys.executable, "-c", program))
     async with closed_segment(tmp_path, sealer) as (_, plan):
         with pytest.raises(SealFailedError, match=r"cannot be loaded.*Too many open files"):
             await sealer.seal(plan)
@@ -140,7 +140,7 @@ async def test_libraries_that_were_imported_by_half_fail_one_seal_and_not_all_th
 async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
     tmp_path: Path, command: tuple[str, ...], expected: str
 ) -> None:
-    async with closed_segment(tmp_path, WorkerSealer(command)) as (engine, _):
+    async with closed_segment(tmp_path, WorkerConverter(command)) as (engine, _):
         with pytest.raises(SealFailedError, match=expected):
             await engine.seal("s", wait=True)
         assert engine.failure is None
@@ -152,7 +152,7 @@ async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
 
 
 async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next_try(tmp_path: Path) -> None:
-    sealer = WorkerSealer()
+    sealer = WorkerConverter()
     async with closed_segment(tmp_path, sealer) as (engine, plan):
         await sealer.seal(plan)
         assert sealer.pid is not None
@@ -172,7 +172,7 @@ async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next
 
 
 async def test_stopping_the_engine_ends_the_worker_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    sealer = WorkerSealer()
+    sealer = WorkerConverter()
     async with closed_segment(tmp_path, sealer) as (engine, plan):
         await sealer.seal(plan)
         pid = sealer.pid
@@ -197,7 +197,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_worker_whose_engine_was_killed_ends_without_a_word(tmp_path: Path) -> None:
-    plan = SealPlan(str(tmp_path / "missing"), str(tmp_path / "out"), "s", 1, 0, 1, 0, 1, 0)
+    plan = ConversionPlan(str(tmp_path / "missing"), str(tmp_path / "out"), "s", 1, 0, 1, 0, 1, 0)
     command = (sys.executable, "-m", "journal.engine.parquet.worker")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
         assert worker.stdin is not None
@@ -216,7 +216,7 @@ def test_a_disk_that_refuses_is_an_answer() -> None:
         def open(self, path: str, *, create: bool = False, write: bool = True) -> object:  # type: ignore[override]
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    said = answer(FullFiles(), SealPlan("/log", "/out", "s", 1, 0, 1, 64, 128, 1))
+    said = answer(FullFiles(), ConversionPlan("/log", "/out", "s", 1, 0, 1, 64, 128, 1))
     assert said.failure == "/log: No space left on device"
 
 

@@ -18,16 +18,16 @@ import trio.testing
 from journal.check import check_directory
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.parquet.converter import InlineSealer, Sealer
+from journal.engine.parquet.converter import InlineConverter, ParquetConverter
 from journal.engine.wal.disk import InlineDisk
 from journal.engine.wal.entry_payloads import Sealed
 from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.settings.values import MIB
 from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, ShardNotFoundError
 from shards.model import Mode, Retention, SegmentKind, ShardConfig
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
-from shards.segments.conversion_plan import SealedFile, SealPlan
+from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.shard import Shard
@@ -59,7 +59,7 @@ async def opened(
     *,
     config: ServerConfig = CONFIG,
     clock: ManualClock | None = None,
-    sealer: Sealer | None = None,
+    sealer: ParquetConverter | None = None,
 ) -> AsyncIterator[Engine]:
     async with open_engine(
         DATA,
@@ -68,7 +68,7 @@ async def opened(
         clock=clock or ManualClock(),
         make_disk=InlineDisk,
         open_store=lambda path: SimulatedStore(files, path),
-        make_sealer=lambda: sealer or InlineSealer(lambda plan: seal_log(files, plan)),
+        make_sealer=lambda: sealer or InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine
 
@@ -81,15 +81,15 @@ class Gate:
         self.asked = trio.Event()
         self.open = trio.Event()
         self.failures: list[Exception] = []
-        self.plans: list[SealPlan] = []
+        self.plans: list[ConversionPlan] = []
 
-    async def seal(self, plan: SealPlan) -> SealedFile:
+    async def seal(self, plan: ConversionPlan) -> SealedFile:
         self.plans.append(plan)
         self.asked.set()
         await self.open.wait()
         if self.failures:
             raise self.failures.pop(0)
-        return seal_log(self._files, plan)
+        return convert_log(self._files, plan)
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -460,7 +460,7 @@ async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_st
         values = await fill(engine, "s", 5)
         await gate.asked.wait()
         plan = gate.plans[0]
-        written = seal_log(files, plan)
+        written = convert_log(files, plan)
         segment = shard.segments[0]
         assert isinstance(segment, LogSegment)
         sealed = engine.table.sealed_segment(
@@ -578,7 +578,7 @@ async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_writte
     files = SimulatedFileSystem()
 
     class Losing(Gate):
-        async def seal(self, plan: SealPlan) -> SealedFile:
+        async def seal(self, plan: ConversionPlan) -> SealedFile:
             sealed = await super().seal(plan)
             if len(self.plans) < 3:
                 files.remove(plan.out_path)

@@ -12,7 +12,7 @@ import trio
 from journal.engine import Engine, open_engine
 from journal.engine.state.producer_use import RETURNS_WITHIN_S
 from journal.engine.wal.disk import InlineDisk
-from journal.engine.wal.pending_ack import AckWaiter
+from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.write.producer_expiry import UNUSED_PRODUCERS_KEPT_US
 from shards.errors import SequenceLostError, UnknownProducerError
 from shards.format.batch import encode_values
@@ -60,7 +60,7 @@ class Node:
         )
 
 
-class Connected(AckWaiter):
+class Connected(PendingAck):
     """Where the acknowledgement of one append of a connection goes."""
 
     def __init__(self, number: int) -> None:

@@ -20,7 +20,7 @@ from shards.errors import CorruptionError, OverloadedError, StorageError
 from shards.format.batch import encode_values
 from shards.model import ShardConfig
 from shards.position import Start
-from shards.segments.read_slices import Extent, Place
+from shards.segments.read_slices import Place, ReadSlice
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 from tests.patience import PATIENCE_S
@@ -55,7 +55,7 @@ class Node:
     def fail_reads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         read = self.engine.reader.read
 
-        async def reading(shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent:
+        async def reading(shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
             error = self.error
             if shard.name == "t/a" and error is not None:
                 self.refused_count += 1

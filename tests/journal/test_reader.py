@@ -16,7 +16,7 @@ from shards.errors import OffsetOutOfRangeError
 from shards.format.batch import BatchHeader, iterate, read_records, verify
 from shards.format.record import Gap
 from shards.position import Start
-from shards.segments.read_slices import Extent, Place
+from shards.segments.read_slices import Place, ReadSlice
 from tests.shards.batches import NOW_US
 from tests.shards.shard_workload import ShardWorkload, Step, steps
 
@@ -26,7 +26,7 @@ def reader_of(workload: ShardWorkload) -> Reader:
     return Reader(workload.files, cast("ShardTable", None), cast("Views", None), 1 << 23)
 
 
-def headers_of(extent: Extent) -> list[BatchHeader]:
+def headers_of(extent: ReadSlice) -> list[BatchHeader]:
     data = b"".join(map(bytes, extent.buffers))
     assert len(data) == extent.size_bytes
     return [verify(data, at) for at, _ in iterate(data)]
@@ -117,4 +117,4 @@ def test_an_offset_that_was_trimmed_or_is_not_there_yet_is_refused() -> None:
         with pytest.raises(OffsetOutOfRangeError, match="from 3 up to but not including 7"):
             reader_of(workload).read_nowait(shard, offset, 1000)
     extent = reader_of(workload).read_nowait(shard, 7, 1000)
-    assert extent == Extent(7, 7, [], 0, None)
+    assert extent == ReadSlice(7, 7, [], 0, None)

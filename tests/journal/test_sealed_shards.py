@@ -16,10 +16,10 @@ from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
 from shards.format.batch import encode, read_records
 from shards.format.record import Record
 from shards.model import SegmentKind, ShardConfig
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.position import Start
 from shards.seams.file_system import OsFileSystem
-from shards.segments.conversion_plan import SealedFile, SealPlan
+from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.subscriptions.events import Push
 from tests.shards.batches import NOW_US
 
@@ -33,8 +33,8 @@ CONFIG = ServerConfig(
 class ThreadSealer:
     """Writes the files in a thread of this process."""
 
-    async def seal(self, plan: SealPlan) -> SealedFile:
-        return await trio.to_thread.run_sync(seal_log, OsFileSystem(), plan)
+    async def seal(self, plan: ConversionPlan) -> SealedFile:
+        return await trio.to_thread.run_sync(convert_log, OsFileSystem(), plan)
 
     async def rest(self) -> None:
         pass

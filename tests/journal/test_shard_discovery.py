@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from journal.engine import Engine
 from journal.engine.state import shard_discovery
-from journal.engine.state.shard_discovery import ShardNews
+from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.time_slice import TimeSlice
 from shards.model import Mode, ShardConfig
 from shards.segments.shard import Shard
@@ -80,7 +80,7 @@ class Waiter:
         self.told.add(shard.name)
 
 
-async def found_by(news: ShardNews, topic_filter: str, above_lsn: int | None) -> list[str]:
+async def found_by(news: ShardDiscovery, topic_filter: str, above_lsn: int | None) -> list[str]:
     search = news.search(topic_filter, above_lsn)
     found: list[str] = []
     while (some := await search.more()) is not None:

@@ -16,7 +16,7 @@ from journal.check import check_directory
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
 from journal.engine.segments import snapshots
-from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.segments.checkpointer import Checkpointer
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.model import Mode, ShardConfig
 from shards.seams.file_system import OsFileSystem
@@ -187,12 +187,12 @@ async def test_segments_in_another_file_system_are_told_with_the_way_out(
 
 
 async def test_without_a_checkpoint_there_is_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def full(self: Maintenance, *, least_bytes: int = 0) -> bool:
+    async def full(self: Checkpointer, *, least_bytes: int = 0) -> bool:
         return False
 
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr(Maintenance, "flush", full)
+            patch.setattr(Checkpointer, "flush", full)
             with pytest.raises(DiskFullError):
                 async with engine.snapshots.take():
                     raise AssertionError

@@ -16,7 +16,7 @@ from journal.settings.server import ServerConfig, StorageConfig
 from shards.format.batch import encode_values
 from shards.model import ShardConfig
 from shards.position import Start
-from shards.segments.read_slices import Extent, Place
+from shards.segments.read_slices import Place, ReadSlice
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 from tests.patience import PATIENCE_S
@@ -95,7 +95,7 @@ def during_reads(found: Subscriber, monkeypatch: pytest.MonkeyPatch, happens: li
     reader = found.engine.reader
     read = reader.read
 
-    async def slow(shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent:
+    async def slow(shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
         extent = await read(shard, offset, max_bytes, place)
         what = happens.pop(0) if happens else ""
         if what == "append":

@@ -12,10 +12,10 @@ from trio.testing import wait_all_tasks_blocked
 from broker_adapter import StorageAdapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.engines.local_appends import LocalAppend
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placements, StorageRules
-from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, Inbound, Received
+from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, PublishPipeline, Received
 from broker_adapter.mqtt.publish.store_changes import Publisher, until_reached
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from journal.protocol.errors import ConnectionLostError
@@ -86,7 +86,7 @@ class Keeper:
         key = b"retained/" + message.topic.encode()
         return StatePut(key, message.payload) if message.payload else StateDelete(key)
 
-    def delay(self, message: Message, due: Due) -> tuple[StatePut, ...]:
+    def delay(self, message: Message, due: DelayedPublish) -> tuple[StatePut, ...]:
         return (StatePut(b"timer/%d" % due.at_us, message.payload, 0),)
 
 
@@ -106,7 +106,7 @@ class Bench:
         )
         self.answered: list[tuple[int, ReasonCode]] = []
         self.with_session: list[tuple[Changes, Collection[int]]] = []
-        self.inbound = Inbound(
+        self.inbound = PublishPipeline(
             self.publisher,
             commit=self._commit,
             on_outcomes=self._outcomes,
@@ -292,7 +292,7 @@ async def test_a_message_that_is_being_stored_and_comes_again_is_stored_once_and
 
 
 async def test_a_delayed_message_is_a_timer_and_no_append(bench: Bench) -> None:
-    bench.publish(received(1, payload=b"later", due=Due(77)))
+    bench.publish(received(1, payload=b"later", due=DelayedPublish(77)))
     await wait_all_tasks_blocked()
     assert bench.store.commits == [Changes(puts=(StatePut(b"timer/77", b"later", 0),))]
     assert bench.store.created == {}

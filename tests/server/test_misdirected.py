@@ -13,7 +13,7 @@ import trio
 from structlog.testing import capture_logs
 
 from journal.client import open_client
-from journal.net.protocol_sniffing import Spoken, spoken_in
+from journal.net.protocol_sniffing import SniffedProtocol, spoken_in
 from journal.protocol import FrameParser, Op, decode_error, encode, frames
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import HelloRequest
@@ -214,19 +214,19 @@ async def test_what_a_server_that_starts_or_stops_may_do_is_tried_again(scheme: 
 @pytest.mark.parametrize(
     ("first", "spoken"),
     [
-        (ALERT, Spoken.TLS),
-        (CLIENT_HELLO[:3], Spoken.TLS),
-        (CLIENT_HELLO[:2], Spoken.OTHER),
-        (b"", Spoken.OTHER),
-        (b"GET /liv", Spoken.HTTP),
-        (b"HTTP/1.1", Spoken.HTTP),
-        (HELLO[:8], Spoken.OTHER),
+        (ALERT, SniffedProtocol.TLS),
+        (CLIENT_HELLO[:3], SniffedProtocol.TLS),
+        (CLIENT_HELLO[:2], SniffedProtocol.OTHER),
+        (b"", SniffedProtocol.OTHER),
+        (b"GET /liv", SniffedProtocol.HTTP),
+        (b"HTTP/1.1", SniffedProtocol.HTTP),
+        (HELLO[:8], SniffedProtocol.OTHER),
     ],
 )
-def test_what_is_spoken_shows_in_the_first_bytes(first: bytes, spoken: Spoken) -> None:
+def test_what_is_spoken_shows_in_the_first_bytes(first: bytes, spoken: SniffedProtocol) -> None:
     assert spoken_in(first) is spoken
 
 
 def test_no_frame_before_the_end_of_hello_looks_like_something_else() -> None:
     for length in range(frames.HEADER.size, frames.HELLO_MAX_FRAME_BYTES + 1):
-        assert spoken_in(frames.HEADER.pack(length, Op.HELLO, 0, 1)[:8]) is Spoken.OTHER
+        assert spoken_in(frames.HEADER.pack(length, Op.HELLO, 0, 1)[:8]) is SniffedProtocol.OTHER

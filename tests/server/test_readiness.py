@@ -21,7 +21,7 @@ from journal.server.http import Front
 from journal.server.process import run_server
 from journal.server.readiness import PATIENCE_S, why_not_ready
 from journal.settings.server import ListenConfig, OnFailure, ServerConfig
-from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_lag import LoopLag
 from shards.errors import DiskFullError
 from tests import patience
 from tests.server.serving import Served, serving, small_config
@@ -78,7 +78,7 @@ async def test_appends_that_are_held_back_for_long_are_a_reason(
     """A moment of back-pressure must not take a node out of service; a disk that cannot keep up must."""
     async with open_engine(str(tmp_path / "data"), small_config()) as engine:
         room = [False]
-        pulse = Pulse(lambda: room[0])
+        pulse = LoopLag(lambda: room[0])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pulse.run)
             _set_budgets(engine, storage)

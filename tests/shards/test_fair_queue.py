@@ -1,4 +1,4 @@
-"""`FeedQueue` never says that more has been read than was, and says it all once it was; shards take turns."""
+"""`FairQueue` never says that more has been read than was, and says it all once it was; shards take turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shards.subscriptions.fair_queue import FeedQueue, Standing
+from shards.subscriptions.fair_queue import FairQueue, Standing
 
 SHARDS = 5
 
@@ -33,7 +33,7 @@ class Feed(RuleBasedStateMachine):
             self.logs[number].lsns.append(self.committed_lsn)
         self.start_lsn = len(before) // 2
         self.told_lsn = -1
-        self.queue: FeedQueue[Standing] = FeedQueue(
+        self.queue: FairQueue[Standing] = FairQueue(
             self.start_lsn,
             until,
             lambda: self.committed_lsn,
@@ -158,8 +158,8 @@ TestFeed = Feed.TestCase
 TestFeed.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def queue_of(*standings: Standing) -> FeedQueue[Standing]:
-    queue: FeedQueue[Standing] = FeedQueue(0, None, lambda: 0, lambda standing: 0)
+def queue_of(*standings: Standing) -> FairQueue[Standing]:
+    queue: FairQueue[Standing] = FairQueue(0, None, lambda: 0, lambda standing: 0)
     for standing in standings:
         queue.attach(standing)
     return queue
@@ -217,7 +217,7 @@ def test_a_successor_is_not_taken_for_the_one_that_was_removed() -> None:
 
 
 def test_a_feed_that_ends_before_it_begins_told_an_lsn_and_then_a_lower_one() -> None:
-    queue: FeedQueue[Standing] = FeedQueue(1, 0, lambda: 2, lambda standing: 0)
+    queue: FairQueue[Standing] = FairQueue(1, 0, lambda: 2, lambda standing: 0)
     queue.finding = True
     assert queue.reached_lsn() == 0
     queue.finding = False
@@ -233,7 +233,7 @@ def test_a_round_looked_at_every_shard_that_waits_when_it_began() -> None:
         looked_at += 1
         return 1
 
-    queue: FeedQueue[Standing] = FeedQueue(0, None, lambda: 7, published)
+    queue: FairQueue[Standing] = FairQueue(0, None, lambda: 7, published)
     for number in range(100):
         queue.attach(Standing(number, 0))
     assert queue.reached_lsn() == 0

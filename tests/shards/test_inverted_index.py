@@ -11,7 +11,7 @@ from shards.format.record import Record
 from shards.model import ShardConfig
 from shards.seams.memory_store import MemoryStore
 from shards.seams.store import Family, Mutations
-from shards.views.inverted_index import LONGEST_WORD_BYTES, WordIndex, decode_index_key, words_of
+from shards.views.inverted_index import LONGEST_WORD_BYTES, InvertedIndex, decode_index_key, words_of
 from tests.shards.batches import encode_stamped
 
 KEYS = st.sampled_from(
@@ -23,9 +23,9 @@ shards = st.dictionaries(st.integers(1, 3), st.lists(indexed_records, min_size=1
 BOTH = ShardConfig(index_keys=True, index_tags=True)
 
 
-def folded(content: dict[int, list[Record]], *, times: int = 1) -> tuple[MemoryStore, WordIndex]:
+def folded(content: dict[int, list[Record]], *, times: int = 1) -> tuple[MemoryStore, InvertedIndex]:
     store = MemoryStore()
-    index = WordIndex(store)
+    index = InvertedIndex(store)
     for _ in range(times):
         for shard_id, records in content.items():
             mutations = Mutations()

@@ -1,4 +1,4 @@
-"""`RecentShards` leaves out no shard that has published something newer, and no filter that has not heard of one."""
+"""`PublishEpochs` leaves out no shard that has published something newer, and no filter that has not heard of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shards.topics import publish_epochs
-from shards.topics.publish_epochs import Era, RecentShards
+from shards.topics.publish_epochs import PublishEpoch, PublishEpochs
 
 SHARDS = 12
 ERA_SHARDS = 4
@@ -22,10 +22,10 @@ MOST_ERAS = 3
 
 @attrs.define(eq=False)
 class FakeShard:
-    """A shard as `RecentShards` sees it, and what it has published."""
+    """A shard as `PublishEpochs` sees it, and what it has published."""
 
     shard_id: int
-    era: Era[Any] | None = None
+    era: PublishEpoch[Any] | None = None
     published_lsn: int = 0
 
 
@@ -46,7 +46,7 @@ class Publishers(RuleBasedStateMachine):
         self.next_lsn = 1
         self.shards = {number: FakeShard(number) for number in range(SHARDS)}
         self.decided: deque[tuple[FakeShard, int]] = deque()
-        self.recent: RecentShards[FakeShard] = RecentShards(lambda: self.next_lsn)
+        self.recent: PublishEpochs[FakeShard] = PublishEpochs(lambda: self.next_lsn)
         # Number of an era that somebody began, and who had published since.
         self.begun: list[tuple[int, set[int]]] = []
 
@@ -127,7 +127,7 @@ TestPublishers.settings = settings(max_examples=100, stateful_step_count=40, dea
 def test_an_answer_costs_what_it_holds() -> None:
     """Who asks for what is newer than some lsn does not get the shards that were silent since long before."""
     next_lsn = 1
-    recent: RecentShards[FakeShard] = RecentShards(lambda: next_lsn)
+    recent: PublishEpochs[FakeShard] = PublishEpochs(lambda: next_lsn)
     shards = [FakeShard(number) for number in range(MOST_ERAS * ERA_SHARDS)]
     for shard in shards:
         recent.note(shard)
@@ -144,7 +144,7 @@ def test_an_answer_costs_what_it_holds() -> None:
 @given(order=st.permutations(range(SHARDS)))
 def test_shards_of_a_store_are_found_by_what_they_published_last(order: list[int]) -> None:
     shards = [FakeShard(number, published_lsn=10 * lsn + 10) for number, lsn in enumerate(order)]
-    recent: RecentShards[FakeShard] = RecentShards(lambda: 1000)
+    recent: PublishEpochs[FakeShard] = PublishEpochs(lambda: 1000)
     recent.load(shards, lambda shard: shard.published_lsn)
     for lsn in range(0, 10 * SHARDS + 20, 5):
         found = recent.newer_than(lsn)
@@ -156,7 +156,7 @@ def test_shards_of_a_store_are_found_by_what_they_published_last(order: list[int
 def test_of_two_eras_that_become_one_nobody_who_began_the_second_is_forgotten() -> None:
     """Its shards may have published in the first, before that: they are told as if all had."""
     next_lsn = 1
-    recent: RecentShards[FakeShard] = RecentShards(lambda: next_lsn)
+    recent: PublishEpochs[FakeShard] = PublishEpochs(lambda: next_lsn)
     shards = [FakeShard(number) for number in range(MOST_ERAS + 1)]
     began = []
     for shard in shards:

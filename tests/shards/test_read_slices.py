@@ -9,7 +9,7 @@ from shards.format.batch import iterate
 from shards.format.batch_header import SMALLEST_BATCH_BYTES
 from shards.format.record import Record
 from shards.segments.log_segment import LogSegment
-from shards.segments.read_slices import base_offset_at, batch_size, find_in_bytes, locate_in_memory, memory_extent
+from shards.segments.read_slices import base_offset_at, batch_size, find_in_bytes, locate_in_memory, memory_slice
 from tests.shards.batches import encode_stamped
 from tests.shards.shard_workload import ShardWorkload, Step, steps
 
@@ -31,7 +31,7 @@ def test_every_published_offset_is_in_exactly_one_place_in_memory_or_in_the_file
             assert segment.flushed > segment.start_position
             continue
         base = base_offset_at(segment.chunks, position)
-        extent = memory_extent(shard, segment, position, 1)
+        extent = memory_slice(shard, segment, position, 1)
         assert base == extent.start_offset <= offset < extent.next_offset
         assert extent.size_bytes == batch_size(extent.buffers[0], 0)
 
@@ -68,7 +68,7 @@ def test_nothing_that_is_not_published_is_shown(wanted: list[Step]) -> None:
             and segment.chunks.starts
             and segment.chunks.start < shard.visible_end(segment)
         ):
-            assert memory_extent(shard, segment, segment.chunks.start, 1 << 30).next_offset <= published
+            assert memory_slice(shard, segment, segment.chunks.start, 1 << 30).next_offset <= published
     info = shard.info(with_segments=True)
     assert info.next_offset == published
     assert all(each.next_offset <= published for each in info.segments)

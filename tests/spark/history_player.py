@@ -23,10 +23,10 @@ import trio
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.engine import Engine, open_engine, open_rocks_store
-from journal.engine.parquet.converter import InlineSealer
+from journal.engine.parquet.converter import InlineConverter
 from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
 from shards.seams.file_system import OsFileSystem
 from tests.crash.simulation import QUIET
@@ -170,7 +170,7 @@ class Player:
                 files=files,
                 clock=self.clock,
                 open_store=lambda path: watch.watched(open_rocks_store(path)),
-                make_sealer=lambda: InlineSealer(lambda plan: seal_log(files, plan)),
+                make_sealer=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
             ) as self.engine,
             EmbeddedAdapter(self.engine) as self.adapter,
         ):

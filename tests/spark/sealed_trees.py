@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shards.format.batch import encode, stamp
 from shards.format.record import Record
-from shards.parquet.conversion import SealPlan, seal_log
+from shards.parquet.conversion import ConversionPlan, convert_log
 from shards.seams.file_system import OsFileSystem
 from shards.segments.log_segment import LogHeader
 from shards.segments.segment_paths import sealed_path
@@ -54,7 +54,7 @@ class SealedTree:
         log.write_bytes(header + batches)
         out = Path(sealed_path(str(self.root), shard, shard_id, base_offset, next_offset))
         out.parent.mkdir(parents=True, exist_ok=True)
-        plan = SealPlan(
+        plan = ConversionPlan(
             log_path=str(log),
             out_path=str(out),
             name=shard,
@@ -65,7 +65,7 @@ class SealedTree:
             end_position=len(header) + len(batches),
             created_us=NOW_US,
         )
-        seal_log(self._files, plan)
+        convert_log(self._files, plan)
         log.unlink()
         self._next[f"{shard}/{shard_id}"] = next_offset
         return out

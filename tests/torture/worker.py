@@ -24,7 +24,7 @@ import trio
 
 from journal.client import Client, open_client
 from journal.client.address import Address
-from journal.client.append_future import PendingAppend
+from journal.client.append_future import AppendFuture
 from journal.client.receiver import Delivery, Receiver
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import (
@@ -146,7 +146,7 @@ class Session:
         self.assignment_count += 1
         return f"{self.name}/{kind}-{self.assignment_count}"
 
-    async def settle(self, number: str, pending: PendingAppend, done: Callable[[], None]) -> None:
+    async def settle(self, number: str, pending: AppendFuture, done: Callable[[], None]) -> None:
         """Write down what became of an append."""
         try:
             appended = await pending.wait()

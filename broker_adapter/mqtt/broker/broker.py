@@ -12,7 +12,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.bridge.queue_routing import NO_QUEUES, Intake
+from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.access.permissions import Access
 from broker_adapter.mqtt.connection.connection import Connection
@@ -76,7 +76,7 @@ class Broker:
         system_interval_s: float = 10.0,
         version: str = "journal-broker",
         clock: Clock | None = None,
-        intake: Intake = NO_QUEUES,
+        intake: QueueRouting = NO_QUEUES,
     ) -> None:
         self._adapter = adapter
         self._access = access

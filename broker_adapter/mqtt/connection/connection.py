@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
-from broker_adapter.mqtt.connection.packet_handler import Conversation
+from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.model.errors import ConversationError
 from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
@@ -99,7 +99,7 @@ class Connection:
         self._tasks: set[trio.CancelScope] = set()
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None
-        self._conversation: Conversation | None = None
+        self._conversation: PacketHandler | None = None
         self._version = Version.V311
         self._heard_at_s = trio.current_time()
         self._silence_s = services.limits.connect_timeout_s
@@ -316,7 +316,7 @@ class Connection:
                 self._heard_at_s = trio.current_time()
                 self._is_reading = True
 
-    def _take(self, conversation: Conversation, packets: list[Packet]) -> None:
+    def _take(self, conversation: PacketHandler, packets: list[Packet]) -> None:
         conversation.take(packets)
         leave = conversation.leave
         if leave is not None:
@@ -338,7 +338,7 @@ class Connection:
         has_left = isinstance(self._stream, KnowsPeer) and self._stream.has_peer_left()
         return has_left and (is_owned or not has_published)
 
-    async def _greet(self, first: Packet, *, has_published: bool) -> Conversation:
+    async def _greet(self, first: Packet, *, has_published: bool) -> PacketHandler:
         if not isinstance(first, Connect):
             raise ConnectRefusedError(
                 ReasonCode.PROTOCOL_ERROR, f"the first packet is {type(first).__name__}, not CONNECT", is_told=False
@@ -352,7 +352,7 @@ class Connection:
         self._heard_at_s = trio.current_time()
         keep_alive_s = admission.terms.keep_alive_s
         self._silence_s = keep_alive_s * _KEEP_ALIVE_FACTOR if keep_alive_s else math.inf
-        conversation = self._conversation = Conversation(
+        conversation = self._conversation = PacketHandler(
             admission,
             services,
             self._output,

@@ -19,11 +19,11 @@ from broker_adapter.mqtt.connection.handshake import Admission
 from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.connection.subscribing import Subscribing
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
-from broker_adapter.mqtt.delivery.sender import Outbound
+from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.errors import ConversationError
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
-from broker_adapter.mqtt.publish.pipeline import Inbound, Received
-from broker_adapter.mqtt.publish.validation import Incoming
+from broker_adapter.mqtt.publish.pipeline import PublishPipeline, Received
+from broker_adapter.mqtt.publish.validation import PublishValidator
 from broker_adapter.mqtt.transport.output import Output, SavedFirst
 from broker_adapter.mqtt_codec import (
     Auth,
@@ -60,7 +60,7 @@ class Leave:
     expiry_interval_s: int | None = None
 
 
-class Conversation:
+class PacketHandler:
     """The conversation on one connection.
 
     Args:
@@ -102,7 +102,7 @@ class Conversation:
             on_ready=on_ready,
         )
         self._saved = SavedFirst(self._save, output, start)
-        self._outbound = Outbound(
+        self._outbound = MessageSender(
             session,
             self._inbox,
             output,
@@ -135,8 +135,8 @@ class Conversation:
         )
         self._times = AcknowledgementTimes(services.statistics.acknowledge_s)
         # Most clients never publish.
-        self._incoming: Incoming | None = None
-        self._inbound: Inbound | None = None
+        self._incoming: PublishValidator | None = None
+        self._inbound: PublishPipeline | None = None
 
     async def _save(self) -> None:
         await self._services.sessions.save(self.session)
@@ -226,9 +226,9 @@ class Conversation:
         self._services.statistics.packets_sent += 1
         self._output.send(data)
 
-    def _begin_publishing(self) -> Incoming:
+    def _begin_publishing(self) -> PublishValidator:
         services, session = self._services, self.session
-        self._inbound = Inbound(
+        self._inbound = PublishPipeline(
             services.publisher,
             commit=lambda changes, packet_ids: services.sessions.commit(session, changes, received=packet_ids),
             on_outcomes=self._acknowledge,
@@ -237,7 +237,7 @@ class Conversation:
         session.publishes = self._inbound
         if not session.is_open:
             self._inbound.stop()
-        self._incoming = Incoming(
+        self._incoming = PublishValidator(
             session,
             self._inbound.storing,
             version=self._version,

@@ -17,7 +17,7 @@ import trio
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
 from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
-from broker_adapter.mqtt.delivery.sender import Outbound
+from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.errors import ConversationError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message
@@ -81,7 +81,7 @@ class Subscribing:
         self,
         session: Session,
         inbox: Inbox,
-        outbound: Outbound,
+        outbound: MessageSender,
         output: Output,
         *,
         principal: Principal,

@@ -22,7 +22,7 @@ from broker_adapter.mqtt.delivery.limits import DeliveryLimits
 from broker_adapter.mqtt.delivery.outgoing_message import size_bytes
 from broker_adapter.mqtt.delivery.record_group import Arrivals, Run, runs_of
 from broker_adapter.mqtt.delivery.retrying import pause
-from broker_adapter.mqtt.delivery.shared_tails import Tails
+from broker_adapter.mqtt.delivery.shared_tails import SharedTails
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.targets import covering
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
@@ -44,7 +44,7 @@ class _SlowClientError(Exception):
     """The inbox was not emptied for too long."""
 
 
-class CatchingUp:
+class Catchup:
     """Inboxes that are behind, a bounded number of which is read for at a time.
 
     Args:
@@ -62,7 +62,7 @@ class CatchingUp:
     def __init__(
         self,
         adapter: StorageAdapter,
-        tails: Tails,
+        tails: SharedTails,
         subscribed: Callable[[Inbox], Subscribed],
         tasks: trio.Nursery,
         *,

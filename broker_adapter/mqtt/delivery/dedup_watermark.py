@@ -19,7 +19,7 @@ _FEW: Final = 16
 _NO_PLACE: Final = (-1, -1)
 
 
-class Frontier:
+class DedupWatermark:
     """An lsn up to which everything is done, and places up to which single shards are done beyond it.
 
     Attributes:

@@ -15,18 +15,18 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt.delivery.catchup import CatchingUp
+from broker_adapter.mqtt.delivery.catchup import Catchup
 from broker_adapter.mqtt.delivery.current_position import CurrentPosition
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
-from broker_adapter.mqtt.delivery.latency import Delays
+from broker_adapter.mqtt.delivery.latency import Latencies
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits, DeliveryStatistics
 from broker_adapter.mqtt.delivery.members import GroupMember
 from broker_adapter.mqtt.delivery.opening import EarlyRuns, Opening
 from broker_adapter.mqtt.delivery.outgoing_message import Arrival
-from broker_adapter.mqtt.delivery.private_feed import OwnFeed
+from broker_adapter.mqtt.delivery.private_feed import PrivateFeed
 from broker_adapter.mqtt.delivery.record_group import Run, runs_of
 from broker_adapter.mqtt.delivery.replays import Replay
-from broker_adapter.mqtt.delivery.shared_tails import Tails
+from broker_adapter.mqtt.delivery.shared_tails import SharedTails
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.model.message import Message
@@ -74,19 +74,19 @@ class Distributor:
         self._opening = Opening(self._limits.max_queued_count)
         self._subscribed: dict[Inbox, Subscribed] = {}
         self._members: dict[tuple[Inbox, str, str], GroupMember] = {}
-        self._replays: dict[tuple[Inbox, str], tuple[Subscriber, list[OwnFeed]]] = {}
+        self._replays: dict[tuple[Inbox, str], tuple[Subscriber, list[PrivateFeed]]] = {}
         self._dropped_before = 0
         self._gap_count = 0
         self._progress = trio.lowlevel.ParkingLot()
-        self.delays = Delays(self._clock)
+        self.delays = Latencies(self._clock)
         self._parts: _Parts | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
         async with background_tasks() as tasks:
             limits = self._limits
-            tails = Tails(self._adapter, self, tasks, max_count=limits.max_tails, linger_s=limits.linger_s)
-            catching_up = CatchingUp(
+            tails = SharedTails(self._adapter, self, tasks, max_count=limits.max_tails, linger_s=limits.linger_s)
+            catching_up = Catchup(
                 self._adapter,
                 tails,
                 self._subscribed.__getitem__,
@@ -97,7 +97,7 @@ class Distributor:
                 ask_position=self.current_position,
                 on_progress=self._wake_waiting,
             )
-            live = Tails(self._adapter, _Live(self), tasks, max_count=1, linger_s=limits.linger_s, resumes=False)
+            live = SharedTails(self._adapter, _Live(self), tasks, max_count=1, linger_s=limits.linger_s, resumes=False)
             self._parts = _Parts(tasks, tails, live, CurrentPosition(self._adapter, LIVE_TARGET, tasks), catching_up)
             tasks.start_soon(tails.run)
             tasks.start_soon(live.run)
@@ -461,7 +461,7 @@ class Distributor:
         if inbox.state is State.CLOSED:
             return
         subscriber = Subscriber(inbox, topic_filter, options)
-        feeds: list[OwnFeed] = []
+        feeds: list[PrivateFeed] = []
         key = inbox, topic_filter
         parts = self._replays[key] = subscriber, feeds
         try:
@@ -495,7 +495,7 @@ class Distributor:
             self._replaying.discard(subscriber)
             self._release(subscriber)
 
-    async def _start(self, feed: OwnFeed) -> None:
+    async def _start(self, feed: PrivateFeed) -> None:
         await self._running.tasks.start(feed.run, self._adapter)
 
 
@@ -504,10 +504,10 @@ class _Parts:
     """What a distributor has while it runs."""
 
     tasks: trio.Nursery
-    tails: Tails
-    live: Tails
+    tails: SharedTails
+    live: SharedTails
     current_position: CurrentPosition
-    catching_up: CatchingUp
+    catching_up: Catchup
 
 
 class _Live:

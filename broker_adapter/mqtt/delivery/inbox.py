@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from broker_adapter.mqtt.delivery.dedup_watermark import Frontier
+from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
 from broker_adapter.mqtt.delivery.outgoing_message import Arrival, size_bytes
 from broker_adapter.mqtt.model.position import ReachedLsn
@@ -99,8 +99,8 @@ class Inbox:
         clock: Clock,
     ) -> None:
         self.client_id = client_id
-        self.frontier = Frontier(position_lsn)
-        self.live_frontier: Frontier | None = self.frontier
+        self.frontier = DedupWatermark(position_lsn)
+        self.live_frontier: DedupWatermark | None = self.frontier
         self.offline_until_lsn = ReachedLsn(0)
         self.dropped_count = 0
         self._state = State.LIVE
@@ -377,7 +377,7 @@ class Inbox:
         if self._state is State.BEHIND:
             self._state = State.JOINING
             self._held = []
-            self.live_frontier = Frontier(lsn)
+            self.live_frontier = DedupWatermark(lsn)
 
     def give_up_joining(self) -> None:
         """Give up what was held back: it is read from the store."""

@@ -12,7 +12,7 @@ from shards.seams.clock import Clock
 _MICROSECONDS: Final = 1_000_000
 
 
-class Delays:
+class Latencies:
     """Takes one time for all that the store brings at once, that of its oldest record.
 
     Args:

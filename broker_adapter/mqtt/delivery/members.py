@@ -15,7 +15,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.delivery.inbox import Inbox
 from broker_adapter.mqtt.delivery.outgoing_message import Arrival
-from broker_adapter.mqtt.delivery.private_feed import OwnFeed
+from broker_adapter.mqtt.delivery.private_feed import PrivateFeed
 from broker_adapter.mqtt.delivery.record_group import Match, runs_of
 from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import Position
@@ -56,7 +56,7 @@ class GroupMember:
         self._unacknowledged = 0
         self._room: trio.Event | None = None
 
-    def add(self, target: str, group: str, start: Start, after: Position) -> OwnFeed:
+    def add(self, target: str, group: str, start: Start, after: Position) -> PrivateFeed:
         """Take a share of one target too; its task is the caller's to run."""
         share = _Share(self, target, tuple(one.target for one in self.feeds), group, start, after)
         self.feeds.append(share)
@@ -107,7 +107,7 @@ class _Outstanding:
         self.share.acknowledged(self)
 
 
-class _Share(OwnFeed):
+class _Share(PrivateFeed):
     """The share of one target."""
 
     what: ClassVar[str] = "the share"

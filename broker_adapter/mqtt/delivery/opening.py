@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from broker_adapter.mqtt.delivery.dedup_watermark import Frontier
+from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from broker_adapter.mqtt.delivery.record_group import Arrivals, Match, Run
 from broker_adapter.mqtt.delivery.subscribers import Subscriber
 from broker_adapter.mqtt.model.position import ReachedLsn
@@ -40,7 +40,7 @@ class EarlyRuns:
         self.runs: list[Run] = []
         self.has_overflowed = False
         self._count = 0
-        self._frontier = Frontier(_NOTHING)
+        self._frontier = DedupWatermark(_NOTHING)
 
     def add(self, run: Run) -> None:
         """Keep the records of a run that no tail brought before, unless there are too many already."""

@@ -23,7 +23,7 @@ from shards.errors import ShardNotFoundError, StorageError
 _log = logging.getLogger(__name__)
 
 
-class OwnFeed(abc.ABC):
+class PrivateFeed(abc.ABC):
     """One target's part of what an inbox gets by itself.
 
     Args:

@@ -9,9 +9,9 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Feed, Progress
-from broker_adapter.mqtt.delivery.dedup_watermark import Frontier
+from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from broker_adapter.mqtt.delivery.inbox import Inbox
-from broker_adapter.mqtt.delivery.private_feed import OwnFeed
+from broker_adapter.mqtt.delivery.private_feed import PrivateFeed
 from broker_adapter.mqtt.delivery.record_group import Match, runs_of
 from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
@@ -24,7 +24,7 @@ from shards.topics.topic_filters import matches
 _CREDIT_BYTES: Final = 256 << 10
 
 
-class Replay(OwnFeed):
+class Replay(PrivateFeed):
     """The replay of one target.
 
     From an lsn or the beginning it follows the store, and knows how far it is altogether; from an offset or a time it
@@ -56,7 +56,7 @@ class Replay(OwnFeed):
         self._match = Match(inbox, (options,))
         self._earlier = earlier
         self._start = start
-        self._frontier = Frontier(ReachedLsn(max(0, start.value - 1) if start.kind == "lsn" else 0))
+        self._frontier = DedupWatermark(ReachedLsn(max(0, start.value - 1) if start.kind == "lsn" else 0))
 
     async def _receive(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
         try:

@@ -18,7 +18,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery import Arrival, Inbox
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.redelivery import fetch_messages
-from broker_adapter.mqtt.delivery.share_claims import ClaimedFirst
+from broker_adapter.mqtt.delivery.share_claims import ShareClaims
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
@@ -54,7 +54,7 @@ class _Owed:
     is_last: bool = False
 
 
-class Outbound:
+class MessageSender:
     """Messages to one client.
 
     Args:
@@ -99,7 +99,7 @@ class Outbound:
         self._inbox = inbox
         self._output = output
         self._saved = saved
-        self._claimed = ClaimedFirst(claim, session.out, output, start, self.pump)
+        self._claimed = ShareClaims(claim, session.out, output, start, self.pump)
         self._encoder = encoder
         self._may_have = may_have
         self._wait_reached = wait_reached

@@ -22,7 +22,7 @@ class _Waiting:
     acknowledge: Callable[[], None]
 
 
-class ClaimedFirst:
+class ShareClaims:
     """Sends packets whose messages turn out to be the client's, and gives up the others.
 
     Args:

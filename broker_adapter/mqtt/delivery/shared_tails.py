@@ -3,7 +3,7 @@
 A target that some tail's target covers needs no tail of its own; a new tail takes the place of those that it covers;
 with too many targets wider ones are followed, and narrower ones again when there are fewer.
 
-Invariants, on which everything rests that takes from tails by a `Frontier`:
+Invariants, on which everything rests that takes from tails by a `DedupWatermark`:
     - A target that is needed is covered by a tail.
     - A new tail begins no later than where the others that may bring one of its shards have handed out everything. So
       none of the tails that bring a shard leaves out what another one has not handed out yet.
@@ -58,7 +58,7 @@ class Need:
         self.tail = tail
 
 
-class Tails:
+class SharedTails:
     """See the module.
 
     Args:

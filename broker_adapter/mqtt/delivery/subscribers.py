@@ -12,7 +12,7 @@ from shards.topics.filter_index import FilterIndex
 
 if TYPE_CHECKING:
     from broker_adapter.mqtt.delivery.inbox import Inbox
-    from broker_adapter.mqtt.delivery.shared_tails import Need, Tails
+    from broker_adapter.mqtt.delivery.shared_tails import Need, SharedTails
 
 _CACHED_TOPICS: Final = 10_000
 
@@ -46,7 +46,7 @@ class Subscribed:
 
     __slots__ = ("_known_at", "_reached_lsn", "_tails", "by_filter", "version")
 
-    def __init__(self, tails: Tails) -> None:
+    def __init__(self, tails: SharedTails) -> None:
         self.by_filter: dict[str, Subscriber] = {}
         self._tails = tails
         self.version = 0

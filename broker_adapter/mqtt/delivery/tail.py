@@ -36,7 +36,7 @@ class Tail:
     """See the module.
 
     A tail leaves nothing out. When its feed fails it begins anew where everything had come: what came beyond that comes
-    once more, and whoever listens is to know by a `Frontier` what it had already.
+    once more, and whoever listens is to know by a `DedupWatermark` what it had already.
 
     Args:
         target: Filter over shards.

@@ -8,7 +8,7 @@ import attrs
 
 
 @attrs.frozen(slots=True)
-class Due:
+class DelayedPublish:
     """When a message is to be published, and the name that it waits under.
 
     The name is made once for a message, not for each attempt to store it: an attempt that was carried out and not

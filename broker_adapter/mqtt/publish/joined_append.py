@@ -10,7 +10,7 @@ from shards.model import Appended
 
 
 @attrs.frozen(slots=True, eq=False)
-class BothAppends:
+class JoinedAppend:
     """A `PendingAppend` whose outcome is known when both are; a failure of either is its failure."""
 
     first: PendingAppend
@@ -44,4 +44,4 @@ class BothAppends:
 
 def parts_of(pending: PendingAppend) -> tuple[PendingAppend, ...]:
     """The appends that were handed to the store for one outcome."""
-    return pending.parts if isinstance(pending, BothAppends) else (pending,)
+    return pending.parts if isinstance(pending, JoinedAppend) else (pending,)

@@ -17,9 +17,9 @@ import trio
 
 from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message, record_of
-from broker_adapter.mqtt.publish.joined_append import BothAppends, parts_of
+from broker_adapter.mqtt.publish.joined_append import JoinedAppend, parts_of
 from broker_adapter.mqtt.publish.store_changes import Publisher, reason_code_of
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
@@ -52,7 +52,7 @@ class Received:
     message: Message | None
     packet_id: int
     qos: int
-    due: Due | None = None
+    due: DelayedPublish | None = None
     reason_code: ReasonCode | None = None
     pending: PendingAppend | None = None
     is_repeated: bool = False
@@ -74,7 +74,7 @@ class _Group:
     records: list[Record] = attrs.Factory(list)
 
 
-class Inbound:
+class PublishPipeline:
     """The publishes of one connection.
 
     Args:
@@ -108,7 +108,7 @@ class Inbound:
         self._unplaced: deque[_Group] = deque()
         self._is_blocked = False
         self._is_waited_for = False
-        self._last_both: BothAppends | None = None
+        self._last_both: JoinedAppend | None = None
         self._progress = trio.lowlevel.ParkingLot()
         self.storing: dict[int, Received] = {}
         self.waiting_bytes = 0
@@ -258,7 +258,7 @@ class Inbound:
         """Two appends as one. Messages that came together share it."""
         last = self._last_both
         if last is None or last.first is not first or last.second is not second:
-            last = self._last_both = BothAppends(first, second)
+            last = self._last_both = JoinedAppend(first, second)
         return last
 
     async def _unblock(self) -> None:

@@ -12,10 +12,10 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.bridge.queue_routing import NO_QUEUES, Intake
+from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.cache_queue import QueueFullError, QueueWriter
 from broker_adapter.changes import Changes, StateDelete, StatePut
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message, record_of
 from broker_adapter.mqtt.model.storage_rules import Placement, Placements
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
@@ -83,9 +83,9 @@ class Publisher:
         placements: Placements,
         *,
         retained: RetainedChanges,
-        delay: Callable[[Message, Due], Iterable[StatePut]],
+        delay: Callable[[Message, DelayedPublish], Iterable[StatePut]],
         on_refused: Callable[[StorageError], None],
-        intake: Intake = NO_QUEUES,
+        intake: QueueRouting = NO_QUEUES,
     ) -> None:
         self._adapter = adapter
         self._intake = intake
@@ -168,7 +168,7 @@ class Publisher:
             raise refused[placement.shard]
         return self.changes([(message, None)])
 
-    def changes(self, messages: Iterable[tuple[Message, Due | None]]) -> Changes:
+    def changes(self, messages: Iterable[tuple[Message, DelayedPublish | None]]) -> Changes:
         """What storing messages takes, at once or, where there is a time, when it is due.
 
         REQUIRES: The shards of those that are not delayed exist.

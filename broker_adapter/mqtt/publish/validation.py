@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.permissions import Access, Principal
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.errors import ConversationError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message
@@ -39,7 +39,7 @@ class _Route:
     refused: ReasonCode | None = None
 
 
-class Incoming:
+class PublishValidator:
     """The publishes of one connection, one by one.
 
     Args:
@@ -109,7 +109,7 @@ class Incoming:
                 return Received(None, packet.packet_id, qos, reason_code=ReasonCode.SUCCESS)
             if (earlier := self._storing.get(packet.packet_id)) is not None:
                 return earlier
-        due = None if route.delay_us is None else Due(now_us + route.delay_us)
+        due = None if route.delay_us is None else DelayedPublish(now_us + route.delay_us)
         expires_at_us = 0
         if properties is not EMPTY:
             expiry_s = properties.message_expiry_interval

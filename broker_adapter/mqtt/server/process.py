@@ -17,7 +17,7 @@ import trio
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
-from broker_adapter.bridge.queue_routing import Intake
+from broker_adapter.bridge.queue_routing import QueueRouting
 from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.admin.rules_pages import RulesAccess, rules_pages
@@ -214,7 +214,7 @@ class _Process:
             log.error("stopping, to start again by other mapping rules", reason=str(error))  # noqa: TRY400
             self._stopping.set()
 
-    def _broker(self, adapter: StorageAdapter, broker_id: str, rules: RuleSet, intake: Intake) -> Broker:
+    def _broker(self, adapter: StorageAdapter, broker_id: str, rules: RuleSet, intake: QueueRouting) -> Broker:
         config = self._config
         return Broker(
             adapter,

@@ -15,7 +15,7 @@ Range = tuple[int, int, int]
 _FIRST = itemgetter(0)
 
 
-class DoneRanges:
+class AckedRanges:
     """A set of (shard, offset, lsn) that costs little where neighbours are in it, and forgets by lsn.
 
     Offsets of a shard rise with their lsn. A shard that was deleted and made again begins at offset 0 with lsns that

@@ -20,7 +20,7 @@ import trio
 
 from broker_adapter.changes import Changes, CursorCheck, StateDelete, StatePut
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.store_retry import Contact
+from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.state_forms import decode, encode
 from shards.errors import ShardNotFoundError, StorageError
 
@@ -79,7 +79,7 @@ class Claims:
         audit_interval_s: How often those are looked for that other brokers have left behind.
     """
 
-    def __init__(self, contact: Contact, interval_s: float, audit_interval_s: float) -> None:
+    def __init__(self, contact: StoreRetry, interval_s: float, audit_interval_s: float) -> None:
         self._contact = contact
         self._interval_s = interval_s
         self._audit_interval_s = audit_interval_s

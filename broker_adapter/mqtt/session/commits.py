@@ -13,7 +13,7 @@ from typing import Protocol
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import StoredMembership
 from broker_adapter.mqtt.session.stored_message import will_message
 from broker_adapter.mqtt.session.transitions import Transition, merged
@@ -45,7 +45,7 @@ class Commits:
 
     def __init__(
         self,
-        contact: Contact,
+        contact: StoreRetry,
         changes_for: ChangesFor,
         memberships: Memberships,
         clock: Clock,

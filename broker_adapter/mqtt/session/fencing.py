@@ -8,8 +8,8 @@ from typing import Final
 import trio
 
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.keyed_lock import Turns
-from broker_adapter.mqtt.session.store_retry import Contact
+from broker_adapter.mqtt.session.keyed_lock import KeyedLock
+from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import Lease
 from broker_adapter.state_forms import decode
 
@@ -26,9 +26,9 @@ class Fencing:
         contact: The store.
     """
 
-    def __init__(self, contact: Contact) -> None:
+    def __init__(self, contact: StoreRetry) -> None:
         self._contact = contact
-        self._turns = Turns()
+        self._turns = KeyedLock()
         self._owed: dict[str, int] = {}
         self._ended_at_s: dict[str, float] = {}
 

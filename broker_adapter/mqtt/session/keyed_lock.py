@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 
-class Turns:
+class KeyedLock:
     """Locks by name that exist only while somebody holds or awaits them."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from broker_adapter.mqtt.session.settings import SessionSettings
-from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import Lease, instance_of
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.state_forms import decode, encode
@@ -32,7 +32,7 @@ class Leases:
         alive: The brokers that were alive when it last looked, this one among them.
     """
 
-    def __init__(self, contact: Contact, broker_id: str, settings: SessionSettings) -> None:
+    def __init__(self, contact: StoreRetry, broker_id: str, settings: SessionSettings) -> None:
         self._contact = contact
         self._broker_id = broker_id
         self._key = keys.broker(broker_id)

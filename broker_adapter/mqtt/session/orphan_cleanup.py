@@ -16,12 +16,12 @@ import trio
 
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
-from broker_adapter.mqtt.session.keyed_lock import Turns
+from broker_adapter.mqtt.session.keyed_lock import KeyedLock
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord
 from broker_adapter.mqtt.session.transitions import Found
 from broker_adapter.state_forms import decode
@@ -35,7 +35,7 @@ _MAX_AT_ONCE: Final = 16
 _CLAIM_EVERY: Final = 200
 
 
-class Adoption:
+class OrphanCleanup:
     """Closes sessions that nobody has.
 
     Args:
@@ -52,11 +52,11 @@ class Adoption:
 
     def __init__(
         self,
-        contact: Contact,
+        contact: StoreRetry,
         commits: Commits,
         leases: Leases,
         broker_id: str,
-        turns: Turns,
+        turns: KeyedLock,
         left: LeftPublishes,
         *,
         fence: Callable[[str, Iterable[str]], Awaitable[None]],
@@ -207,7 +207,7 @@ class Adoption:
             self._statistics.conflict_count += 1
 
 
-async def read(contact: Contact, client_id: str, *, with_progress: bool = True) -> Found:
+async def read(contact: StoreRetry, client_id: str, *, with_progress: bool = True) -> Found:
     """A session as the store has it, however long it takes to answer.
 
     The record is read last. Whoever takes a session takes its record no later than its progress, so the owner that the

@@ -15,7 +15,7 @@ import attrs
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import BEGINNING, ReachedLsn
-from broker_adapter.mqtt.session.acked_ranges import DoneRanges
+from broker_adapter.mqtt.session.acked_ranges import AckedRanges
 
 MAX_PACKET_ID: Final = 65_535
 
@@ -81,8 +81,8 @@ class OutboundWindow:
         self,
         publishes: Iterable[InFlight] = (),
         releases: Iterable[InFlight] = (),
-        done: DoneRanges | None = None,
-        seen: DoneRanges | None = None,
+        done: AckedRanges | None = None,
+        seen: AckedRanges | None = None,
         *,
         position_lsn: ReachedLsn = BEGINNING.lsn,
         last_packet_id: int = 0,
@@ -96,8 +96,8 @@ class OutboundWindow:
         self._places = {(entry.shard, entry.offset, entry.lsn) for entry in self if entry.origin is Origin.SUBSCRIPTION}
         self._quota_taken = 0
         self.receive_maximum = MAX_PACKET_ID
-        self.done = done or DoneRanges()
-        self.seen = seen or DoneRanges(max_ranges=MAX_SEEN_RANGES)
+        self.done = done or AckedRanges()
+        self.seen = seen or AckedRanges(max_ranges=MAX_SEEN_RANGES)
         self.position_lsn = position_lsn
         self.last_packet_id = last_packet_id
 

@@ -24,7 +24,7 @@ from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
 from broker_adapter.mqtt.session.progress import progress_of, retained_of, window_of
 from broker_adapter.mqtt.session.session import Membership, Session
-from broker_adapter.mqtt.session.store_retry import Contact, concerns, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry, concerns, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredSubscription
 from broker_adapter.mqtt.session.transitions import Found, Transition
 from broker_adapter.mqtt_codec.version import Version
@@ -89,7 +89,7 @@ class OwnedSession:
         record: SessionRecord,
         record_version: int,
         progress_version: int,
-        contact: Contact,
+        contact: StoreRetry,
         on_lost: Callable[[OwnedSession], None],
     ) -> None:
         self.session = session

@@ -15,7 +15,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError, ShardNotFoundError, StorageError
 from shards.format.record import Gap
@@ -30,7 +30,7 @@ _CONFIG: Final = ShardConfig(
 _MAX_YIELDING: Final = 64
 
 
-class ControlMessage(msgspec.Struct, array_like=True, frozen=True):
+class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
     """One broker to another.
 
     Attributes:
@@ -45,7 +45,7 @@ class ControlMessage(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
 
 
-class ControlChannel:
+class PeerChannel:
     """This broker's end of the channel.
 
     Args:
@@ -57,7 +57,7 @@ class ControlChannel:
 
     def __init__(
         self,
-        contact: Contact,
+        contact: StoreRetry,
         broker_id: str,
         *,
         give_up: Callable[[str, int], Awaitable[None]],
@@ -85,7 +85,7 @@ class ControlChannel:
         answered = self._asked.setdefault(question, trio.Event())
         try:
             with trio.move_on_after(timeout_s):
-                await self._say(ControlMessage("yield", self._broker_id, owner, client_id, epoch))
+                await self._say(PeerMessage("yield", self._broker_id, owner, client_id, epoch))
                 await answered.wait()
                 return True
         except StorageError as error:
@@ -132,7 +132,7 @@ class ControlChannel:
 
     async def _hear(self, value: bytes, nursery: trio.Nursery, room: trio.Semaphore) -> None:
         try:
-            message = decode(ControlMessage, CONTROL_SHARD.encode(), value)
+            message = decode(PeerMessage, CONTROL_SHARD.encode(), value)
         except (CorruptionError, FormatVersionError) as error:
             _log.warning("a control message is not understood: %s", error)
             return
@@ -147,10 +147,10 @@ class ControlChannel:
             if answered is not None:
                 answered.set()
 
-    async def _answer(self, message: ControlMessage, room: trio.Semaphore) -> None:
+    async def _answer(self, message: PeerMessage, room: trio.Semaphore) -> None:
         try:
             await self._give_up(message.client_id, message.epoch)
-            answer = ControlMessage("yielded", self._broker_id, message.sender, message.client_id, message.epoch)
+            answer = PeerMessage("yielded", self._broker_id, message.sender, message.client_id, message.epoch)
             await self._say(answer)
         except StorageError as error:
             # The other side goes on when its time is up; the session's own writes meet the same trouble.
@@ -158,5 +158,5 @@ class ControlChannel:
         finally:
             room.release()
 
-    async def _say(self, message: ControlMessage) -> None:
+    async def _say(self, message: PeerMessage) -> None:
         await self._adapter.append(CONTROL_SHARD, [encode(message)], ack=AckLevel.MEMORY)

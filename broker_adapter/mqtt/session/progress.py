@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
-from broker_adapter.mqtt.session.acked_ranges import DoneRanges
+from broker_adapter.mqtt.session.acked_ranges import AckedRanges
 from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange, StoredRetainedScan
@@ -75,14 +75,14 @@ def window_of(progress: ProgressRecord) -> OutboundWindow:
     return OutboundWindow(
         (_in_flight(entry, shards, released=False) for entry in progress.publishes),
         (_in_flight(entry, shards, released=True) for entry in progress.releases),
-        DoneRanges(_ranges(progress.done, shards)),
-        DoneRanges(_ranges(progress.seen, shards), max_ranges=MAX_SEEN_RANGES),
+        AckedRanges(_ranges(progress.done, shards)),
+        AckedRanges(_ranges(progress.seen, shards), max_ranges=MAX_SEEN_RANGES),
         position_lsn=ReachedLsn(progress.position_lsn),
         last_packet_id=progress.last_packet_id,
     )
 
 
-def _stored_ranges(ranges: DoneRanges, names: _Names) -> tuple[StoredRange, ...]:
+def _stored_ranges(ranges: AckedRanges, names: _Names) -> tuple[StoredRange, ...]:
     return tuple(
         (names.number(shard), first_offset, next_offset, last_lsn)
         for shard, first_offset, next_offset, last_lsn in ranges.items()

@@ -12,7 +12,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.session import transitions
@@ -20,25 +20,25 @@ from broker_adapter.mqtt.session.claims import Claim, Claims, changes_of
 from broker_adapter.mqtt.session.commits import ChangesFor, Commits
 from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.session.fencing import Fencing
-from broker_adapter.mqtt.session.keyed_lock import Turns
+from broker_adapter.mqtt.session.keyed_lock import KeyedLock
 from broker_adapter.mqtt.session.leases import Leases
-from broker_adapter.mqtt.session.orphan_cleanup import Adoption
+from broker_adapter.mqtt.session.orphan_cleanup import OrphanCleanup
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.owned_session import OwnedSession, session_from
-from broker_adapter.mqtt.session.peer_channel import ControlChannel
+from broker_adapter.mqtt.session.peer_channel import PeerChannel
 from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_message import stored_will
-from broker_adapter.mqtt.session.takeover import Taken, Taking, check_client
+from broker_adapter.mqtt.session.takeover import Taken, Takeover, check_client
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.verification import Verification
-from broker_adapter.mqtt.session.write_behind import LazySaving
+from broker_adapter.mqtt.session.write_behind import WriteBehind
 from broker_adapter.mqtt_codec.packets import Will
 from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.topic_mapping import TopicMapping
@@ -98,14 +98,14 @@ class Sessions:
         self._clock = clock
         self._settings = settings = settings or SessionSettings()
         self.statistics = statistics = SessionStatistics()
-        self._contact = contact = Contact(adapter, settings, statistics)
+        self._contact = contact = StoreRetry(adapter, settings, statistics)
         self._claims = Claims(contact, settings.claims_interval_s, settings.audit_interval_s)
         self._shares = Shares(contact, self._claims, mapping or TopicMapping(), clock)
         self._commits = Commits(contact, changes_for, self._shares, clock, statistics)
         self._leases = Leases(contact, broker_id, settings)
-        self._control = ControlChannel(contact, broker_id, give_up=self._give_up, on_missed=self._request_audit)
+        self._control = PeerChannel(contact, broker_id, give_up=self._give_up, on_missed=self._request_audit)
         self._fencing = Fencing(contact)
-        self._taking = Taking(
+        self._taking = Takeover(
             contact,
             self._commits,
             self._control,
@@ -119,8 +119,8 @@ class Sessions:
         self._open: dict[str, OwnedSession] = {}
         self._left = LeftPublishes()
         self._verification = Verification(broker_id, self._leases, lambda: self._open, self._left, on_unanswered)
-        self._turns = Turns()
-        self._adoption = Adoption(
+        self._turns = KeyedLock()
+        self._adoption = OrphanCleanup(
             contact,
             self._commits,
             self._leases,
@@ -135,7 +135,7 @@ class Sessions:
         self._timers = Timers(
             contact, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
         )
-        self._saving = LazySaving(contact, settings.save_interval_s)
+        self._saving = WriteBehind(contact, settings.save_interval_s)
         self._suspects: dict[str, float] = {}
         self._wants_audit = True
         self._adopting: set[str] = set()
@@ -462,7 +462,7 @@ class Sessions:
         """End a membership, and store the subscriptions. When the last member is gone the group is forgotten."""
         await self._shares.leave(self._owned(session), group, topic_filter)
 
-    def delay(self, message: Message, due: Due) -> tuple[StatePut, ...]:
+    def delay(self, message: Message, due: DelayedPublish) -> tuple[StatePut, ...]:
         """What to commit so that a message is published, exactly once, when it is due."""
         return delayed_puts(message, due)
 

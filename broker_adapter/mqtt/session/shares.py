@@ -22,7 +22,7 @@ from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.claims import Claims, group_cursor
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.session import Membership
-from broker_adapter.mqtt.session.store_retry import Contact
+from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import CleanupRecord, ShareRecord, StoredMembership
 from broker_adapter.mqtt.session.transitions import merged
 from broker_adapter.state_forms import decode, encode
@@ -67,7 +67,7 @@ class Shares:
         clock: Dates what is to be cleared away.
     """
 
-    def __init__(self, contact: Contact, claims: Claims, mapping: TopicMapping, clock: Clock) -> None:
+    def __init__(self, contact: StoreRetry, claims: Claims, mapping: TopicMapping, clock: Clock) -> None:
         self._contact = contact
         self._claims = claims
         self._mapping = mapping

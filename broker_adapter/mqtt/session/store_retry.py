@@ -27,7 +27,7 @@ def concerns(error: VersionConflictError, key: bytes) -> bool:
     return error.what == f"state key {key!r}"
 
 
-class Contact:
+class StoreRetry:
     """How one broker reaches the store.
 
     Args:

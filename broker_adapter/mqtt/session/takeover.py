@@ -13,9 +13,9 @@ from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.errors import ClientGoneError
 from broker_adapter.mqtt.session.fencing import Fencing
 from broker_adapter.mqtt.session.orphan_cleanup import read
-from broker_adapter.mqtt.session.peer_channel import ControlChannel
+from broker_adapter.mqtt.session.peer_channel import PeerChannel
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.store_retry import Contact, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.transitions import Opening, Transition
 from shards.errors import StorageError, VersionConflictError
 from shards.seams.clock import Clock
@@ -52,7 +52,7 @@ def check_client(client_id: str, has_given_up: Callable[[bool], bool], *, is_own
         )
 
 
-class Taking:
+class Takeover:
     """Takes sessions.
 
     Args:
@@ -68,9 +68,9 @@ class Taking:
 
     def __init__(
         self,
-        contact: Contact,
+        contact: StoreRetry,
         commits: Commits,
-        control: ControlChannel,
+        control: PeerChannel,
         fencing: Fencing,
         verified_count: Callable[[], int],
         broker_id: str,

@@ -15,14 +15,14 @@ import trio
 
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import CLEANUP, Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.store_retry import Contact
+from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
 from broker_adapter.mqtt.session.transitions import Found
@@ -42,7 +42,7 @@ _CLEANUP_TIME_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
 
 
-def delayed_puts(message: Message, due: Due) -> tuple[StatePut, ...]:
+def delayed_puts(message: Message, due: DelayedPublish) -> tuple[StatePut, ...]:
     """What makes a message wait for a time.
 
     The message lies beside its timer, so that looking for due timers costs the same whatever they are for.
@@ -67,7 +67,7 @@ class Timers:
 
     def __init__(
         self,
-        contact: Contact,
+        contact: StoreRetry,
         commits: Commits,
         shares: Shares,
         clock: Clock,

@@ -11,7 +11,7 @@ import trio
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.owned_session import OwnedSession
-from broker_adapter.mqtt.session.store_retry import Contact
+from broker_adapter.mqtt.session.store_retry import StoreRetry
 from shards.errors import StorageError
 
 _log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _SAVED_TOGETHER: Final = 64
 
 
-class LazySaving:
+class WriteBehind:
     """The sessions of one broker that have moved since they were stored.
 
     Args:
@@ -27,7 +27,7 @@ class LazySaving:
         interval_s: How often they are stored.
     """
 
-    def __init__(self, contact: Contact, interval_s: float) -> None:
+    def __init__(self, contact: StoreRetry, interval_s: float) -> None:
         self._contact = contact
         self._interval_s = interval_s
         self._moved: dict[OwnedSession, None] = {}

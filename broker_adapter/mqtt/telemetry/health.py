@@ -13,7 +13,7 @@ from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.rules.follower import Followed
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
-from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_lag import LoopLag
 
 STOPPING: Final = "the broker is stopping"
 NOT_OPEN: Final = "its listeners are not open yet: it is taking up its bridges and sessions"
@@ -51,7 +51,7 @@ class Health:
         self._is_stopping = is_stopping
         self.store: StoreWatch | None = None
         self.serving: Serving | None = None
-        self.pulse = Pulse(has_room=lambda: True)
+        self.pulse = LoopLag(has_room=lambda: True)
 
     async def watch_store(self, adapter: StorageAdapter) -> None:
         """The store is open: look at it until cancelled."""

@@ -20,7 +20,7 @@ from broker_adapter.mqtt.telemetry.health import Health, Serving
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
 from journal.telemetry.exposition import Family, counter, counters, gauge, gauges, histogram
-from journal.telemetry.loop_lag import Pulse
+from journal.telemetry.loop_lag import LoopLag
 from journal.telemetry.process_figures import process_figures
 
 Key = TypeVar("Key", bound=str)
@@ -148,7 +148,7 @@ def _store(store: StoreWatch) -> Iterator[Family]:
     yield histogram("journal_broker_store_answer_seconds", "How long its answer to a question took.", store.answer_s)
 
 
-def _loop(pulse: Pulse) -> Iterator[Family]:
+def _loop(pulse: LoopLag) -> Iterator[Family]:
     yield histogram("journal_broker_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
     yield counter("journal_broker_loop_stalls_total", "Times that it came over 0.1 s late.", pulse.stalls)
     yield counter("journal_broker_loop_stalled_seconds_total", "How late it came then, in all.", pulse.stalled_s)

@@ -1,4 +1,4 @@
-"""Who writes Parquet files: the `Sealer` seam, and the worker process behind it in a real engine.
+"""Who writes Parquet files: the `ParquetConverter` seam, and the worker process behind it in a real engine.
 
 A process of its own, since writing Parquet takes a core for seconds: it runs at low priority, so that appends win where
 the cores are scarce. It is started when there is something to write and ended when there has been nothing for a while.
@@ -23,7 +23,7 @@ import journal
 from journal.settings.values import ConfigurationError
 from shards.errors import CorruptionError, SealFailedError
 from shards.extras import install_command
-from shards.segments.conversion_plan import SealedFile, SealPlan
+from shards.segments.conversion_plan import ConversionPlan, SealedFile
 
 _LARGEST_LINE_BYTES = 1 << 20
 _GOODBYE_S = 5.0
@@ -31,10 +31,10 @@ _GOODBYE_S = 5.0
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
 
 
-class Sealer(Protocol):
+class ParquetConverter(Protocol):
     """Writes a Parquet file for a plan, one at a time."""
 
-    async def seal(self, plan: SealPlan) -> SealedFile:
+    async def seal(self, plan: ConversionPlan) -> SealedFile:
         """Write and sync the file; nothing relies on it before this returns. Cancelling may leave part of it.
 
         Raises:
@@ -63,7 +63,7 @@ class Answer:
     failure: str = ""
 
 
-def open_worker_sealer() -> Sealer:
+def open_worker_converter() -> ParquetConverter:
     """The sealer of a real engine; its process is started when there is something to seal.
 
     Raises:
@@ -75,11 +75,11 @@ def open_worker_sealer() -> Sealer:
             f"sealing.enabled is true, but {' and '.join(missing)} cannot be imported: "
             f"{install_command('parquet')}, or set sealing.enabled = false"
         )
-    return WorkerSealer()
+    return WorkerConverter()
 
 
-class WorkerSealer:
-    """A `Sealer` in a process of its own.
+class WorkerConverter:
+    """A `ParquetConverter` in a process of its own.
 
     Args:
         command: Starts the worker; for tests.
@@ -95,7 +95,7 @@ class WorkerSealer:
         """The worker's process id, None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def seal(self, plan: SealPlan) -> SealedFile:
+    async def seal(self, plan: ConversionPlan) -> SealedFile:
         try:
             answer = await self._ask(plan)
         except BaseException:
@@ -110,7 +110,7 @@ class WorkerSealer:
         self._kill()
         raise SealFailedError(answer.failure)
 
-    async def _ask(self, plan: SealPlan) -> Answer:
+    async def _ask(self, plan: ConversionPlan) -> Answer:
         if self._process is None:
             self._received.clear()
             self._process = await _start(self._command)
@@ -193,17 +193,17 @@ def _ending(returncode: int | None) -> str:
     return f"killed by signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
 
 
-class InlineSealer:
-    """A `Sealer` in this process, over any file system: for tests and simulations.
+class InlineConverter:
+    """A `ParquetConverter` in this process, over any file system: for tests and simulations.
 
     Args:
         write: Writes one plan; blocks.
     """
 
-    def __init__(self, write: Callable[[SealPlan], SealedFile]) -> None:
+    def __init__(self, write: Callable[[ConversionPlan], SealedFile]) -> None:
         self._write = write
 
-    async def seal(self, plan: SealPlan) -> SealedFile:
+    async def seal(self, plan: ConversionPlan) -> SealedFile:
         try:
             return await trio.to_thread.run_sync(self._write, plan)
         except OSError as error:

@@ -1,8 +1,8 @@
 """Sealing: closed log segments become Parquet files, one after the other, in the background.
 
-Which segment is next, what happens when it cannot be sealed, and who waits for it. The file is written by a `Sealer`,
-put into its place by `SegmentFiles`, and counts from the moment that a `Sealed` entry is durable; then the log goes. At
-any time either the log or the Parquet file counts, never both and never neither.
+Which segment is next, what happens when it cannot be sealed, and who waits for it. The file is written by a
+`ParquetConverter`, put into its place by `SegmentFiles`, and counts from the moment that a `Sealed` entry is durable;
+then the log goes. At any time either the log or the Parquet file counts, never both and never neither.
 
 Nothing that goes wrong here stops the engine: a segment that cannot be sealed stays a log, which loses nothing.
 """
@@ -16,15 +16,15 @@ from contextlib import closing
 import attrs
 import trio
 
-from journal.engine.parquet.converter import Sealer
+from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry_payloads import Decision, Rolled, Sealed, ShardDeleted, Trimmed
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from journal.settings.server import SealingConfig
 from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, StorageError, StorageFailedError
-from shards.segments.conversion_plan import SealedFile, SealPlan
+from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.segments.log_segment import LogSegment
 from shards.segments.shard import Shard
 
@@ -54,7 +54,7 @@ class _Trouble:
     corruption: CorruptionError | None = None
 
 
-class Sealing:
+class ParquetScheduler:
     """Seals the segments of one engine; one task runs it.
 
     Args:
@@ -76,10 +76,10 @@ class Sealing:
         self,
         *,
         config: SealingConfig,
-        sealer: Sealer | None,
+        sealer: ParquetConverter | None,
         files: SegmentFiles,
         table: ShardTable,
-        control: Control,
+        control: Commands,
         recorded: Callable[[], Generator[int | None, None, None]],
         flush: Callable[[Shard], None],
         refuse: Callable[[], StorageError | None],
@@ -293,7 +293,7 @@ class Sealing:
 
     # Sealing one
 
-    async def _seal(self, sealer: Sealer, shard: Shard, segment: LogSegment) -> None:
+    async def _seal(self, sealer: ParquetConverter, shard: Shard, segment: LogSegment) -> None:
         path = self._files.new_path(shard.shard_id, segment.base_offset)
         try:
             written = await sealer.seal(_plan(segment, path))
@@ -415,8 +415,8 @@ def _is_wanted(shard: Shard, segment: LogSegment) -> bool:
     return not shard.deleted and segment in shard.segments
 
 
-def _plan(segment: LogSegment, out_path: str) -> SealPlan:
-    return SealPlan(
+def _plan(segment: LogSegment, out_path: str) -> ConversionPlan:
+    return ConversionPlan(
         log_path=segment.path,
         out_path=out_path,
         name=segment.name,

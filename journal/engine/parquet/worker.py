@@ -18,19 +18,19 @@ import msgspec
 from journal.engine.parquet.converter import Answer
 from shards.errors import CorruptionError, StorageError
 from shards.seams.file_system import FileSystem, OsFileSystem
-from shards.segments.conversion_plan import SealPlan
+from shards.segments.conversion_plan import ConversionPlan
 
 _NICENESS = 10
 
 
-def answer(files: FileSystem, plan: SealPlan) -> Answer:
+def answer(files: FileSystem, plan: ConversionPlan) -> Answer:
     """Write one file and say how it went."""
     try:
-        from shards.parquet.conversion import seal_log
+        from shards.parquet.conversion import convert_log
     except (ImportError, OSError) as error:
         return Answer(failure=f"the libraries that write Parquet cannot be loaded: {error}")
     try:
-        return Answer(sealed=seal_log(files, plan))
+        return Answer(sealed=convert_log(files, plan))
     except CorruptionError as error:
         return Answer(corruption=(error.path, error.position, error.problem))
     except OSError as error:
@@ -54,7 +54,7 @@ def main() -> None:
     plans: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_plans, args=(sys.stdin.buffer, plans), daemon=True).start()
     while True:
-        plan = msgspec.json.decode(plans.get(), type=SealPlan)
+        plan = msgspec.json.decode(plans.get(), type=ConversionPlan)
         said = msgspec.json.encode(answer(files, plan)) + b"\n"
         try:
             sys.stdout.buffer.write(said)

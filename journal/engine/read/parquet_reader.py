@@ -25,7 +25,7 @@ from shards.errors import CorruptionError, StorageError
 from shards.format.batch import BatchHeader, Codec, recompress
 from shards.seams.file_system import FileSystem
 from shards.segments.parquet_segment import ParquetSegment
-from shards.segments.read_slices import Extent, Place, find_in_bytes
+from shards.segments.read_slices import Place, ReadSlice, find_in_bytes
 
 if TYPE_CHECKING:
     from shards.parquet.reading import SealedReader
@@ -81,7 +81,9 @@ class ParquetReader:
         self._opened: SharedCache[SegmentKey, SealedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
         self._groups: SharedCache[GroupKey, _Group] = SharedCache(GROUPS_BYTES, lambda group: group.cost)
 
-    def read_nowait(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> Extent | None:
+    def read_nowait(
+        self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None
+    ) -> ReadSlice | None:
         """What can be given without a disk: batches of a row group that is kept.
 
         REQUIRES: the segment holds the offset.
@@ -96,7 +98,7 @@ class ParquetReader:
         group = self._groups.get_nowait((*_key_of(segment), index))
         return _extent(segment, index, group, offset, max_bytes) if group is not None else None
 
-    async def read(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> Extent:
+    async def read(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> ReadSlice:
         """Whole batches of one row group, from the one that holds the offset on: up to ``max_bytes``, at least one.
 
         For a reader who goes on where it stands the next row group is decoded as well, at the same time.
@@ -224,7 +226,7 @@ def _naming(segment: ParquetSegment, first_offset: int, next_offset: int) -> Ite
         raise CorruptionError(error.path, error.position, f"{error.problem}; {concerned}") from error
 
 
-def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max_bytes: int) -> Extent:
+def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max_bytes: int) -> ReadSlice:
     """Cut batches out of a row group; no copy."""
     positions, base_offsets = group.positions, group.base_offsets
     first = bisect_right(base_offsets, offset) - 1
@@ -235,7 +237,7 @@ def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max
     is_last = stop == len(base_offsets)
     next_offset = group.next_offset if is_last else base_offsets[stop]
     place = Place(segment, index + 1 if is_last else index, next_offset)
-    return Extent(base_offsets[first], next_offset, [data], len(data), place)
+    return ReadSlice(base_offsets[first], next_offset, [data], len(data), place)
 
 
 def _group_at(opened: SealedReader, offset: int) -> int:

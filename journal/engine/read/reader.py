@@ -28,14 +28,14 @@ from shards.segments.log_segment import LogSegment
 from shards.segments.losses import resume_offset
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.read_slices import (
-    Extent,
     LostBatchError,
     Place,
+    ReadSlice,
     base_offset_at,
     check_stamp,
     find_in_bytes,
     locate_in_memory,
-    memory_extent,
+    memory_slice,
 )
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
@@ -78,7 +78,7 @@ class Reader:
         if not shard.start_offset <= offset <= shard.published_offset:
             raise OffsetOutOfRangeError(shard.name, offset, shard.start_offset, shard.published_offset)
 
-    def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent | None:
+    def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice | None:
         """What can be given without a disk; None when a file has to be read. Empty at the end of the shard.
 
         Raises:
@@ -88,9 +88,9 @@ class Reader:
         segment, found = shard.segment_at(offset)
         if found > offset:
             gap = gap_batch(offset, found, shard.published_lsn, 0)
-            return Extent(offset, found, [gap], len(gap), None)
+            return ReadSlice(offset, found, [gap], len(gap), None)
         if segment is None:
-            return Extent(offset, offset, [], 0, None)
+            return ReadSlice(offset, offset, [], 0, None)
         if isinstance(segment, ParquetSegment):
             return self._parquet.read_nowait(segment, offset, max_bytes, place)
         if place is not None and place.segment is segment and place.offset == offset:
@@ -101,9 +101,9 @@ class Reader:
             position = locate_in_memory(segment, offset, shard.visible_end(segment))
         if position is None:
             return None
-        return memory_extent(shard, segment, position, max_bytes)
+        return memory_slice(shard, segment, position, max_bytes)
 
-    async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> Extent:
+    async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
         """Whole batches from the one that holds ``offset`` on: up to about ``max_bytes``, but at least one.
 
         From a log file it may be one index block (64 KiB and a batch) more. Empty at the end of the shard.
@@ -133,7 +133,7 @@ class Reader:
 
     async def _read_file(
         self, shard: Shard, segment: LogSegment, offset: int, max_bytes: int, place: Place | None
-    ) -> Extent:
+    ) -> ReadSlice:
         await self._load_index(segment)
         bound = min(segment.flushed, shard.visible_end(segment))
         if bound == shard.visible_end(segment):
@@ -158,7 +158,7 @@ class Reader:
         except LostBatchError as error:
             raise CorruptionError(segment.path, position, str(error)) from error
         start_offset = BatchHeader.unpack(data).base_offset
-        return Extent(start_offset, next_offset, [data], len(data), Place(segment, stop, next_offset))
+        return ReadSlice(start_offset, next_offset, [data], len(data), Place(segment, stop, next_offset))
 
     async def _pread(self, segment: LogSegment, position: int, size: int) -> bytes:
         def read() -> bytes:
@@ -263,7 +263,7 @@ class Reader:
 
     async def read_indexed(
         self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
-    ) -> Extent:
+    ) -> ReadSlice:
         """Whole batches that hold records with a key or tag; the reader picks these records out.
 
         Args:
@@ -294,7 +294,7 @@ class Reader:
             if offset < end or offset >= shard.published_offset:
                 continue
             if size >= max_bytes:
-                return Extent(first, offset, buffers, size, None)
+                return ReadSlice(first, offset, buffers, size, None)
             extent = await self.read(shard, offset, 1)
             batch, end = _first_batch(extent)
             if batch is None:
@@ -302,16 +302,16 @@ class Reader:
             buffers.append(batch)
             size += len(batch)
         more = len(offsets) == _INDEXED_AT_ONCE
-        return Extent(first, offsets[-1] + 1 if more else shard.published_offset, buffers, size, None)
+        return ReadSlice(first, offsets[-1] + 1 if more else shard.published_offset, buffers, size, None)
 
-    async def _read_newest(self, shard: Shard, newest_first: Iterator[int], first: int) -> Extent:
+    async def _read_newest(self, shard: Shard, newest_first: Iterator[int], first: int) -> ReadSlice:
         """The batch of the first of these offsets that is still there; the index may name records that are gone."""
         for offset in takewhile(lambda offset: offset >= first, newest_first):
             if offset < shard.published_offset:
                 batch, _ = _first_batch(await self.read(shard, offset, 1))
                 if batch is not None:
-                    return Extent(first, shard.published_offset, [batch], len(batch), None)
-        return Extent(first, shard.published_offset, [], 0, None)
+                    return ReadSlice(first, shard.published_offset, [batch], len(batch), None)
+        return ReadSlice(first, shard.published_offset, [], 0, None)
 
     async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
         """Return when the shard has a record at this offset, or when the time is over."""
@@ -343,7 +343,7 @@ def _check_dropped(shard: Shard, segment: Segment, error: FileNotFoundError) -> 
         ) from error
 
 
-def _first_batch(extent: Extent) -> tuple[bytes | bytearray | memoryview | None, int]:
+def _first_batch(extent: ReadSlice) -> tuple[bytes | bytearray | memoryview | None, int]:
     if not extent.buffers:
         return None, extent.next_offset
     data = memoryview(extent.buffers[0])

@@ -17,8 +17,8 @@ from journal.engine.directory.restores import Restores
 from journal.engine.segments.disk_watch import DiskWatch
 from journal.engine.segments.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.engine.segments.lifecycle import SegmentFiles
-from journal.engine.segments.retention import Retaining
-from journal.engine.segments.write_retries import MOST_QUEUED_BYTES, Retries
+from journal.engine.segments.retention import SegmentRetention
+from journal.engine.segments.write_retries import MOST_QUEUED_BYTES, WriteRetries
 from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.producer_use import ProducerUse
@@ -28,7 +28,7 @@ from journal.engine.wal.disk import Disk
 from journal.engine.wal.disk_full import RetriableWhenFull
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from journal.settings.server import SealingConfig, ShardsConfig, StorageConfig
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 from shards.errors import DiskFullError, StorageFailedError
@@ -65,7 +65,7 @@ class _Asked:
         self.done.set()
 
 
-class Maintenance:
+class Checkpointer:
     """The background work of one engine; one task runs it, so its steps never overlap.
 
     Attributes:
@@ -91,7 +91,7 @@ class Maintenance:
         committer: Committer,
         table: ShardTable,
         views: Views,
-        control: Control,
+        control: Commands,
         time: NodeTime,
         restores: Restores,
         fail: Callable[[Exception], None],
@@ -119,11 +119,11 @@ class Maintenance:
         # Any of them may be a file system of its own.
         watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
         self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
-        self._retries = Retries(views.store, committer, changed=self._go_on, fail=fail)
+        self._retries = WriteRetries(views.store, committer, changed=self._go_on, fail=fail)
         self._large_tails_at = storage.tail_budget_bytes // 8
         self._producer_use = producer_use
         self._segment_files = segment_files
-        self.retaining = Retaining(
+        self.retaining = SegmentRetention(
             defaults=defaults,
             sealing=sealing,
             table=table,

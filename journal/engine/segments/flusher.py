@@ -17,7 +17,7 @@ from operator import attrgetter
 
 import trio
 
-from journal.engine.segments.page_cache import PageWindow, WrittenRange
+from journal.engine.segments.page_cache import PageCache, WrittenRange
 from journal.engine.segments.unsynced_files import UnsyncedFiles
 from journal.engine.wal.disk_full import RetriableWhenFull
 from journal.settings.server import StorageConfig
@@ -47,7 +47,7 @@ class Flusher:
         self._files = files
         self._directory = directory
         self._unsynced = UnsyncedFiles(files, directory)
-        self._cached = PageWindow(storage.page_cache_bytes)
+        self._cached = PageCache(storage.page_cache_bytes)
         self._written = written
         self._limiter = trio.CapacityLimiter(1)
         self._made_directories: set[str] = set()

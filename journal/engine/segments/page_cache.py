@@ -16,7 +16,7 @@ class WrittenRange(NamedTuple):
     size_bytes: int
 
 
-class PageWindow:
+class PageCache:
     """Remembers what was written, oldest first, and tells what is beyond the bound.
 
     A range counts as at least one page, so what is remembered is bounded by the bound as well.

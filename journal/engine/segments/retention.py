@@ -13,7 +13,7 @@ from journal.engine.segments.flusher import slices
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.group_commit import Committer
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from journal.settings.server import SealingConfig, ShardsConfig
 from shards.model import Retention, SegmentKind
 from shards.segments.log_segment import LogSegment
@@ -24,7 +24,7 @@ from shards.segments.shard import Shard
 _LOOKED_AT_AT_ONCE = 500
 
 
-class Retaining:
+class SegmentRetention:
     """Carries out the retention of one engine's shards.
 
     Args:
@@ -44,7 +44,7 @@ class Retaining:
         defaults: ShardsConfig,
         sealing: SealingConfig,
         table: ShardTable,
-        control: Control,
+        control: Commands,
         committer: Committer,
         expiry_us: Callable[[], int],
         drop: Callable[[list[Segment]], None],

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from journal.engine.directory.data_directory import DataDirectory, remove_snapshot, segment_directories, write_markers
-from journal.engine.segments.checkpointer import Maintenance
+from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
@@ -66,7 +66,7 @@ class Snapshots:
         files: FileSystem,
         directory: DataDirectory,
         writer: JournalWriter,
-        maintenance: Maintenance,
+        maintenance: Checkpointer,
         segment_files: SegmentFiles,
         store: DirectoryStore,
         newest_lsn: Callable[[], int],

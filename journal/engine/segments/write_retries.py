@@ -21,7 +21,7 @@ MOST_QUEUED_BYTES: Final = 8 << 20
 _LOOK_AGAIN_S: Final = 1.0
 
 
-class Retries:
+class WriteRetries:
     """What is to be tried again in one engine.
 
     Args:

@@ -21,8 +21,8 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from shards.seams.store import OrderedStore
 from shards.segments.shard import Shard
-from shards.topics.filter_watch import LiveFilters
-from shards.topics.publish_epochs import RecentShards
+from shards.topics.filter_watch import FilterWatch
+from shards.topics.publish_epochs import PublishEpochs
 from shards.topics.topic_filters import pattern
 from shards.views import shard_records
 
@@ -38,7 +38,7 @@ class Waiting(Hashable, Protocol):
         """A shard that matches is about to publish."""
 
 
-class ShardNews:
+class ShardDiscovery:
     """See the module.
 
     Args:
@@ -51,11 +51,11 @@ class ShardNews:
         recent: The shards that published since the start, or shortly before.
     """
 
-    def __init__(self, table: ShardTable, store: OrderedStore, started_lsn: int, recent: RecentShards[Shard]) -> None:
+    def __init__(self, table: ShardTable, store: OrderedStore, started_lsn: int, recent: PublishEpochs[Shard]) -> None:
         self._table = table
         self._store = store
         self._started_lsn = started_lsn
-        self._live: LiveFilters[Waiting] = LiveFilters(recent)
+        self._live: FilterWatch[Waiting] = FilterWatch(recent)
         self._stored: tuple[array[int], array[int]] | None = None
         self._listing: trio.Event | None = None
         self.recent = recent
@@ -183,7 +183,7 @@ class _SearchByLsn:
 
     def __init__(
         self,
-        news: ShardNews,
+        news: ShardDiscovery,
         table: ShardTable,
         topic_filter: str,
         above_lsn: int,

@@ -31,7 +31,7 @@ from journal.engine.wal.entry_payloads import (
     StateDeleted,
     StatePut,
     Trimmed,
-    decode_decision,
+    decode_payload,
 )
 from shards.errors import CorruptionError
 from shards.idempotence.producer_state import ProducerState
@@ -43,7 +43,7 @@ from shards.segments.shard import Shard
 from shards.views import leftovers, shard_records
 from shards.views.catalogue import CatalogueRecord
 from shards.views.cursors import Cursors
-from shards.views.inverted_index import WordIndex, Words, words_of
+from shards.views.inverted_index import InvertedIndex, Words, words_of
 from shards.views.producer_records import load_producers
 from shards.views.producers import Producers
 from shards.views.state_store import StateStore
@@ -75,7 +75,7 @@ class Views:
         self.cursors = Cursors(store)
         self.state = StateStore(store)
         self.producers = Producers(store)
-        self.word_index = WordIndex(store)
+        self.word_index = InvertedIndex(store)
         self.folded_lsn = read_number(store, NodeKey.FOLDED)
         self.lsns_reserved = 0
         self.newest_append_us = 0
@@ -335,7 +335,7 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
 
 def _decision_of(entry: Entry) -> Decision:
     try:
-        return decode_decision(entry.kind, entry.payload)
+        return decode_payload(entry.kind, entry.payload)
     except ValueError as error:
         kind = Kind(entry.kind).name.lower()
         problem = (

@@ -16,21 +16,21 @@ import trio
 
 from journal.engine.read.read_retries import ReadRetries
 from journal.engine.read.reader import Reader
-from journal.engine.state.shard_discovery import Search, ShardNews
-from journal.engine.subscribe.subscription_position import PushStanding, read_push
-from journal.engine.subscribe.watermark_timer import ProgressClock
+from journal.engine.state.shard_discovery import Search, ShardDiscovery
+from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
+from journal.engine.subscribe.watermark_timer import WatermarkTimer
 from shards.errors import StorageError
 from shards.position import Start
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
-from shards.subscriptions.fair_queue import FeedQueue
-from shards.subscriptions.watermark_policy import ProgressPace
+from shards.subscriptions.fair_queue import FairQueue
+from shards.subscriptions.watermark_policy import WatermarkPolicy
 
 _FOUND_AHEAD = 500
 _DROPPED_AT_ONCE = 1000
 
 
-class FilterFeed:
+class FilterSubscription:
     """See the module; the same shape as `journal.engine.subscribe.subscriptions.Subscription`.
 
     Args:
@@ -55,12 +55,12 @@ class FilterFeed:
         *,
         reader: Reader,
         retries: ReadRetries,
-        news: ShardNews,
-        clock: ProgressClock,
+        news: ShardDiscovery,
+        clock: WatermarkTimer,
         committed_lsn: Callable[[], int],
         on_ready: Callable[[], None],
         on_closed: Callable[[], None],
-        on_left: Callable[[FilterFeed], None],
+        on_left: Callable[[FilterSubscription], None],
     ) -> None:
         self.until_lsn = until_lsn
         self._filter = topic_filter
@@ -73,7 +73,7 @@ class FilterFeed:
         self._on_ready = on_ready
         self._on_closed = on_closed
         self._on_left = on_left
-        self._left: dict[int, PushStanding] = {}
+        self._left: dict[int, SubscriptionPosition] = {}
         # Shards that could not be read. Taken in again they could go on behind records that were not given.
         self._failed: set[int] = set()
         self._notices: deque[Notice | Push] = deque()
@@ -84,10 +84,10 @@ class FilterFeed:
         # Whatever has been published by now lies below the start, or its shard is found by the search.
         self._begins_now = start_lsn <= committed
         self._is_live = until_lsn is None or until_lsn > committed
-        self._queue: FeedQueue[PushStanding] = FeedQueue(
+        self._queue: FairQueue[SubscriptionPosition] = FairQueue(
             start_lsn, until_lsn, committed_lsn, lambda standing: standing.shard.published_offset
         )
-        self._pace = ProgressPace(start_lsn)
+        self._pace = WatermarkPolicy(start_lsn)
         self._search: Search | None = None
         if start.kind != "latest":
             self._search = news.search(topic_filter, start_lsn if start.kind == "lsn" else None)
@@ -114,7 +114,7 @@ class FilterFeed:
 
     def _attach(self, shard: Shard, offset: int | None) -> bool:
         self._references += 1
-        return self._queue.attach(PushStanding(shard, self._references, offset))
+        return self._queue.attach(SubscriptionPosition(shard, self._references, offset))
 
     def _published(self, shard: Shard) -> None:
         standing = self._queue.get(shard.shard_id)
@@ -178,7 +178,7 @@ class FilterFeed:
             if self._wants(shard):
                 self._attach(shard, None)
 
-    async def _turn(self, standing: PushStanding, max_bytes: int) -> Push | None:
+    async def _turn(self, standing: SubscriptionPosition, max_bytes: int) -> Push | None:
         """What a shard has to give in its turn."""
         shard = standing.shard
         try:
@@ -205,7 +205,7 @@ class FilterFeed:
         self._done(standing, more=standing.offset < end)
         return push
 
-    def _done(self, standing: PushStanding, *, more: bool) -> None:
+    def _done(self, standing: SubscriptionPosition, *, more: bool) -> None:
         """A turn is over. Only a shard that has nothing more is listened to.
 
         While it waits for its turn there is nothing to be told of it, so that publishing costs nothing for all the
@@ -220,12 +220,12 @@ class FilterFeed:
             standing.is_listening = True
             standing.shard.add_listener(self._published)
 
-    def _try_again(self, standing: PushStanding) -> None:
+    def _try_again(self, standing: SubscriptionPosition) -> None:
         if self._queue.resume(standing):
             self._clock.look_again()
             self.wake()
 
-    async def _limit(self, standing: PushStanding) -> int | None:
+    async def _limit(self, standing: SubscriptionPosition) -> int | None:
         """The offset up to which a shard's records are this feed's; None without a last lsn."""
         shard = standing.shard
         if self.until_lsn is None:
@@ -237,7 +237,7 @@ class FilterFeed:
         standing.end = await self._reader.find_offset(shard, Start.lsn(self.until_lsn + 1))
         return standing.end
 
-    def _lose(self, standing: PushStanding, error: StorageError) -> None:
+    def _lose(self, standing: SubscriptionPosition, error: StorageError) -> None:
         """Nothing more comes from a shard."""
         shard = standing.shard
         self._queue.remove(standing)
@@ -248,7 +248,7 @@ class FilterFeed:
         offset = -1 if standing.offset is None else standing.offset
         self._notices.append(Notice(event, standing.reference, shard.shard_id, shard.name, offset, error=error))
 
-    def _stop_listening(self, standing: PushStanding) -> None:
+    def _stop_listening(self, standing: SubscriptionPosition) -> None:
         if standing.is_listening:
             standing.is_listening = False
             standing.shard.remove_listener(self._published)

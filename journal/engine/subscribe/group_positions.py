@@ -13,7 +13,7 @@ from itertools import islice
 
 import trio
 
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from shards.errors import StorageError
 from shards.segments.shard import Shard
 
@@ -52,7 +52,7 @@ class GroupPositions:
         cursor_name: Name of the cursor in each shard.
     """
 
-    def __init__(self, control: Control, cursor_name: str) -> None:
+    def __init__(self, control: Commands, cursor_name: str) -> None:
         self._control = control
         self._cursor_name = cursor_name
         self._moved: dict[Position, None] = {}

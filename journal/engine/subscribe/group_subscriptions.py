@@ -21,7 +21,7 @@ from journal.engine.read.read_retries import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.subscribe.group_positions import GroupPositions, Position
 from journal.engine.time_slice import TimeSlice
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from shards.errors import StorageError
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
@@ -160,7 +160,7 @@ class SharedGroup:
         name: str,
         reader: Reader,
         retries: ReadRetries,
-        control: Control,
+        control: Commands,
         *,
         on_left: Callable[[], None],
         on_empty: Callable[[], None],

@@ -11,7 +11,7 @@ from shards.subscriptions.events import Push
 from shards.subscriptions.fair_queue import Standing
 
 
-class PushStanding(Standing):
+class SubscriptionPosition(Standing):
     """A standing whose records are pushed.
 
     Attributes:
@@ -32,7 +32,7 @@ class PushStanding(Standing):
         self.is_listening = False
 
 
-async def read_push(reader: Reader, standing: PushStanding, limit: int | None, max_bytes: int) -> Push | None:
+async def read_push(reader: Reader, standing: SubscriptionPosition, limit: int | None, max_bytes: int) -> Push | None:
     """The next records of a shard, up to about ``max_bytes`` and below the offset ``limit``; None if there are none.
 
     Cancelling it changes nothing.

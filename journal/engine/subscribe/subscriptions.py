@@ -16,15 +16,15 @@ import trio
 from journal.engine.read.read_retries import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.state.name_scan import NameScan
-from journal.engine.state.shard_discovery import ShardNews
+from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.subscribe.filter_subscription import FilterFeed
+from journal.engine.subscribe.filter_subscription import FilterSubscription
 from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
-from journal.engine.subscribe.subscription_position import PushStanding, read_push
-from journal.engine.subscribe.watermark_timer import ProgressClock
+from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
+from journal.engine.subscribe.watermark_timer import WatermarkTimer
 from journal.engine.time_slice import TimeSlice
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
 from shards.position import Start
 from shards.segments.shard import Shard
@@ -57,7 +57,7 @@ class Subscription:
         self._retries = retries
         self._on_ready = on_ready
         self._on_closed = on_closed
-        self._standing: PushStanding | None = PushStanding(shard, 1, offset)
+        self._standing: SubscriptionPosition | None = SubscriptionPosition(shard, 1, offset)
         # Told at once: a reader that loses its connection before the first push goes on at this offset.
         self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
         self._has_news = False
@@ -121,7 +121,7 @@ class Subscription:
             self._has_news = True
             self._on_ready()
 
-    def _look_again(self, standing: PushStanding) -> None:
+    def _look_again(self, standing: SubscriptionPosition) -> None:
         """After a read: there is more, or the shard was stopped or deleted meanwhile, or it is listened to."""
         shard = standing.shard
         assert standing.offset is not None  # it began at one
@@ -148,7 +148,7 @@ class Subscription:
         self._on_closed()
 
 
-AnySubscription: TypeAlias = Subscription | FilterFeed | Member
+AnySubscription: TypeAlias = Subscription | FilterSubscription | Member
 
 
 class Subscriptions:
@@ -159,8 +159,8 @@ class Subscriptions:
         table: ShardTable,
         views: Views,
         reader: Reader,
-        control: Control,
-        news: ShardNews,
+        control: Commands,
+        news: ShardDiscovery,
         committed_lsn: Callable[[], int],
     ) -> None:
         self._committed_lsn = committed_lsn
@@ -168,13 +168,13 @@ class Subscriptions:
         self._reader = reader
         self._control = control
         self._news = news
-        self._clock = ProgressClock(committed_lsn)
+        self._clock = WatermarkTimer(committed_lsn)
         self._retries = ReadRetries()
         self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
         self._groups: dict[tuple[str, str], SharedGroup] = {}
         # Groups that gather their shards, or store their last positions.
         self._unsettled: dict[tuple[str, str], trio.Event] = {}
-        self._left: deque[FilterFeed] = deque()
+        self._left: deque[FilterSubscription] = deque()
         self._left_any = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.count = 0
@@ -250,7 +250,7 @@ class Subscriptions:
             return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes)
         if topic_filter is not None:
             self.count += 1
-            return FilterFeed(
+            return FilterSubscription(
                 topic_filter,
                 start,
                 until_lsn,
@@ -272,7 +272,7 @@ class Subscriptions:
     def _closed(self) -> None:
         self.count -= 1
 
-    def _drop_later(self, feed: FilterFeed) -> None:
+    def _drop_later(self, feed: FilterSubscription) -> None:
         self._left.append(feed)
         self._left_any.set()
 

@@ -26,7 +26,7 @@ class Telling(Protocol):
         """It has something to tell."""
 
 
-class ProgressClock:
+class WatermarkTimer:
     """See the module; `run` is its task.
 
     Args:

@@ -192,12 +192,12 @@ _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(decision) for decision, kind in KINDS.items()}
 
 
-def encode_decision(decision: Decision) -> bytes:
+def encode_payload(decision: Decision) -> bytes:
     """Entry payload of a decision."""
     return _encoder.encode(decision)
 
 
-def decode_decision(kind: int, payload: memoryview) -> Decision:
+def decode_payload(kind: int, payload: memoryview) -> Decision:
     """The decision in an entry's payload.
 
     Raises:

@@ -15,7 +15,7 @@ import trio
 
 from journal.engine.wal.disk import Disk
 from journal.engine.wal.entry import encode_entry
-from journal.engine.wal.entry_payloads import KINDS, Decision, encode_decision
+from journal.engine.wal.entry_payloads import KINDS, Decision, encode_payload
 from journal.engine.wal.journal_file import JournalWriter
 from journal.protocol.frames import ACK
 from journal.telemetry.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
@@ -201,7 +201,7 @@ class Committer:
     def decide(self, decision: Decision, shard_id: int, *, is_creation: bool = False) -> int:
         """Put a decision into the collecting group; returns its lsn. The caller kicks or waits."""
         lsn = self.next_lsn
-        entry = encode_entry(KINDS[type(decision)], lsn, lsn if is_creation else shard_id, encode_decision(decision))
+        entry = encode_entry(KINDS[type(decision)], lsn, lsn if is_creation else shard_id, encode_payload(decision))
         self.add(entry, len(entry))
         self.next_lsn = lsn + 1
         self.group.decisions.append((lsn, lsn if is_creation else shard_id, decision))

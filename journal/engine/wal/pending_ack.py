@@ -9,7 +9,7 @@ from shards.errors import StorageFailedError, afresh
 from shards.model import AckLevel, Appended
 
 
-class AckWaiter:
+class PendingAck:
     """An ack sink for one append."""
 
     number = 0

@@ -51,7 +51,7 @@ LARGEST_SCAN_BYTES = 8 << 20
 _EXPIRED_AT_ONCE = 500
 
 
-class Control:
+class Commands:
     """Everything a client can change apart from appending records.
 
     All methods that change something return when it is durable and published, and raise StorageFailedError when it

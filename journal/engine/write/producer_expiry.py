@@ -16,7 +16,7 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.group_commit import Committer
-from journal.engine.write.commands import Control
+from journal.engine.write.commands import Commands
 from shards.seams.store import Family, Mutations
 from shards.views import producer_records
 from shards.views.producers import RegisteredProducer, count_of
@@ -41,7 +41,7 @@ class ProducerExpiry:
         *,
         views: Views,
         table: ShardTable,
-        control: Control,
+        control: Commands,
         committer: Committer,
         use: ProducerUse,
         now_us: Callable[[], int],

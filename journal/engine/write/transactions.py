@@ -16,9 +16,9 @@ from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry import ENTRY_HEADER_SIZE
 from journal.engine.wal.entry_payloads import StateDeleted, StatePut
 from journal.engine.wal.group_commit import MOST_WORDS, Committer
-from journal.engine.wal.pending_ack import AckWaiter
+from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.write.appender import Appender
-from journal.engine.write.commands import Control, check_state_size
+from journal.engine.write.commands import Commands, check_state_size
 from journal.protocol.frames import APPEND_HEAD, build_append
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
 from shards.format.batch import BatchHeader, verify_body
@@ -36,7 +36,7 @@ _BESIDES_BYTES = 512
 
 @attrs.frozen(slots=True)
 class Put:
-    """Set a key of the state store; see `Control.put_state`."""
+    """Set a key of the state store; see `Commands.put_state`."""
 
     key: bytes
     value: bytes
@@ -46,7 +46,7 @@ class Put:
 
 @attrs.frozen(slots=True)
 class Delete:
-    """Delete a key of the state store; see `Control.delete_state`."""
+    """Delete a key of the state store; see `Commands.delete_state`."""
 
     key: bytes
     expected_version: int | None = None
@@ -76,7 +76,7 @@ class _Prepared:
     word_count: int = 0
 
 
-class AtomicChanges:
+class Transactions:
     """Carries them out.
 
     Args:
@@ -90,7 +90,7 @@ class AtomicChanges:
         *,
         committer: Committer,
         appender: Appender,
-        control: Control,
+        control: Commands,
         wait_for_room: Callable[[], Awaitable[None]],
         table: ShardTable,
         begin_chunk: Callable[[], None],
@@ -132,7 +132,7 @@ class AtomicChanges:
         await self._wait_for_room()
         self._begin_chunk()
         self._check(prepared, puts, deletes, cursors)
-        waiters = [AckWaiter() for _ in prepared.appends]
+        waiters = [PendingAck() for _ in prepared.appends]
         for (shard, frame), waiter in zip(prepared.appends, waiters, strict=True):
             # Memory-mode batches too are shown with the group, not ahead of it.
             self._committer.group.touch(shard)

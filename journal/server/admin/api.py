@@ -33,7 +33,7 @@ from journal.server.admin.problems import (
     problem_response,
 )
 from journal.server.http_identity import asker_of, peer_of
-from journal.server.login import Admission
+from journal.server.login import Login
 from journal.server.shard_operations import Asker
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError, StorageError
@@ -57,7 +57,7 @@ class Administration:
     """
 
     on: Administered
-    admission: Admission
+    admission: Login
     origins: Origins
     statistics: ServerStatistics
     version: str

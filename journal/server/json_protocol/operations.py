@@ -13,13 +13,13 @@ import trio
 
 from journal.access.authorization import Action, require
 from journal.engine import Engine
-from journal.engine.wal.pending_ack import AckWaiter
+from journal.engine.wal.pending_ack import PendingAck
 from journal.server.heartbeat import INTERVAL_S
 from journal.server.json_protocol import messages
 from journal.server.json_protocol.connection import JsonConnection, Later
 from journal.server.json_protocol.pushes import Opener, page_fields
 from journal.server.json_protocol.records import encode_batch
-from journal.server.login import Admission
+from journal.server.login import Login
 from journal.server.pushing import PushState
 from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
@@ -46,7 +46,7 @@ class JsonOperations:
         self,
         engine: Engine,
         shards: ShardOperations,
-        admission: Admission,
+        admission: Login,
         statistics: ServerStatistics,
         server_name: str,
     ) -> None:
@@ -111,7 +111,7 @@ class JsonOperations:
             batch = await trio.to_thread.run_sync(encode_batch, request, engine.now_us(), limiter=self.converting)
         else:
             batch = encode_batch(request, engine.now_us())
-        waiter = AckWaiter()
+        waiter = PendingAck()
         engine.append_nowait(
             shard, batch, waiter, 0, ack=AckLevel[request.ack.upper()], expected_offset=request.expected_offset
         )
@@ -119,7 +119,7 @@ class JsonOperations:
         connection.inflight_bytes += len(batch)
         return Later(self._appended(connection, waiter, len(batch)))
 
-    async def _appended(self, connection: JsonConnection, waiter: AckWaiter, size_bytes: int) -> object:
+    async def _appended(self, connection: JsonConnection, waiter: PendingAck, size_bytes: int) -> object:
         try:
             appended = await waiter.wait()
         finally:

@@ -19,7 +19,7 @@ from journal.engine.wal.entry import (
     decode_entries,
     encode_group_header,
 )
-from journal.engine.wal.entry_payloads import KINDS, decode_decision, encode_decision
+from journal.engine.wal.entry_payloads import KINDS, decode_payload, encode_payload
 from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path
 from journal.engine.wal.recovery import Expected, Recovered, check_payload, read_journal
 from shards.errors import CorruptionError, FormatVersionError
@@ -225,14 +225,14 @@ def run_decisions(data: bytes) -> None:
 
 def _check_decision(kind: int, payload: memoryview) -> None:
     try:
-        decision = decode_decision(kind, payload)
+        decision = decode_payload(kind, payload)
     except ValueError:
         return
-    assert decode_decision(kind, memoryview(encode_decision(decision))) == decision
+    assert decode_payload(kind, memoryview(encode_payload(decision))) == decision
 
 
 def _decision_seeds() -> list[bytes]:
-    return [bytes([KINDS[type(each)]]) + encode_decision(each) for each in (*DECISIONS, SEALED)]
+    return [bytes([KINDS[type(each)]]) + encode_payload(each) for each in (*DECISIONS, SEALED)]
 
 
 TARGETS = (

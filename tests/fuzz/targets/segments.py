@@ -9,11 +9,11 @@ from crc32c import crc32c
 
 from shards.errors import BatchError, CorruptionError, FormatVersionError
 from shards.format.batch import BatchHeader, iterate
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.parquet.reading import SealedReader
 from shards.parquet.verification import verify
 from shards.segments.chunks import ChunkPool
-from shards.segments.conversion_plan import SealPlan
+from shards.segments.conversion_plan import ConversionPlan
 from shards.segments.log_segment import MAGIC, LogHeader, LogSegment
 from shards.segments.read_slices import LostBatchError, find_in_bytes
 from shards.segments.segment_paths import sealed_path
@@ -124,7 +124,7 @@ def run_sealing(data: bytes) -> None:
     for path in ("/log/07", out_path.rpartition("/")[0]):
         files.mkdir(path)
     files.open(_PATH, create=True).pwritev([header, data], 0)
-    plan = SealPlan(
+    plan = ConversionPlan(
         log_path=_PATH,
         out_path=out_path,
         name=_NAME,
@@ -136,7 +136,7 @@ def run_sealing(data: bytes) -> None:
         created_us=NOW_US,
     )
     try:
-        made = seal_log(files, plan, row_group_bytes=200, buffer_bytes=512)
+        made = convert_log(files, plan, row_group_bytes=200, buffer_bytes=512)
     except CorruptionError:
         return
     assert verify(files, out_path, size_bytes=made.size_bytes, digest=made.digest) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.delivery.dedup_watermark import Frontier
+from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from shards.format.record import StoredRecord
 
 
@@ -14,7 +14,7 @@ def records(*places: tuple[int, int]) -> list[StoredRecord]:
 
 
 def test_nothing_is_done_above_the_lsn_and_everything_below() -> None:
-    frontier = Frontier(5)
+    frontier = DedupWatermark(5)
     run = records((4, 0), (5, 1), (6, 2), (6, 3))
     assert frontier.first_new("a", run) == 2
     assert frontier.first_new("a", run[:2]) == 2
@@ -22,20 +22,20 @@ def test_nothing_is_done_above_the_lsn_and_everything_below() -> None:
 
 
 def test_a_place_in_the_middle_of_a_batch_is_told_apart() -> None:
-    frontier = Frontier(0)
+    frontier = DedupWatermark(0)
     frontier.advance("a", (6, 2))
     assert frontier.first_new("a", records((6, 1), (6, 2), (6, 3))) == 2
     assert frontier.first_new("b", records((6, 1), (6, 2), (6, 3))) == 0
 
 
 def test_a_shard_that_was_made_again_begins_anew() -> None:
-    frontier = Frontier(0)
+    frontier = DedupWatermark(0)
     frontier.advance("a", (6, 200))
     assert frontier.first_new("a", records((9, 0))) == 0
 
 
 def test_places_that_the_lsn_has_passed_are_forgotten() -> None:
-    frontier = Frontier(0)
+    frontier = DedupWatermark(0)
     for number in range(100):
         frontier.advance(f"s{number}", (number + 1, 0))
     assert frontier.is_large
@@ -47,7 +47,7 @@ def test_places_that_the_lsn_has_passed_are_forgotten() -> None:
 
 
 def test_what_cannot_be_forgotten_is_not_looked_through_with_every_shard() -> None:
-    frontier = Frontier(0)
+    frontier = DedupWatermark(0)
     passes = 0
     for number in range(10_000):
         frontier.advance(f"s{number}", (number + 1, 0))
@@ -66,7 +66,7 @@ def test_overlapping_and_rewound_sources_bring_everything_once(data: st.DataObje
         "b": records(*((n // 3 * 2 + 2, n) for n in range(18))),
     }
     begin = data.draw(st.integers(0, 12))
-    frontier = Frontier(begin)
+    frontier = DedupWatermark(begin)
     cursors = [{"a": 0, "b": 0} for _ in range(3)]
     taken: dict[str, list[int]] = {"a": [], "b": []}
     furthest = {"a": 0, "b": 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.session.acked_ranges import DoneRanges
+from broker_adapter.mqtt.session.acked_ranges import AckedRanges
 
 places = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30)), max_size=60)
 
@@ -14,7 +14,7 @@ def lsn_of(offset: int) -> int:
     return 10 + offset // 3
 
 
-def held_by(ranges: DoneRanges, *, above_lsn: int = 0) -> set[tuple[str, int]]:
+def held_by(ranges: AckedRanges, *, above_lsn: int = 0) -> set[tuple[str, int]]:
     return {
         (shard, offset)
         for shard in "ab"
@@ -25,7 +25,7 @@ def held_by(ranges: DoneRanges, *, above_lsn: int = 0) -> set[tuple[str, int]]:
 
 @given(places)
 def test_it_holds_what_was_put_in_and_nothing_else(added: list[tuple[str, int]]) -> None:
-    ranges = DoneRanges()
+    ranges = AckedRanges()
     for shard, offset in added:
         ranges.add(shard, offset, lsn_of(offset))
     assert held_by(ranges) == set(added)
@@ -36,7 +36,7 @@ def test_it_holds_what_was_put_in_and_nothing_else(added: list[tuple[str, int]])
 
 @given(places)
 def test_neighbours_share_a_range_whatever_order_they_come_in(added: list[tuple[str, int]]) -> None:
-    ranges = DoneRanges()
+    ranges = AckedRanges()
     for shard, offset in added:
         ranges.add(shard, offset, lsn_of(offset))
     beginnings = {(shard, offset) for shard, offset in added if (shard, offset - 1) not in added}
@@ -47,7 +47,7 @@ def test_neighbours_share_a_range_whatever_order_they_come_in(added: list[tuple[
 
 @given(places, st.integers(9, 22))
 def test_forgetting_keeps_everything_above_the_position(added: list[tuple[str, int]], position_lsn: int) -> None:
-    ranges = DoneRanges()
+    ranges = AckedRanges()
     for shard, offset in added:
         ranges.add(shard, offset, lsn_of(offset))
     ranges.forget(position_lsn)
@@ -59,15 +59,15 @@ def test_forgetting_keeps_everything_above_the_position(added: list[tuple[str, i
 
 @given(places)
 def test_its_items_make_it_anew(added: list[tuple[str, int]]) -> None:
-    ranges = DoneRanges()
+    ranges = AckedRanges()
     for shard, offset in added:
         ranges.add(shard, offset, lsn_of(offset))
-    assert sorted(DoneRanges(ranges.items()).items()) == sorted(ranges.items())
+    assert sorted(AckedRanges(ranges.items()).items()) == sorted(ranges.items())
 
 
 @given(places)
 def test_a_bounded_set_stops_growing_and_never_claims_what_was_not_put_in(added: list[tuple[str, int]]) -> None:
-    ranges = DoneRanges(max_ranges=3)
+    ranges = AckedRanges(max_ranges=3)
     for shard, offset in added:
         ranges.add(shard, offset, lsn_of(offset))
         assert len(ranges) == len(list(ranges.items())) <= 3
@@ -79,7 +79,7 @@ def test_what_was_finished_of_a_deleted_shard_says_nothing_about_its_successor(
     before: list[tuple[str, int]], taken: int, finished: list[int]
 ) -> None:
     """Records of the successor are taken in order and finished in any; what is not taken must not be held."""
-    ranges = DoneRanges()
+    ranges = AckedRanges()
     for shard, offset in before:
         ranges.add(shard, offset, lsn_of(offset))
     assert held_by(ranges, above_lsn=1000) == set()

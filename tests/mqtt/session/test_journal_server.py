@@ -13,7 +13,7 @@ import trio
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes
 from broker_adapter.engines.journal import JournalAdapter
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
@@ -206,7 +206,7 @@ async def test_nothing_is_lost_or_doubled_while_connections_break(tmp_path: Path
             nonlocal delayed
             while working:
                 message = Message("late", b"%d" % delayed, 1)
-                puts = all_of_them[0].sessions.delay(message, Due(brokers.clock.now_us() + 300_000))
+                puts = all_of_them[0].sessions.delay(message, DelayedPublish(brokers.clock.now_us() + 300_000))
                 await brokers.store.commit(Changes(puts=puts))
                 delayed += 1
                 await trio.sleep(0.02)

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.model.delayed import Due
+from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message, message_of
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.keys import TimerKey
@@ -203,7 +203,7 @@ async def test_delayed_messages_are_published_once_each_in_the_order_in_which_th
         for number in reversed(range(60)):
             message = Message("late", b"%d" % number, 1, publisher="p")
             due_us = brokers.clock.now_us() + (10 + 4 * number) * 1_000_000
-            await brokers.store.commit(Changes(puts=one.sessions.delay(message, Due(due_us))))
+            await brokers.store.commit(Changes(puts=one.sessions.delay(message, DelayedPublish(due_us))))
         await trio.sleep(9)
         assert await brokers.published("late") == []
         await trio.sleep(300)
@@ -214,7 +214,7 @@ async def test_delayed_messages_are_published_once_each_in_the_order_in_which_th
 async def test_a_delayed_message_survives_every_broker(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")
-        puts = one.sessions.delay(Message("late", b"v", 1), Due(brokers.clock.now_us() + 60_000_000))
+        puts = one.sessions.delay(Message("late", b"v", 1), DelayedPublish(brokers.clock.now_us() + 60_000_000))
         await brokers.store.commit(Changes(puts=puts))
         one.crash()
         await trio.sleep(100)
@@ -229,7 +229,7 @@ async def test_a_delayed_message_that_has_expired_is_not_published(autojump_cloc
         one = await brokers.start("one")
         now_us = brokers.clock.now_us()
         message = Message("late", b"v", 1, expires_at_us=now_us + 5_000_000)
-        await brokers.store.commit(Changes(puts=one.sessions.delay(message, Due(now_us + 6_000_000))))
+        await brokers.store.commit(Changes(puts=one.sessions.delay(message, DelayedPublish(now_us + 6_000_000))))
         await trio.sleep(20)
         assert await brokers.published("late") == []
         assert await brokers.keys() == []
@@ -241,7 +241,7 @@ async def test_a_delayed_message_that_is_refused_is_dropped_and_others_come(auto
         now_us = brokers.clock.now_us()
         for payload in (bytes(9 << 20), b"v"):
             await brokers.store.commit(
-                Changes(puts=one.sessions.delay(Message("late", payload, 1), Due(now_us + 1_000_000)))
+                Changes(puts=one.sessions.delay(Message("late", payload, 1), DelayedPublish(now_us + 1_000_000)))
             )
         await trio.sleep(10)
         assert await brokers.published("late") == [b"v"]
@@ -258,7 +258,7 @@ async def test_an_effect_happens_once_though_answers_are_lost(autojump_clock: Mo
         for number in range(30):
             message = Message("late", b"%d" % number, 1)
             due_us = brokers.clock.now_us() + 5_000_000
-            await brokers.store.commit(Changes(puts=all_of_them[0].sessions.delay(message, Due(due_us))))
+            await brokers.store.commit(Changes(puts=all_of_them[0].sessions.delay(message, DelayedPublish(due_us))))
         await trio.sleep(60)
         assert sorted(await brokers.published("late"), key=int) == [b"%d" % number for number in range(30)]
         assert [broker.adapter.failed_count for broker in all_of_them] == [3, 3, 3]
@@ -271,7 +271,7 @@ async def test_a_hundred_thousand_timers_far_away_cost_a_look_one_page(autojump_
         for number in range(0, 100_000, 1000):
             message = Message("late", b"v", 1)
             due_us = brokers.clock.now_us() + 10**12
-            puts = [put for _ in range(1000) for put in one.sessions.delay(message, Due(due_us + number))]
+            puts = [put for _ in range(1000) for put in one.sessions.delay(message, DelayedPublish(due_us + number))]
             await brokers.store.commit(Changes(puts=tuple(puts)))
         read = 0
         page = brokers.store._state._view.scan  # type: ignore[attr-defined]
@@ -295,7 +295,7 @@ async def test_what_fell_due_while_nobody_was_there_is_fired_without_pauses(auto
         due_us = brokers.clock.now_us() + 10_000_000
         for first in range(0, 5000, 1000):
             messages = [Message("late", b"%d" % number, 1) for number in range(first, first + 1000)]
-            puts = [put for message in messages for put in one.sessions.delay(message, Due(due_us))]
+            puts = [put for message in messages for put in one.sessions.delay(message, DelayedPublish(due_us))]
             await brokers.store.commit(Changes(puts=tuple(puts)))
         one.crash()
         await trio.sleep(1000)
@@ -318,7 +318,7 @@ async def test_timers_of_no_known_kind_and_broken_ones_are_left_alone(
             await brokers.store.put_state(key, b"?")
         broken = TimerKey(2, "cleanup", b"x").encode()
         await brokers.store.put_state(broken, b"\x01?")
-        await brokers.store.commit(Changes(puts=one.sessions.delay(Message("late", b"v", 1), Due(3))))
+        await brokers.store.commit(Changes(puts=one.sessions.delay(Message("late", b"v", 1), DelayedPublish(3))))
         await trio.sleep(30)
         assert await brokers.published("late") == [b"v"]
         assert await brokers.store.get_state(strange[2]) is None, "a timer of a session that is gone goes too"

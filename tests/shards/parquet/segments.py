@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shards.format.batch import BatchHeader, decode, encode, iterate, stamp
 from shards.format.record import Record, StoredRecord
-from shards.parquet.conversion import SealedFile, SealPlan, seal_log
+from shards.parquet.conversion import ConversionPlan, SealedFile, convert_log
 from shards.parquet.reading import SealedReader
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogHeader
@@ -44,7 +44,7 @@ def stamp_all(batches: Sequence[bytes], *, base_offset: int = BASE_OFFSET, first
     return bytes(log)
 
 
-def write_log(files: FileSystem, batches: bytes, *, base_offset: int = BASE_OFFSET) -> SealPlan:
+def write_log(files: FileSystem, batches: bytes, *, base_offset: int = BASE_OFFSET) -> ConversionPlan:
     """Write a log file with stamped batches and return the plan to seal it."""
     header = LogHeader(SHARD_ID, base_offset, NOW_US, NAME).encode()
     next_offset = base_offset
@@ -60,7 +60,7 @@ def write_log(files: FileSystem, batches: bytes, *, base_offset: int = BASE_OFFS
     log.close()
     for path in ("/log", "/log/07", "/sealed", posixpath.dirname(out_path), "/"):
         files.sync_directory(path)
-    return SealPlan(
+    return ConversionPlan(
         log_path=LOG_PATH,
         out_path=out_path,
         name=NAME,
@@ -78,7 +78,7 @@ class Sealed:
     """A sealed segment, its plan and the file system that it lies on."""
 
     files: SimulatedFileSystem
-    plan: SealPlan
+    plan: ConversionPlan
     file: SealedFile
 
     @property
@@ -98,7 +98,7 @@ def seal(batches: bytes, **options: int) -> Sealed:
     """Seal a log of these stamped batches."""
     files = SimulatedFileSystem()
     plan = write_log(files, batches)
-    return Sealed(files, plan, seal_log(files, plan, **options))
+    return Sealed(files, plan, convert_log(files, plan, **options))
 
 
 def decode_all(batches: bytes) -> list[StoredRecord]:

@@ -16,7 +16,7 @@ from shards.errors import CorruptionError
 from shards.format.batch import HEADER_SIZE, Codec, encode, encode_values, gap_batch, stamp
 from shards.format.batch_header import CHECKED_FROM
 from shards.format.record import Record
-from shards.parquet.conversion import SealPlan, seal_log
+from shards.parquet.conversion import ConversionPlan, convert_log
 from shards.parquet.verification import verify
 from tests.shards.batches import NOW_US
 from tests.shards.parquet.segments import seal, stamp_all, write_log
@@ -28,10 +28,10 @@ LOG = stamp_all([BATCH] * 5)
 SIZE = len(BATCH)
 
 
-def refusal(files: SimulatedFileSystem, plan: SealPlan, **options: int) -> CorruptionError:
+def refusal(files: SimulatedFileSystem, plan: ConversionPlan, **options: int) -> CorruptionError:
     """Return the error that sealing ends with; nothing may be left at the target."""
     with pytest.raises(CorruptionError) as caught:
-        seal_log(files, plan, **options)
+        convert_log(files, plan, **options)
     assert not files.exists(plan.out_path)
     return caught.value
 
@@ -54,7 +54,7 @@ def test_every_flipped_byte_of_a_log_is_found_and_its_batch_named(buffer_bytes: 
         assert error.path == plan.log_path
         assert error.position == plan.start_position + at // SIZE * SIZE
         log.pwritev([before], position)
-    assert seal_log(files, plan, buffer_bytes=buffer_bytes).record_count == 10
+    assert convert_log(files, plan, buffer_bytes=buffer_bytes).record_count == 10
 
 
 def test_batches_must_run_from_the_base_to_the_end_of_the_plan() -> None:
@@ -154,14 +154,14 @@ def test_a_failing_write_or_sync_leaves_nothing_behind() -> None:
     files = SimulatedFileSystem()
     plan = write_log(files, LOG)
     begun = len(files.operations)
-    seal_log(files, plan, row_group_bytes=1)
+    convert_log(files, plan, row_group_bytes=1)
     files.remove(plan.out_path)
     for step in range(1, len(files.operations) - begun):
         files = SimulatedFileSystem()
         plan = write_log(files, LOG)
         files.fail_at(begun + step, errno.EIO)
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-            seal_log(files, plan, row_group_bytes=1)
+            convert_log(files, plan, row_group_bytes=1)
         assert not files.exists(plan.out_path)
 
 
@@ -169,7 +169,7 @@ def test_a_full_disk_leaves_nothing_behind() -> None:
     files = SimulatedFileSystem(capacity_bytes=3000)
     plan = write_log(files, LOG)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        seal_log(files, plan)
+        convert_log(files, plan)
     assert not files.exists(plan.out_path)
 
 
@@ -184,29 +184,29 @@ def test_a_crash_on_the_way_is_no_obstacle_to_sealing_again() -> None:
     files = SimulatedFileSystem()
     plan = write_log(files, LOG)
     begun = len(files.operations)
-    expected = seal_log(files, plan, row_group_bytes=1)
+    expected = convert_log(files, plan, row_group_bytes=1)
     choose = random.Random(1).randrange
     for step in range(begun + 1, len(files.operations) + 1):
         crashing = SimulatedFileSystem()
         plan = write_log(crashing, LOG)
         crashing.crash_at(step)
         with pytest.raises(CrashNow):
-            seal_log(crashing, plan, row_group_bytes=1)
-        assert seal_log(crashing.crash(choose), plan, row_group_bytes=1) == expected
+            convert_log(crashing, plan, row_group_bytes=1)
+        assert convert_log(crashing.crash(choose), plan, row_group_bytes=1) == expected
 
 
 def test_an_older_file_at_the_target_is_written_over() -> None:
     files = SimulatedFileSystem()
     plan = write_log(files, LOG)
     files.open(plan.out_path, create=True).pwritev([bytes(100_000)], 0)
-    sealed = seal_log(files, plan)
+    sealed = convert_log(files, plan)
     assert sealed.size_bytes < 100_000
     assert verify(files, plan.out_path, size_bytes=sealed.size_bytes, digest=sealed.digest) == []
 
 
 def test_a_plan_survives_json() -> None:
     plan = write_log(SimulatedFileSystem(), LOG)
-    assert SealPlan(**json.loads(json.dumps(attrs.asdict(plan)))) == plan
+    assert ConversionPlan(**json.loads(json.dumps(attrs.asdict(plan)))) == plan
 
 
 @pytest.mark.slow("converts a large segment")
@@ -216,7 +216,7 @@ def test_memory_does_not_grow_with_the_segment() -> None:
         files = SimulatedFileSystem()
         plan = write_log(files, stamp_all([encode_values([bytes(1000)] * 16, timestamp_us=NOW_US)] * count))
         tracemalloc.start()
-        seal_log(files, plan, row_group_bytes=1 << 16, buffer_bytes=1 << 18)
+        convert_log(files, plan, row_group_bytes=1 << 16, buffer_bytes=1 << 18)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # The simulated disk is memory too: what grows is the file, not more.

@@ -1,7 +1,7 @@
 """A sealed segment of format version 1 as it was when that was frozen: reading it gives these records, for ever.
 
-The file was written once, by `seal_log` from the log below. If a test here fails, the code is wrong and not the file. A
-newer pyarrow may write other bytes for the same rows, so what is written is compared by its content.
+The file was written once, by `convert_log` from the log below. If a test here fails, the code is wrong and not the
+file. A newer pyarrow may write other bytes for the same rows, so what is written is compared by its content.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from shards.format.batch import (
 )
 from shards.format.record import Record
 from shards.parquet.arrow_batches import BatchCollector, read_table
-from shards.parquet.conversion import seal_log
+from shards.parquet.conversion import convert_log
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
 from shards.parquet.verification import verify
@@ -184,7 +184,7 @@ def test_the_operating_system_files_serve_as_well(tmp_path: Any) -> None:
     files = Below()
     log = stamp_all([encode_values([b"%d" % n for n in range(100)], timestamp_us=NOW_US)] * 200)
     plan = write_log(files, log)
-    sealed = seal_log(files, plan, row_group_bytes=5000)
+    sealed = convert_log(files, plan, row_group_bytes=5000)
     with SealedReader(files, plan.out_path) as reader:
         assert len(reader.row_groups) == sealed.row_groups > 10
         assert b"".join(reader.batches(group.index).data for group in reader.row_groups) == log
