@@ -107,9 +107,9 @@ async def _serve(data: str, settings: tuple[str, ...]) -> None:
     config = load_config(None, overrides)
     monitor = StepMonitor()
     with socket.create_server(("127.0.0.1", 0)) as bound:
-        control = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
+        commands = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_tell, control, monitor)
+            nursery.start_soon(_tell, commands, monitor)
             async with trio.open_nursery() as serving:
                 addresses = await serving.start(run_server, config, data)
                 trio.lowlevel.add_instrument(monitor)

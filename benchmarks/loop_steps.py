@@ -383,8 +383,8 @@ def _told(server: processes.Server) -> dict[str, Any]:
     found = _CONTROL.search(server.log_path.read_text(errors="replace"))
     if found is None:
         raise load.LoadError(f"the server told no control address; see {server.log_path}")
-    with socket.create_connection(("127.0.0.1", int(found[1])), timeout=DONE_TIMEOUT_S) as control:
-        told: dict[str, Any] = json.loads(control.makefile("rb").read())
+    with socket.create_connection(("127.0.0.1", int(found[1])), timeout=DONE_TIMEOUT_S) as commands:
+        told: dict[str, Any] = json.loads(commands.makefile("rb").read())
         return told
 
 

@@ -79,7 +79,7 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
     resting = attrs.evolve(config, sealing=attrs.evolve(config.sealing, enabled=False))
     async with open_engine(directory, resting) as engine:
         # After a checkpoint a crash brings back nothing that refers to what goes now.
-        await engine.maintenance.after_checkpoint(trio.lowlevel.checkpoint)
+        await engine.checkpointer.after_checkpoint(trio.lowlevel.checkpoint)
         known = await _known(engine)
         await trio.to_thread.run_sync(_remove_unknown, files, directory, known)
     after = await trio.to_thread.run_sync(_segment_files, files, directory)

@@ -33,7 +33,7 @@ class Bridges:
         name: Names this process among those of the store.
 
     Attributes:
-        intake: Where to put messages; from when `run` has started.
+        queue_routing: Where to put messages; from when `run` has started.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Bridges:
         self._drivers: dict[str, _Driving] = {}
         self._tasks: trio.Nursery | None = None
         self._writes = True
-        self.intake = QueueRouting()
+        self.queue_routing = QueueRouting()
 
     def doing(self) -> dict[str, str]:
         """What this process is doing for each bridge that it may drive, by the bridge's name."""
@@ -91,7 +91,7 @@ class Bridges:
         if self._writes:
             for name, spec in wanted.items():
                 await self._write(name, spec)
-            self.intake.replace((spec.topics, self._writers[name].writer) for name, spec in wanted.items())
+            self.queue_routing.replace((spec.topics, self._writers[name].writer) for name, spec in wanted.items())
         for name in self._writers.keys() - wanted.keys():
             await self._writers.pop(name).end()
         for name, driving in list(self._drivers.items()):

@@ -80,7 +80,7 @@ class DrainRun:
         self._slow_start = slow_start
         self._suspect = suspect
         self._on_taken = on_taken
-        self._settler = BatchWriter(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
+        self._batch_writer = BatchWriter(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
         self._flights: deque[_Flight] = deque()
         self._window = trio.Semaphore(spec.window)
         self._sink_room = trio.Semaphore(sink.max_in_flight)
@@ -169,7 +169,7 @@ class DrainRun:
         async def settle() -> None:
             await self._give_up(flight.prepared.letters)
             try:
-                flight.refused = await self._settler.settle(flight.prepared, is_alone=flight.is_alone)
+                flight.refused = await self._batch_writer.settle(flight.prepared, is_alone=flight.is_alone)
             except BatchRefusedError:
                 self.alone_to_offset = max(self.alone_to_offset, flight.prepared.batch.next_offset)
                 scope.cancel()

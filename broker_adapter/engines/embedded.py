@@ -96,7 +96,7 @@ class EmbeddedAdapter(StorageAdapter):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._control = engine.control
+        self._commands = engine.commands
         self._calls = OpenCalls()
         self._appends = _Appends(engine)
 
@@ -115,7 +115,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def create_shard(
         self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
     ) -> ShardInfo:
-        return await self._calls.run(self._control.create_shard(name, config, exist_ok=exist_ok))
+        return await self._calls.run(self._commands.create_shard(name, config, exist_ok=exist_ok))
 
     async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
         self._calls.require_open()
@@ -137,23 +137,23 @@ class EmbeddedAdapter(StorageAdapter):
         return shard.info(with_segments=True)
 
     async def delete_shard(self, name: str) -> None:
-        await self._calls.run(self._control.delete_shard(name))
+        await self._calls.run(self._commands.delete_shard(name))
 
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
-        return await self._calls.run(self._control.set_mode(name, mode))
+        return await self._calls.run(self._commands.set_mode(name, mode))
 
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
     ) -> ShardInfo:
         return await self._calls.run(
-            self._control.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
+            self._commands.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
     async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
         return await self._calls.run(self._engine.seal(name, wait=wait and self._engine.sealing.enabled))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
-        return await self._calls.run(self._control.trim(name, before_offset))
+        return await self._calls.run(self._commands.trim(name, before_offset))
 
     # Records
 
@@ -351,37 +351,37 @@ class EmbeddedAdapter(StorageAdapter):
     async def get_cursor(self, shard: str, name: str) -> Cursor | None:
         self._calls.require_open()
         await trio.lowlevel.checkpoint()
-        return self._control.get_cursor(shard, name)
+        return self._commands.get_cursor(shard, name)
 
     async def list_cursors(self, shard: str) -> list[Cursor]:
         self._calls.require_open()
         await trio.lowlevel.checkpoint()
-        return self._control.list_cursors(shard)
+        return self._commands.list_cursors(shard)
 
     async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
-        return await self._calls.run(self._control.commit_cursor(shard, name, offset, expected_version))
+        return await self._calls.run(self._commands.commit_cursor(shard, name, offset, expected_version))
 
     async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
-        await self._calls.run(self._control.delete_cursor(shard, name, expected_version))
+        await self._calls.run(self._commands.delete_cursor(shard, name, expected_version))
 
     async def get_state(self, key: bytes) -> StateValue | None:
         self._calls.require_open()
         await trio.lowlevel.checkpoint()
-        return self._control.get_state(key)
+        return self._commands.get_state(key)
 
     async def put_state(
         self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
     ) -> StateValue:
-        return await self._calls.run(self._control.put_state(key, value, expected_version, expires_at_us))
+        return await self._calls.run(self._commands.put_state(key, value, expected_version, expires_at_us))
 
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
-        await self._calls.run(self._control.delete_state(key, expected_version))
+        await self._calls.run(self._commands.delete_state(key, expected_version))
 
     async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             self._calls.require_open()
             await trio.lowlevel.checkpoint()
-            page, more = await self._calls.run(self._control.scan_state(prefix, after, _SCAN_PAGE_VALUES))
+            page, more = await self._calls.run(self._commands.scan_state(prefix, after, _SCAN_PAGE_VALUES))
             for value in page:
                 yield value
             if not more:
@@ -391,7 +391,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def commit(self, changes: Changes) -> Committed:
         check_changes(changes)
         appended, values = await self._calls.run(
-            self._engine.atomic.commit(
+            self._engine.transactions.commit(
                 [(shard, self._encode(records)) for shard, records in changes.appends],
                 [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [Delete(one.key, one.expected_version) for one in changes.deletes],
@@ -403,7 +403,7 @@ class EmbeddedAdapter(StorageAdapter):
     # Producers and life cycle
 
     async def open_producer(self, name: str) -> ProducerIdentity:
-        return await self._calls.run(self._control.open_producer(name))
+        return await self._calls.run(self._commands.open_producer(name))
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -436,12 +436,12 @@ class _Appends:
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether both the window and the journal take that much."""
-        return self._window.has_room(size_bytes) and self._engine.maintenance.has_room()
+        return self._window.has_room(size_bytes) and self._engine.checkpointer.has_room()
 
     async def wait_for_room(self, size_bytes: int) -> None:
         """Wait until `has_room`, or until the engine has failed and says so to whoever appends."""
         await self._window.wait_for_room(size_bytes)
-        await self._engine.maintenance.wait_for_room()
+        await self._engine.checkpointer.wait_for_room()
 
     def add(self, shard: Shard, batch: bytes, ack: AckLevel, expected_offset: int | None) -> LocalAppend:
         """Begin an append; a refusal is its result.
@@ -449,7 +449,7 @@ class _Appends:
         Raises:
             OverloadedError: There is no room.
         """
-        if not self._engine.maintenance.has_room() and self._engine.failure is None:
+        if not self._engine.checkpointer.has_room() and self._engine.failure is None:
             raise OverloadedError("the journal is behind with moving records to their files: wait for room")
         pending = self._window.begin(len(batch))
         correlation = next(self._correlations)

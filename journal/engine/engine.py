@@ -1,8 +1,8 @@
 """The journal engine: one data directory, its journal, its views, and the door through which brokers reach them.
 
 The parts are put together here; what each does lies in its own module of `journal`: `appender` (the append path),
-`control` (all other changes), `reader`, `subscriptions`, `maintenance`, `recovery`. In which order an engine is started
-and stopped is in `opening`.
+`commands` (all other changes), `reader`, `subscriptions`, `checkpointer`, `recovery`. In which order an engine is
+started and stopped is in `opening`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Engine:
 
     Attributes:
         appender: Takes received appends.
-        control: Takes every other change.
+        commands: Takes every other change.
         reader: Reads.
         producer_use: Which producers are in use.
         news: Which shards have something newer than an lsn.
@@ -165,7 +165,7 @@ class Engine:
         self._assemble(journal_next, record)
         with trio.CancelScope(shield=True):
             # A checkpoint is not given up half way.
-            await restoration.finish(self.maintenance)
+            await restoration.finish(self.checkpointer)
 
     async def _begin_journal(
         self, found: Recovered, record: NodeRecord, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None
@@ -237,7 +237,7 @@ class Engine:
             publishing=self.news.publishing,
             use=self.producer_use,
         )
-        self.control = Commands(
+        self.commands = Commands(
             self.committer,
             self.views,
             self.table,
@@ -250,13 +250,13 @@ class Engine:
         self.producer_expiry = ProducerExpiry(
             views=self.views,
             table=self.table,
-            control=self.control,
+            commands=self.commands,
             committer=self.committer,
             use=self.producer_use,
             now_us=self.time.expiry_us,
             fail=self._fail,
         )
-        self.maintenance = Checkpointer(
+        self.checkpointer = Checkpointer(
             files=self._files,
             directory=self._directory.path,
             storage=storage,
@@ -266,7 +266,7 @@ class Engine:
             committer=self.committer,
             table=self.table,
             views=self.views,
-            control=self.control,
+            commands=self.commands,
             time=self.time,
             restores=self.restores,
             fail=self._fail,
@@ -275,11 +275,11 @@ class Engine:
             checkpoint_lsn=record.checkpoint,
             producer_use=self.producer_use,
         )
-        self.atomic = Transactions(
+        self.transactions = Transactions(
             committer=self.committer,
             appender=self.appender,
-            control=self.control,
-            wait_for_room=self.maintenance.wait_for_room,
+            commands=self.commands,
+            wait_for_room=self.checkpointer.wait_for_room,
             table=self.table,
             begin_chunk=self.begin_chunk,
             words=self._words,
@@ -289,33 +289,33 @@ class Engine:
             sealer=self._sealer,
             files=self.segment_files,
             table=self.table,
-            control=self.control,
+            commands=self.commands,
             recorded=lambda: closed_logs(self._store, self.config.sealing.min_bytes),
-            flush=self.maintenance.flush_soon,
-            refuse=lambda: self.maintenance.disk_full,
+            flush=self.checkpointer.flush_soon,
+            refuse=lambda: self.checkpointer.disk_full,
         )
-        self.maintenance.on_flushed = self.sealing.wake
+        self.checkpointer.on_flushed = self.sealing.wake
         self.segment_files.sweep(self.views.deleted_again)
         self.segment_files.clean_up(self._may_have)
-        self.maintenance.drop(self._dropped)
-        self.views.on_trimmed = self.maintenance.index_trimmed
-        self.views.on_start_in_sealed = self.maintenance.start_in_sealed
+        self.checkpointer.drop(self._dropped)
+        self.views.on_trimmed = self.checkpointer.index_trimmed
+        self.views.on_start_in_sealed = self.checkpointer.start_in_sealed
         for shard in self.table.open_shards():
             self.views.look_at_start(shard)
             self.sealing.look_at(shard)
-        self.maintenance.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
+        self.checkpointer.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
         self.snapshots = Snapshots(
             files=self._files,
             directory=self._directory,
             writer=self.writer,
-            maintenance=self.maintenance,
+            checkpointer=self.checkpointer,
             segment_files=self.segment_files,
             store=self._store,
             newest_lsn=lambda: self.committer.journal_lsn,
         )
         self.reader = Reader(self._files, self.table, self.views, self.config.limits.max_batch_bytes)
         self.subscriptions = Subscriptions(
-            self.table, self.views, self.reader, self.control, self.news, lambda: self.committer.committed_lsn
+            self.table, self.views, self.reader, self.commands, self.news, lambda: self.committer.committed_lsn
         )
         self.committer.on_committed = self.subscriptions.committed
 
@@ -333,18 +333,18 @@ class Engine:
         if self.table.recovering:
             self._dropped.extend(segments)
         else:
-            self.maintenance.drop(segments)
+            self.checkpointer.drop(segments)
 
     def _open_segment(self, shard: Shard) -> Segment:
         """The append path needs a segment: the first one, or the one after a full one."""
         mode = Mode.MEMORY if shard.in_memory_mode else Mode.FILE
         if shard.active() is not None and mode is Mode.FILE:
             # Where a log segment begins is a decision, so that a recovery under another configuration repeats it.
-            self.control.roll_nowait(shard)
+            self.commands.roll_nowait(shard)
         else:
             self.table.open_segment(shard, mode, shard.next_offset, self.appender.append_time_us)
             if mode is Mode.MEMORY:
-                self.maintenance.retaining.retain(shard)
+                self.checkpointer.retaining.retain(shard)
         return shard.segments[-1]
 
     def _with_defaults(self, config: ShardConfig) -> ShardConfig:
@@ -364,7 +364,7 @@ class Engine:
         if group.decisions or group.words:
             self.views.fold(group.decisions, group.words)
             self.appender.lsns_reserved = self.views.lsns_reserved
-        dirty = self.maintenance.dirty
+        dirty = self.checkpointer.dirty
         news = self.news
         for shard, published in group.published:
             shard.pending_groups -= 1
@@ -381,7 +381,7 @@ class Engine:
                     dirty[shard_id] = shard_changed
         for sink, acks in group.acks.items():
             sink.acknowledge(acks)
-        self.maintenance.wake_if_needed()
+        self.checkpointer.wake_if_needed()
 
     def _fail(self, error: Exception) -> None:
         self.committer.fail(error)
@@ -389,7 +389,7 @@ class Engine:
     def _failed(self, failure: StorageFailedError) -> None:
         _log.error("%s", failure)
         self.appender.refuse_files = self.appender.refuse_memory = failure
-        self.maintenance.wake()
+        self.checkpointer.wake()
         self.sealing.failed(failure)
 
     # The door
@@ -409,7 +409,7 @@ class Engine:
         appender.append_time_us = self.time.append_time_us()
         self.committer.chunk_taken_at_s = perf_counter()
         failure: StorageError | None = self.committer.failure
-        appender.refuse_files = failure or self.maintenance.disk_full
+        appender.refuse_files = failure or self.checkpointer.disk_full
         if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
             failure = OverloadedError(
                 f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, as much as they may "
@@ -430,7 +430,7 @@ class Engine:
         try:
             await self._close_in_order()
         finally:
-            self.maintenance.close()
+            self.checkpointer.close()
 
     async def _close_in_order(self) -> None:
         await self.committer.drain()
@@ -440,11 +440,11 @@ class Engine:
             if shard.in_memory_mode:
                 # Nothing is appended any more: what was reserved but not used is free again.
                 shard.reserved_offset = shard.published_offset
-                self.maintenance.dirty[shard.shard_id] = shard
+                self.checkpointer.dirty[shard.shard_id] = shard
         self.views.lsns_reserved = self.committer.next_lsn
         try:
-            await self.maintenance.checkpoint()
-            await self.maintenance.remove_files()
+            await self.checkpointer.checkpoint()
+            await self.checkpointer.remove_files()
             await self._note_orderly_stop()
         except DiskFullError as error:
             # The journal has everything. The next start takes this for a crash.
@@ -473,7 +473,7 @@ class Engine:
         """
         if wait:
             self.sealing.require_enabled()
-        info = await self.control.seal(name)
+        info = await self.commands.seal(name)
         if not wait:
             return info
         shard = self.table.by_name(name)
@@ -491,7 +491,7 @@ class Engine:
             StorageError: It was refused; nothing of it is stored.
             StorageFailedError: The disk failed; whether it is stored is known after a restart.
         """
-        await self.maintenance.wait_for_room()
+        await self.checkpointer.wait_for_room()
         waiter = PendingAck()
         self.append_nowait(shard, batch, waiter, 0, ack=ack, expected_offset=expected_offset)
         return await waiter.wait()

@@ -116,7 +116,7 @@ async def _running(engine: Engine) -> AsyncIterator[None]:
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.time.run)
-        nursery.start_soon(engine.maintenance.run)
+        nursery.start_soon(engine.checkpointer.run)
         nursery.start_soon(engine.sealing.run)
         nursery.start_soon(engine.producer_expiry.run)
         engine.subscriptions.start(nursery)

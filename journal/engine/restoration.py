@@ -52,13 +52,13 @@ class Restoration:
             restore.lsn_after,
         )
 
-    async def finish(self, maintenance: Checkpointer) -> None:
+    async def finish(self, checkpointer: Checkpointer) -> None:
         """Make it durable and remove the marker, before anything is served.
 
         Raises:
             DiskFullError: There is no room for a checkpoint.
         """
         if self.is_new:
-            await maintenance.require_checkpoint()
+            await checkpointer.require_checkpoint()
         if self._marker is not None:
             remove_restore_marker(self._files, self._directory)

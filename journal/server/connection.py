@@ -401,7 +401,7 @@ class Connection:
 
     async def wait_for_room(self) -> None:
         """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
-        await self.engine.maintenance.wait_for_room()
+        await self.engine.checkpointer.wait_for_room()
         await self.output.wait_for_room()
         if self.meter is not None:
             await self.meter.wait()
@@ -412,7 +412,7 @@ class Connection:
     def has_room(self) -> bool:
         """Whether `wait_for_room` would return at once."""
         return (
-            self.engine.maintenance.has_room()
+            self.engine.checkpointer.has_room()
             and self.output.has_room
             and self.inflight_bytes <= self._limit
             and self._requests < _REQUESTS_AT_ONCE

@@ -41,16 +41,16 @@ class ServerCollector(Collector):
         self,
         engine: Engine,
         statistics: ServerStatistics,
-        census: InventoryTaker,
-        pulse: LoopLag,
+        inventory: InventoryTaker,
+        loop_lag: LoopLag,
         loop_monitor: LoopMonitor,
         why_not_ready: Callable[[], list[str]],
         pushed_bytes: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._statistics = statistics
-        self._census = census
-        self._pulse = pulse
+        self._inventory = inventory
+        self._loop_lag = loop_lag
         self._loop_monitor = loop_monitor
         self._why_not_ready = why_not_ready
         self._pushed_bytes = pushed_bytes
@@ -61,7 +61,7 @@ class ServerCollector(Collector):
         yield from self._commits()
         yield from self._storage()
         yield from self._health()
-        yield from _counted(self._census.latest, self._engine.now_us())
+        yield from _counted(self._inventory.latest, self._engine.now_us())
 
     def _traffic(self) -> Iterator[Metric]:
         statistics, engine = self._statistics, self._engine
@@ -100,7 +100,7 @@ class ServerCollector(Collector):
         yield Gauge("journal_committed_lsn", "Newest durable lsn.", committer.committed_lsn)
 
     def _storage(self) -> Iterator[Metric]:
-        engine, maintenance = self._engine, self._engine.maintenance
+        engine, checkpointer = self._engine, self._engine.checkpointer
         storage, table = engine.config.storage, engine.table
         yield Gauge("journal_tail_bytes", "Memory of committed batches not in files yet.", table.tail_pool.held_bytes)
         yield Gauge("journal_tail_budget_bytes", "Bytes that tails may hold.", storage.tail_budget_bytes)
@@ -108,23 +108,23 @@ class ServerCollector(Collector):
         yield Gauge("journal_memory_budget_bytes", "Bytes that memory segments may hold.", storage.memory_budget_bytes)
         yield Gauge("journal_used_bytes", "Bytes of journal files in use.", engine.writer.used_bytes)
         yield Gauge("journal_budget_bytes", "Bytes that journal files may use.", storage.journal_budget_bytes)
-        yield Counter("journal_checkpoints", "Checkpoints made.", maintenance.checkpoints)
-        yield _histogram("journal_checkpoint_seconds", "Time that each checkpoint took.", maintenance.checkpoint_s)
+        yield Counter("journal_checkpoints", "Checkpoints made.", checkpointer.checkpoints)
+        yield _histogram("journal_checkpoint_seconds", "Time that each checkpoint took.", checkpointer.checkpoint_s)
         yield Gauge(
             "journal_checkpoint_lag_entries",
             "Entries that a recovery would read back.",
             # Between a backup and what its restore goes on with there are no entries.
-            max(0, engine.committer.journal_lsn - max(maintenance.checkpoint_lsn, engine.restores.newest_lsn - 1)),
+            max(0, engine.committer.journal_lsn - max(checkpointer.checkpoint_lsn, engine.restores.newest_lsn - 1)),
         )
         yield Gauge(
             "journal_checkpoint_age_seconds",
             "Time since the last checkpoint, or since the start.",
-            trio.current_time() - maintenance.checkpointed_at,
+            trio.current_time() - checkpointer.checkpointed_at,
         )
         yield Gauge(
             "journal_disk_free_bytes",
             "Bytes left on the fullest disk that holds a part of the data directory.",
-            maintenance.free_bytes,
+            checkpointer.free_bytes,
         )
         yield Gauge("journal_disk_reserve_bytes", "Appends are refused when less is left.", storage.disk_reserve_bytes)
         yield Gauge("journal_shards", "Shards in the catalogue.", len(table.catalogue))
@@ -137,12 +137,12 @@ class ServerCollector(Collector):
         )
 
     def _health(self) -> Iterator[Metric]:
-        engine, pulse = self._engine, self._pulse
+        engine, loop_lag = self._engine, self._loop_lag
         yield _ready(is_ready=not self._why_not_ready())
         yield Gauge(
             "journal_disk_full",
             "1 while appends are refused for lack of disk.",
-            int(engine.maintenance.disk_full is not None),
+            int(engine.checkpointer.disk_full is not None),
         )
         yield Gauge("journal_failed", "1 after a storage failure.", int(engine.failure is not None))
         yield Gauge(
@@ -155,10 +155,10 @@ class ServerCollector(Collector):
             "How far the newest append time is ahead of the node's time.",
             engine.time.append_time_ahead_us / 1e6,
         )
-        yield Gauge("journal_held_back_seconds", "For how long appends have waited for room.", pulse.held_back_s)
-        yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
-        yield Counter("journal_loop_stalls", "Times that the loop came over 0.1 s late.", pulse.stalls)
-        yield Counter("journal_loop_stalled_seconds", "How late the loop came then, in all.", pulse.stalled_s)
+        yield Gauge("journal_held_back_seconds", "For how long appends have waited for room.", loop_lag.held_back_s)
+        yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", loop_lag.late_s)
+        yield Counter("journal_loop_stalls", "Times that the loop came over 0.1 s late.", loop_lag.stalls)
+        yield Counter("journal_loop_stalled_seconds", "How late the loop came then, in all.", loop_lag.stalled_s)
         monitor = self._loop_monitor
         yield Gauge(
             "journal_loop_longest_step_seconds",
@@ -168,7 +168,7 @@ class ServerCollector(Collector):
         yield Counter("journal_loop_long_steps", "Iterations that took over 0.05 s.", monitor.long_count)
 
 
-def _counted(census: Inventory | None, now_us: int) -> Iterator[Metric]:
+def _counted(inventory: Inventory | None, now_us: int) -> Iterator[Metric]:
     """What the last census found; families without values before the first."""
     segments = Gauge("journal_segments", "Segments by state.", labels=["state"])
     segment_bytes = Gauge("journal_segment_bytes", "Bytes of segments by state.", labels=["state"])
@@ -180,21 +180,21 @@ def _counted(census: Inventory | None, now_us: int) -> Iterator[Metric]:
     age = Gauge("journal_cache_queue_oldest_seconds", "Age of the oldest waiting record.", labels=["queue"])
     counted = Gauge("journal_census_age_seconds", "How old the figures are that have to be counted.")
     took = Gauge("journal_census_seconds", "How long it took to count them, pauses and all.")
-    if census is not None:
-        for state, amount in census.segments.items():
+    if inventory is not None:
+        for state, amount in inventory.segments.items():
             segments.add_metric([state], amount.count)
             segment_bytes.add_metric([state], amount.size_bytes)
-        damaged.add_metric([], census.damaged_shards)
-        cursors.add_metric([], census.cursors)
-        for group in census.groups:
+        damaged.add_metric([], inventory.damaged_shards)
+        cursors.add_metric([], inventory.cursors)
+        for group in inventory.groups:
             lag.add_metric([group.name], group.lag_records)
             most.add_metric([group.name], group.most_records)
-        for queue in census.queues:
+        for queue in inventory.queues:
             depth.add_metric([queue.name], queue.records)
             oldest_us = queue.oldest_us or now_us
             age.add_metric([queue.name], max(0, now_us - oldest_us) / 1e6)
-        counted.add_metric([], trio.current_time() - census.counted_at)
-        took.add_metric([], census.took_s)
+        counted.add_metric([], trio.current_time() - inventory.counted_at)
+        took.add_metric([], inventory.took_s)
     return iter((segments, segment_bytes, damaged, cursors, lag, most, depth, age, counted, took))
 
 

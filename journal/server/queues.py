@@ -216,7 +216,7 @@ class QueueOperations:
 
     def _read(self, form: type[_Form], prefix: bytes, name: str) -> _Form | None:
         """What is written about a queue; None if it is not there, or in a form of a newer program."""
-        found = self._engine.control.get_state(prefix + name.encode())
+        found = self._engine.commands.get_state(prefix + name.encode())
         if found is None or found.value[:1] != _FORMAT:
             return None
         try:

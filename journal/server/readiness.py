@@ -14,15 +14,15 @@ RECOVERING: Final = "the server is recovering its journal; what was acknowledged
 STOPPING: Final = "the server is stopping"
 
 
-def why_not_ready(engine: Engine, pulse: LoopLag, *, is_stopping: bool) -> list[str]:
+def why_not_ready(engine: Engine, loop_lag: LoopLag, *, is_stopping: bool) -> list[str]:
     """All reasons why it takes no appends just now; none if it does."""
     reasons = [STOPPING] if is_stopping else []
     if engine.failure is not None:
         reasons.append(str(engine.failure))
-    if engine.maintenance.disk_full is not None:
-        reasons.append(str(engine.maintenance.disk_full))
-    if pulse.held_back_s > PATIENCE_S:
-        reasons.append(f"appends have been held back for {pulse.held_back_s:.0f} s: {_what_is_full(engine)}")
+    if engine.checkpointer.disk_full is not None:
+        reasons.append(str(engine.checkpointer.disk_full))
+    if loop_lag.held_back_s > PATIENCE_S:
+        reasons.append(f"appends have been held back for {loop_lag.held_back_s:.0f} s: {_what_is_full(engine)}")
     return reasons
 
 

@@ -68,8 +68,8 @@ class Server:
         guard: Who may come in.
         admission: What becomes of those who do.
         stopping: Set when the server is told to stop.
-        census: Counts what there is, in the background.
-        pulse: Watches the event loop.
+        inventory: Counts what there is, in the background.
+        loop_lag: Watches the event loop.
         loop_monitor: Measures its iterations while the server runs.
     """
 
@@ -85,8 +85,8 @@ class Server:
         self.statistics = ServerStatistics() if statistics is None else statistics
         self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
-        self.census = InventoryTaker(engine)
-        self.pulse = LoopLag(engine.maintenance.has_room)
+        self.inventory = InventoryTaker(engine)
+        self.loop_lag = LoopLag(engine.checkpointer.has_room)
         self.loop_monitor = LoopMonitor()
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
@@ -119,12 +119,12 @@ class Server:
             "subscriptions": engine.subscriptions.count,
             "committed_lsn": engine.committer.committed_lsn,
             "commit_groups": engine.committer.groups_committed,
-            "checkpoints": engine.maintenance.checkpoints,
+            "checkpoints": engine.checkpointer.checkpoints,
             "journal_used_bytes": engine.writer.used_bytes,
             "tail_bytes": engine.table.tail_pool.held_bytes,
             "memory_bytes": engine.table.memory_pool.held_bytes,
             "max_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "disk_full": engine.maintenance.disk_full is not None,
+            "disk_full": engine.checkpointer.disk_full is not None,
             "sealed_segments": engine.sealing.sealed_segments,
             "sealing_failure": engine.sealing.last_failure,
             "failure": str(engine.failure or ""),
@@ -161,15 +161,15 @@ class Server:
 
     def why_not_ready(self) -> list[str]:
         """All reasons why it takes no appends just now."""
-        return why_not_ready(self.engine, self.pulse, is_stopping=self.stopping.is_set())
+        return why_not_ready(self.engine, self.loop_lag, is_stopping=self.stopping.is_set())
 
     def make_app(self, sockets: Mapping[str, socket.socket]) -> App:
         """What it answers over HTTP, if these are its sockets."""
         collector = ServerCollector(
             self.engine,
             self.statistics,
-            self.census,
-            self.pulse,
+            self.inventory,
+            self.loop_lag,
             self.loop_monitor,
             self.why_not_ready,
             self._pushed_bytes,
@@ -199,11 +199,11 @@ class Server:
                     self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, encryption)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
-                self._nursery.start_soon(self.pulse.run)
+                self._nursery.start_soon(self.loop_lag.run)
                 self._nursery.start_soon(self._monitor_loop)
                 if self.engine.config.storage.on_failure is OnFailure.EXIT:
                     self._nursery.start_soon(self._stop_after_failure)
-                self._nursery.start_soon(self.census.run)
+                self._nursery.start_soon(self.inventory.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
                 task_status.started(self.addresses)
                 await self.stopping.wait()

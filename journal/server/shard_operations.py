@@ -229,7 +229,7 @@ class ShardOperations:
         """
         require(who.principal, name, Action.READ, Action.ADMINISTER)
         limit = max(1, min(limit, LARGEST_PAGE, self._page_bytes // (MAX_NAME_BYTES + _ENTRY_BYTES)))
-        cursors = self._engine.control.list_cursors(name, after, limit + 1)
+        cursors = self._engine.commands.list_cursors(name, after, limit + 1)
         return cursors[:limit], len(cursors) > limit
 
     async def create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
@@ -248,14 +248,14 @@ class ShardOperations:
         await self._create(who, name, config, exist_ok=True)
 
     async def _create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool) -> ShardInfo:
-        control, meter = self._engine.control, who.meter
+        commands, meter = self._engine.commands, who.meter
         if meter is None or self._engine.table.catalogue.id_of(name) is not None:
-            return await control.create_shard(name, config, exist_ok=exist_ok)
+            return await commands.create_shard(name, config, exist_ok=exist_ok)
         meter.check_new_shard(name)
         # Counted before it is there: others that are being created at the same time count, too.
         meter.count_shard(name, 1)
         try:
-            return await control.create_shard(name, config, exist_ok=exist_ok)
+            return await commands.create_shard(name, config, exist_ok=exist_ok)
         except BaseException:
             meter.count_shard(name, -1)
             raise
@@ -263,13 +263,13 @@ class ShardOperations:
     async def delete(self, who: Asker, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
         require(who.principal, name, Action.ADMINISTER)
-        control, meter = self._engine.control, who.meter
+        commands, meter = self._engine.commands, who.meter
         if meter is None or self._engine.table.catalogue.id_of(name) is None:
-            return await control.delete_shard(name)
+            return await commands.delete_shard(name)
         # Before it is gone, so that a measurement at this moment counts one too many rather than one too few.
         meter.count_shard(name, -1)
         try:
-            await control.delete_shard(name)
+            await commands.delete_shard(name)
         except BaseException:
             meter.count_shard(name, 1)
             raise
@@ -277,14 +277,14 @@ class ShardOperations:
     async def set_mode(self, who: Asker, name: str, mode: Mode) -> ShardInfo:
         """Switch a shard to memory or file mode while it is in use."""
         require(who.principal, name, Action.ADMINISTER)
-        return await self._engine.control.set_mode(name, mode)
+        return await self._engine.commands.set_mode(name, mode)
 
     async def configure(
         self, who: Asker, name: str, *, retention: Retention | None, segment_bytes: int | None
     ) -> ShardInfo:
         """Change how a shard is kept from now on; None leaves a part as it is."""
         require(who.principal, name, Action.ADMINISTER)
-        return await self._engine.control.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
+        return await self._engine.commands.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
     async def seal(self, who: Asker, name: str, *, wait: bool = False) -> ShardInfo:
         """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files."""
@@ -294,12 +294,12 @@ class ShardOperations:
     async def trim(self, who: Asker, name: str, before_offset: int) -> ShardInfo:
         """Drop all records below an offset."""
         require(who.principal, name, Action.ADMINISTER)
-        return await self._engine.control.trim(name, before_offset)
+        return await self._engine.commands.trim(name, before_offset)
 
     async def delete_cursor(self, who: Asker, shard: str, name: str, version: int | None) -> None:
         """Remove a cursor, if its version is the expected one."""
         require(who.principal, shard, Action.ADMINISTER)
-        await self._engine.control.delete_cursor(shard, name, version)
+        await self._engine.commands.delete_cursor(shard, name, version)
 
 
 def _lag(shard: Shard, cursor: Cursor) -> CursorLag:

@@ -87,15 +87,15 @@ class Given:
 
 async def work(engine: Engine, given: Given, name: str) -> None:
     """Use everything that gives a number out, and note it. What readers see counts, acknowledged or not."""
-    control = engine.control
-    info = await control.create_shard(f"new/{name}", ShardConfig())
+    commands = engine.commands
+    info = await commands.create_shard(f"new/{name}", ShardConfig())
     given.add(info.shard_id)
     for shard in ("file", "memory"):
         await append(engine, shard, name.encode())
         given.add(engine.table.by_name(shard).published_lsn)
-    given.add((await control.put_state(b"key", name.encode(), None, 0)).version)
-    given.add((await control.commit_cursor("file", "reader", 1, None)).version)
-    known, unknown = await control.open_producer("known"), await control.open_producer(name)
+    given.add((await commands.put_state(b"key", name.encode(), None, 0)).version)
+    given.add((await commands.commit_cursor("file", "reader", 1, None)).version)
+    known, unknown = await commands.open_producer("known"), await commands.open_producer(name)
     given.epochs |= {(known.producer_id, known.epoch), (unknown.producer_id, unknown.epoch)}
     given.add(unknown.producer_id)
     await append(engine, "file", b"end")
@@ -106,10 +106,10 @@ async def originals(files: SimulatedFileSystem, *, crash: bool = False) -> tuple
     """A node with a backup, and what it gave out after that."""
     async with opened(files, DATA) as engine:
         for name, mode in (("file", Mode.FILE), ("memory", Mode.MEMORY), ("quiet", Mode.FILE), ("empty", Mode.FILE)):
-            await engine.control.create_shard(name, ShardConfig(mode=mode))
+            await engine.commands.create_shard(name, ShardConfig(mode=mode))
             if name != "empty":
                 await append(engine, name, b"first")
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         await work(engine, Given(), "before")
         if crash:
             stop_without_checkpoint(engine)
@@ -205,7 +205,7 @@ async def test_readers_of_a_shard_see_from_which_offset_its_history_may_differ()
         assert await offset_of(engine, "file") == engine.table.by_name("file").published_offset == 3
         assert await offset_of(engine, "empty") == 0
         await append(engine, "file", b"other")
-        await engine.control.create_shard("younger", ShardConfig())
+        await engine.commands.create_shard("younger", ShardConfig())
         stop_without_checkpoint(engine)
     files = files.crash(everything_survived)
     for _ in range(2):
@@ -271,14 +271,14 @@ async def test_a_producer_that_was_opened_after_the_backup_is_fenced() -> None:
     restore(files, BACKUP, RESTORED)
     async with opened(files, RESTORED) as engine:
         old = ProducerIdentity(*max(pair for pair in after.epochs if pair[0] < min(after.lsns)))
-        new = await engine.control.open_producer("known")
+        new = await engine.commands.open_producer("known")
         assert new.producer_id == old.producer_id
         assert new.epoch > old.epoch + 1000
         shard = engine.table.by_name("file")
         with pytest.raises(StaleEpochError):
             await engine.append(shard, batch_of(old))
         await engine.append(shard, batch_of(new))
-        assert (await engine.control.open_producer("known")).epoch == new.epoch + 1
+        assert (await engine.commands.open_producer("known")).epoch == new.epoch + 1
 
 
 def batch_of(identity: ProducerIdentity) -> bytes:

@@ -22,8 +22,8 @@ def test_it_starts_with_settings_and_tells_its_longest_step(tmp_path: Path) -> N
             assert server.stdout is not None
             match = re.search(r"^ready .*control=127\.0\.0\.1:(\d+)$", server.stdout.readline())
             assert match is not None
-            with socket.create_connection(("127.0.0.1", int(match[1])), timeout=PATIENCE_S) as control:
-                with control.makefile() as lines:
+            with socket.create_connection(("127.0.0.1", int(match[1])), timeout=PATIENCE_S) as commands:
+                with commands.makefile() as lines:
                     step = json.loads(lines.readline())
                 assert set(step) >= {"held_s", "wall_s", "cpu_s"}
             server.terminate()

@@ -129,10 +129,10 @@ async def test_a_queue_drains(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served, "#/queues"))
     await page.until("document.querySelector('[data-queue=warehouse]')?.innerText.includes('400')")
     await page.says("400 records wait")
-    await served.engine.control.commit_cursor("$queue/warehouse", "drained", 300, None)
+    await served.engine.commands.commit_cursor("$queue/warehouse", "drained", 300, None)
     await page.says("75 % of 400 drained")
     await page.until("document.querySelector('[data-queue=warehouse] progress').value === 0.75")
-    await served.engine.control.commit_cursor("$queue/warehouse", "drained", 400, None)
+    await served.engine.commands.commit_cursor("$queue/warehouse", "drained", 400, None)
     await page.says("empty")
     assert page.errors == []
 
@@ -142,7 +142,7 @@ async def test_records_that_memory_lost_are_shown_nowhere_as_records(tmp_path: P
     async with serving(tmp_path / "data") as served:
         await fill(served, "plant/a", *[b"lost"] * 10, config=MEMORY)
         await fill(served, "$queue/warehouse", *[b"lost"] * 10, config=MEMORY)
-        await served.engine.control.commit_cursor("$queue/warehouse", "drained", 4, None)
+        await served.engine.commands.commit_cursor("$queue/warehouse", "drained", 4, None)
         stop_without_checkpoint(served.engine)
     async with serving(tmp_path / "data") as served:
         await fill(served, "plant/a", *[b"kept"] * 7)
@@ -211,7 +211,7 @@ async def test_a_queue_says_first_how_its_sink_is_and_why(served: Served, browse
 
 async def test_cursors_show_how_far_they_are_behind(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", *[b"row"] * 40)
-    await served.engine.control.commit_cursor("plant/a", "report", 15, None)
+    await served.engine.commands.commit_cursor("plant/a", "report", 15, None)
     page = await browser.page(url(served, "#/cursors"))
     await page.says("report")
     row = await page.ask("document.querySelector('tbody tr').innerText.replace(/\\s+/g, ' ')")

@@ -19,7 +19,7 @@ from tests.crash.ledger import require
 async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
     """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over."""
     while True:
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         # Held, so that no thread puts a file into its place while they are compared.
         async with engine.segment_files.hold():
             if engine.segment_files.settled and not files.listdir(f"{data}/sealing"):

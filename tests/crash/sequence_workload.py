@@ -202,7 +202,7 @@ class SequenceWorkload(Workload):
         known.ever_in_memory = known.retention_trims = True
         for _ in range(self._steps):
             for mode in (Mode.MEMORY, Mode.FILE):
-                await self._engine.control.set_mode(shard.name, mode)
+                await self._engine.commands.set_mode(shard.name, mode)
             for _ in range(self._rng.randrange(1, 7)):
                 await self._append_one(shard, known)
             if self._rng.randrange(2):
@@ -250,7 +250,7 @@ class SequenceWorkload(Workload):
             (name, encode_values(one.values, timestamp_us=self._clock.now_us()))
             for name, one in zip(PAIR, sent, strict=True)
         ]
-        appended, stored = await self._engine.atomic.commit(batches, [Put(COUNTER, counter, None)], [])
+        appended, stored = await self._engine.transactions.commit(batches, [Put(COUNTER, counter, None)], [])
         for known, one, got in zip((left, right), sent, appended, strict=True):
             known.acknowledge(one, got.base_offset, got.level)
         register.acknowledge(counter, stored[0].version)
@@ -266,7 +266,7 @@ class SequenceWorkload(Workload):
             pass
 
         try:
-            await self._engine.maintenance.after_checkpoint(nothing)
+            await self._engine.checkpointer.after_checkpoint(nothing)
         except DiskFullError:
             require(self._files.failed, "no checkpoint can be made on a disk with space")
 
@@ -324,7 +324,7 @@ async def _check_pairs(ledger: SequenceLedger, engine: Engine) -> None:
             return
         items = await read_all(engine, engine.table.by_name(name))
         present.append({item.value for item in items if isinstance(item, StoredRecord)})
-    counter = engine.control.get_state(COUNTER)
+    counter = engine.commands.get_state(COUNTER)
     newest = int(counter.value) if counter is not None else 0
     last = 0
     for number, (left, right) in enumerate(ledger.pairs, 1):

@@ -62,7 +62,7 @@ async def append_together(
     ack: AckLevel = AckLevel.DEFAULT,
 ) -> None:
     """Append batches as frames that lie back to back in one receive buffer; the acknowledgements go to `note`."""
-    await engine.maintenance.wait_for_room()
+    await engine.checkpointer.wait_for_room()
     frames = [build_append(number, 0, batch, ack_level=ack) for number, batch in enumerate(batches)]
     sink = _Waiters(len(batches), note)
     engine.begin_chunk()
@@ -135,7 +135,7 @@ class Workload:
             self._check_failure()
 
     def _check_disk_full(self) -> None:
-        require(self._engine.maintenance.disk_full is not None, "a full disk that the engine does not admit")
+        require(self._engine.checkpointer.disk_full is not None, "a full disk that the engine does not admit")
 
     def _check_failure(self) -> None:
         require(self._engine.failure is not None, "a failure that the engine does not admit")
@@ -144,7 +144,7 @@ class Workload:
         known = self._ledger.shards.get(name)
         if known is None:
             known = self._ledger.shards[name] = ShardLedger(name, creating=True, ever_in_memory=mode is Mode.MEMORY)
-        info = await self._engine.control.create_shard(name, ShardConfig(mode=mode), exist_ok=True)
+        info = await self._engine.commands.create_shard(name, ShardConfig(mode=mode), exist_ok=True)
         known.creating = False
         # Memory mode has a bound by bytes even if no retention is set.
         known.retention_trims = known.ever_in_memory
@@ -186,7 +186,7 @@ class Workload:
 
     async def _write_file_shard(self) -> None:
         shard, known = await self._ensure("log/plain", Mode.FILE)
-        control = self._engine.control
+        commands = self._engine.commands
         for _ in range(self._steps):
             choice = self._rng.randrange(10)
             if choice == 0:
@@ -194,7 +194,7 @@ class Workload:
             elif choice == 1:
                 target = self._rng.randint(shard.start_offset, shard.published_offset)
                 known.trims_asked.append(target)
-                info = await control.trim(shard.name, target)
+                info = await commands.trim(shard.name, target)
                 require(info.start_offset == max(target, known.trimmed), "a trim is not there", info, target)
                 known.trimmed = info.start_offset
                 known.trims_asked.clear()
@@ -207,7 +207,7 @@ class Workload:
         known = self._ledger.producers.setdefault(name, ProducerLedger(name))
         if known.identity is None or known.opening or self._rng.randrange(4) == 0:
             known.opening = True
-            identity = await self._engine.control.open_producer(name)
+            identity = await self._engine.commands.open_producer(name)
             if known.identity is not None:
                 require(identity.producer_id == known.identity.producer_id, "a producer lost its id", name, identity)
                 require(identity.epoch > known.identity.epoch, "an epoch does not rise", name, identity, known)
@@ -274,7 +274,7 @@ class Workload:
             if choice < 2:
                 mode = Mode.FILE if shard.in_memory_mode else Mode.MEMORY
                 known.ever_in_memory = known.retention_trims = True
-                info = await self._engine.control.set_mode(shard.name, mode)
+                info = await self._engine.commands.set_mode(shard.name, mode)
                 require(info.config.mode is mode, "a mode is not there", info)
             elif choice == 2:
                 await self._repeat(shard, known, producer)
@@ -301,13 +301,13 @@ class Workload:
             register = known.cursors.setdefault(name, Register())
             if self._rng.randrange(5) == 0:
                 register.attempt(None)
-                await self._engine.control.delete_cursor(shard.name, name, None)
+                await self._engine.commands.delete_cursor(shard.name, name, None)
                 register.acknowledge(None, 0)
                 continue
             offset = self._rng.randint(0, shard.published_offset)
             register.attempt(offset)
             expected = self._rng.choice([None, register.version if register.value is not None else 0])
-            cursor = await self._engine.control.commit_cursor(shard.name, name, offset, expected)
+            cursor = await self._engine.commands.commit_cursor(shard.name, name, offset, expected)
             register.acknowledge(offset, cursor.version)
 
     async def _put_state(self) -> None:
@@ -317,12 +317,12 @@ class Workload:
             expected = self._rng.choice([None, register.version if register.value is not None else 0])
             if self._rng.randrange(5) == 0:
                 register.attempt(None)
-                await self._engine.control.delete_state(key, expected)
+                await self._engine.commands.delete_state(key, expected)
                 register.acknowledge(None, 0)
                 continue
             value = self._ledger.value(self._rng.randrange(200))
             register.attempt(value)
-            stored = await self._engine.control.put_state(key, value, expected, 0)
+            stored = await self._engine.commands.put_state(key, value, expected, 0)
             register.acknowledge(value, stored.version)
 
     async def _come_and_go(self) -> None:
@@ -332,7 +332,7 @@ class Workload:
             for _ in range(self._rng.randrange(3)):
                 await self._append(shard, known)
             known.deleting = True
-            await self._engine.control.delete_shard(name)
+            await self._engine.commands.delete_shard(name)
             del self._ledger.shards[name]
 
     async def _follow(self) -> None:
@@ -372,10 +372,10 @@ async def check(ledger: Ledger, engine: Engine) -> None:
         shard = engine.table.by_name(name)
         require(not shard.damage, "a shard is stopped", name, shard.damage)
         known.check(await read_all(engine, shard), shard.start_offset, shard.published_offset)
-        ledger.check_cursors(known, engine.control.list_cursors(name))
+        ledger.check_cursors(known, engine.commands.list_cursors(name))
     for name in engine.table.catalogue.matching("#"):
         require(name in ledger.shards, "a shard that nobody created, or that was deleted", name)
-    ledger.check_state((await engine.control.scan_state(b"", None, 1000))[0])
+    ledger.check_state((await engine.commands.scan_state(b"", None, 1000))[0])
     await _check_producers(ledger, engine)
 
 

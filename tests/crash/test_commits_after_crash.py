@@ -40,7 +40,7 @@ class Life:
         async def body(engine: Engine) -> None:
             await self.check(engine)
             for shard in SHARDS:
-                await engine.control.create_shard(shard, ShardConfig(), exist_ok=True)
+                await engine.commands.create_shard(shard, ShardConfig(), exist_ok=True)
             async with trio.open_nursery() as nursery:
                 for writer in range(WRITERS):
                     nursery.start_soon(self.write, engine, commits, random.Random(self.seed * 10 + writer))
@@ -50,7 +50,7 @@ class Life:
 
     async def write(self, engine: Engine, commits: int, rng: random.Random) -> None:
         for _ in range(commits):
-            counter = engine.control.get_state(b"counter")
+            counter = engine.commands.get_state(b"counter")
             number = int(counter.value) + 1 if counter else 1
             value = b"%d " % number + bytes(rng.choice((0, 700)))
             batch = encode_values([value], timestamp_us=1)
@@ -59,17 +59,17 @@ class Life:
                 Put(b"number/%d" % number, value),
             ]
             try:
-                await engine.atomic.commit([(shard, batch) for shard in SHARDS], puts, [])
+                await engine.transactions.commit([(shard, batch) for shard in SHARDS], puts, [])
             except VersionConflictError:
                 continue
             self.answered.add(number)
 
     async def check(self, engine: Engine) -> None:
-        counter = engine.control.get_state(b"counter")
+        counter = engine.commands.get_state(b"counter")
         last = int(counter.value) if counter else 0
         numbers = list(range(1, last + 1))
         assert self.answered <= set(numbers)
-        assert len((await engine.control.scan_state(b"number/", None, 10_000))[0]) == last
+        assert len((await engine.commands.scan_state(b"number/", None, 10_000))[0]) == last
         for name in SHARDS:
             if engine.table.catalogue.id_of(name) is not None:
                 assert await numbers_in(engine, name) == numbers

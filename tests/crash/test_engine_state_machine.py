@@ -209,8 +209,8 @@ class EngineMachine(RuleBasedStateMachine):
     def call(self, work: Callable[[Engine], Awaitable[T]]) -> T:
         return self.host.call(work)
 
-    def control(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        return self.call(lambda engine: getattr(engine.control, method)(*arguments, **keywords))
+    def commands(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        return self.call(lambda engine: getattr(engine.commands, method)(*arguments, **keywords))
 
     # Shards
 
@@ -224,9 +224,9 @@ class EngineMachine(RuleBasedStateMachine):
     def create(self, name: str, mode: Mode) -> None:
         if name in self.shards:
             with pytest.raises(ShardExistsError):
-                self.control("create_shard", name, ShardConfig(mode=mode))
+                self.commands("create_shard", name, ShardConfig(mode=mode))
             return
-        info = self.control("create_shard", name, ShardConfig(mode=mode))
+        info = self.commands("create_shard", name, ShardConfig(mode=mode))
         assert (info.start_offset, info.next_offset) == (0, 0)
         self.shards[name] = ShardModel(mode)
 
@@ -235,23 +235,23 @@ class EngineMachine(RuleBasedStateMachine):
         if name in self.shards:
             if not surely:
                 return
-            self.control("delete_shard", name)
+            self.commands("delete_shard", name)
             del self.shards[name]
         else:
             with pytest.raises(ShardNotFoundError):
-                self.control("delete_shard", name)
+                self.commands("delete_shard", name)
 
     @rule(name=names, mode=modes)
     def set_mode(self, name: str, mode: Mode) -> None:
         if model := self.shards.get(name):
-            assert self.control("set_mode", name, mode).config.mode is mode
+            assert self.commands("set_mode", name, mode).config.mode is mode
             model.mode = mode
             model.cuts.add(model.end)
 
     @rule(name=names)
     def seal(self, name: str) -> None:
         if name in self.shards:
-            self.control("seal", name)
+            self.commands("seal", name)
 
     @rule(name=names)
     def seal_and_wait(self, name: str) -> None:
@@ -271,20 +271,20 @@ class EngineMachine(RuleBasedStateMachine):
     def trim(self, name: str, fraction: float) -> None:
         if model := self.shards.get(name):
             target = round(model.start + (model.end - model.start) * fraction)
-            assert self.control("trim", name, target).start_offset == target
+            assert self.commands("trim", name, target).start_offset == target
             model.start = target
             with pytest.raises(OffsetOutOfRangeError):
-                self.control("trim", name, model.end + 1)
+                self.commands("trim", name, model.end + 1)
 
     @rule(name=names, most=st.integers(0, 10))
     def retain(self, name: str, most: int) -> None:
         if model := self.shards.get(name):
-            self.control("configure_shard", name, retention=Retention(max_records=most))
+            self.commands("configure_shard", name, retention=Retention(max_records=most))
 
             async def apply(engine: Engine) -> int:
-                await engine.maintenance.apply_retention()
+                await engine.checkpointer.apply_retention()
                 await engine.committer.wait_for_all()
-                await engine.maintenance.remove_files()
+                await engine.checkpointer.remove_files()
                 return engine.table.by_name(name).start_offset
 
             start = self.call(apply)
@@ -292,7 +292,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert start >= model.start
             assert start == model.start or (most and len(model.records()) - kept > 0)
             model.start = start
-            self.control("configure_shard", name, retention=Retention())
+            self.commands("configure_shard", name, retention=Retention())
 
     # Appending
 
@@ -349,7 +349,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(producer=st.sampled_from(["p", "q"]))
     def open_producer(self, producer: str) -> None:
         before = self.producers.get(producer)
-        identity = self.control("open_producer", producer)
+        identity = self.commands("open_producer", producer)
         assert before is None or identity == ProducerIdentity(before.producer_id, before.epoch + 1)
         self.producers[producer] = identity
 
@@ -464,16 +464,16 @@ class EngineMachine(RuleBasedStateMachine):
         version = model.cursors.get(cursor, (0, 0))[1]
         if guess == "wrong":
             with pytest.raises(VersionConflictError):
-                self.control("commit_cursor", name, cursor, offset, version + 1)
+                self.commands("commit_cursor", name, cursor, offset, version + 1)
             return
-        found = self.control("commit_cursor", name, cursor, offset, version if guess == "right" else None)
+        found = self.commands("commit_cursor", name, cursor, offset, version if guess == "right" else None)
         assert found.version > version
         model.cursors[cursor] = (offset, found.version)
 
     @rule(name=names, cursor=st.sampled_from(["x", "y"]))
     def delete_cursor(self, name: str, cursor: str) -> None:
         if model := self.shards.get(name):
-            self.control("delete_cursor", name, cursor, None)
+            self.commands("delete_cursor", name, cursor, None)
             model.cursors.pop(cursor, None)
 
     @rule(name=names)
@@ -481,7 +481,7 @@ class EngineMachine(RuleBasedStateMachine):
         if model := self.shards.get(name):
 
             async def found(engine: Engine) -> dict[str, tuple[int, int]]:
-                return {one.name: (one.offset, one.version) for one in engine.control.list_cursors(name)}
+                return {one.name: (one.offset, one.version) for one in engine.commands.list_cursors(name)}
 
             assert self.call(found) == model.cursors
 
@@ -491,17 +491,17 @@ class EngineMachine(RuleBasedStateMachine):
         version = self.state.get(key, (b"", 0, 0))[1]
         if guess == "wrong":
             with pytest.raises(VersionConflictError):
-                self.control("put_state", key, b"", version + 1, 0)
+                self.commands("put_state", key, b"", version + 1, 0)
             return
         self.number += 1
         value, expires_at_us = b"%d" % self.number, life_us and self.clock.now_us() + life_us
-        stored = self.control("put_state", key, value, version if guess == "right" else None, expires_at_us)
+        stored = self.commands("put_state", key, value, version if guess == "right" else None, expires_at_us)
         assert stored.version > version
         self.state[key] = (value, stored.version, expires_at_us)
 
     @rule(key=st.sampled_from([b"k", b"kk"]))
     def delete_state(self, key: bytes) -> None:
-        self.control("delete_state", key, None)
+        self.commands("delete_state", key, None)
         self.state.pop(key, None)
 
     @rule(prefix=st.sampled_from([b"", b"k", b"kk"]))
@@ -509,7 +509,7 @@ class EngineMachine(RuleBasedStateMachine):
         self._expire()
 
         async def found(engine: Engine) -> dict[bytes, tuple[bytes, int, int]]:
-            values, _ = await engine.control.scan_state(prefix, None, 100)
+            values, _ = await engine.commands.scan_state(prefix, None, 100)
             return {one.key: (one.value, one.version, one.expires_at_us) for one in values}
 
         assert self.call(found) == {key: value for key, value in self.state.items() if key.startswith(prefix)}
@@ -526,7 +526,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(whole=st.booleans())
     def flush_or_checkpoint(self, whole: bool) -> None:
-        self.call(lambda engine: engine.maintenance.checkpoint() if whole else engine.maintenance.flush())
+        self.call(lambda engine: engine.checkpointer.checkpoint() if whole else engine.checkpointer.flush())
 
     @rule()
     def restart(self) -> None:

@@ -26,7 +26,7 @@ def test_a_start_removes_what_a_crash_left_at_any_operation_of_a_snapshot() -> N
         files.crash_at(nth, pattern=f"{SNAPSHOTS}/", written=0.5)
 
         async def snapshot(engine: Engine) -> None:
-            await engine.control.create_shard("s", ShardConfig())
+            await engine.commands.create_shard("s", ShardConfig())
             await append(engine, "s", b"value")
             async with engine.snapshots.take():
                 pass

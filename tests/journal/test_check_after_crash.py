@@ -56,7 +56,7 @@ steps = st.lists(
 
 
 async def take(engine: Engine, step: Step) -> None:
-    control, shard = engine.control, engine.table.by_name(step.shard)
+    commands, shard = engine.commands, engine.table.by_name(step.shard)
     match step.action:
         case "append":
             await append(engine, step.shard, *[b"%d" % number for number in range(1 + step.amount % 5)])
@@ -65,22 +65,22 @@ async def take(engine: Engine, step: Step) -> None:
         case "large":
             await append(engine, step.shard, b"x" * (INTERVAL_BYTES + step.amount))
         case "seal":
-            await control.seal(step.shard)
+            await commands.seal(step.shard)
         case "switch":
-            await control.set_mode(step.shard, Mode.FILE if shard.in_memory_mode else Mode.MEMORY)
+            await commands.set_mode(step.shard, Mode.FILE if shard.in_memory_mode else Mode.MEMORY)
         case "trim":
-            await control.trim(step.shard, shard.published_offset * step.amount // 100)
+            await commands.trim(step.shard, shard.published_offset * step.amount // 100)
         case "flush":
-            await engine.maintenance.flush()
+            await engine.checkpointer.flush()
         case "checkpoint":
-            await engine.maintenance.checkpoint()
+            await engine.checkpointer.checkpoint()
         case "cursor":
-            await control.commit_cursor(step.shard, f"reader-{step.amount % 3}", shard.published_offset, None)
+            await commands.commit_cursor(step.shard, f"reader-{step.amount % 3}", shard.published_offset, None)
         case "state":
-            await control.put_state(b"%d" % (step.amount % 3), step.shard.encode(), None, step.amount % 2 << 60)
+            await commands.put_state(b"%d" % (step.amount % 3), step.shard.encode(), None, step.amount % 2 << 60)
         case "recreate":
-            await control.delete_shard(step.shard)
-            await control.create_shard(step.shard, ShardConfig(index_keys=True))
+            await commands.delete_shard(step.shard)
+            await commands.create_shard(step.shard, ShardConfig(index_keys=True))
 
 
 async def values_in_files(engine: Engine) -> dict[str, list[bytes]]:
@@ -106,7 +106,7 @@ async def crash_twice(first: list[Step], second: list[Step], choose: Choose) -> 
         async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:
             assert engine.recovery.damages == ()
             for name in SHARDS if number == 0 else ():
-                await engine.control.create_shard(name, ShardConfig())
+                await engine.commands.create_shard(name, ShardConfig())
             for step in wanted:
                 await take(engine, step)
             stop_without_checkpoint(engine)

@@ -55,7 +55,7 @@ def copy(files: SimulatedFileSystem, path: str, to: str) -> None:
 
 async def seal_closed(engine: Engine, files: SimulatedFileSystem, name: str = "plant/line") -> list[ParquetSegment]:
     """Seal what is closed: the file first, then the shard, then the log goes."""
-    await engine.maintenance.flush()
+    await engine.checkpointer.flush()
     shard = engine.table.by_name(name)
     made = []
     for segment in [each for each in shard.segments if isinstance(each, LogSegment) and each.sealed]:
@@ -65,7 +65,7 @@ async def seal_closed(engine: Engine, files: SimulatedFileSystem, name: str = "p
             if files.exists(path):
                 files.remove(path)
         made.append(sealed)
-    engine.maintenance.dirty[shard.shard_id] = shard
+    engine.checkpointer.dirty[shard.shard_id] = shard
     return made
 
 
@@ -73,16 +73,16 @@ async def directory(trim: int = 0) -> SimulatedFileSystem:
     """A shard with two sealed segments of three and two records, and a log with one."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.control.create_shard("plant/line", ShardConfig(index_keys=True))
+        await engine.commands.create_shard("plant/line", ShardConfig(index_keys=True))
         for number in range(3):
             await append(engine, "plant/line", b"%d" % number * 40_000)
-        await engine.control.seal("plant/line")
+        await engine.commands.seal("plant/line")
         await append(engine, "plant/line", b"second", b"segment")
-        await engine.control.seal("plant/line")
+        await engine.commands.seal("plant/line")
         await append(engine, "plant/line", b"in the log")
         await seal_closed(engine, files)
         if trim:
-            await engine.control.trim("plant/line", trim)
+            await engine.commands.trim("plant/line", trim)
     files.mkdir(SEALING)
     return files
 
@@ -123,10 +123,10 @@ async def test_a_whole_file_that_is_not_the_recorded_one_is_told_by_its_digest()
     files = await directory()
     other = SimulatedFileSystem()
     async with open_simulated(other, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.control.create_shard("plant/line", ShardConfig())
+        await engine.commands.create_shard("plant/line", ShardConfig())
         for number in range(3):
             await append(engine, "plant/line", b"%d" % (number + 5) * 40_000)
-        await engine.control.seal("plant/line")
+        await engine.commands.seal("plant/line")
         await seal_closed(engine, other)
     put(files, FIRST, other.open(FIRST).pread(1 << 30, 0))
     assert any("SHA-256 of the file" in damage.problem for damage in check(files).damages)
@@ -198,10 +198,10 @@ async def test_a_seal_that_only_the_journal_knows_counts() -> None:
     """After a crash the views may be those from before the seal: its log need not be there, its file must be."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.control.create_shard("plant/line", ShardConfig())
+        await engine.commands.create_shard("plant/line", ShardConfig())
         await append(engine, "plant/line", b"a", b"b", b"c")
-        await engine.control.seal("plant/line")
-        await engine.maintenance.flush()
+        await engine.commands.seal("plant/line")
+        await engine.checkpointer.flush()
         log = engine.table.by_name("plant/line").segments[0]
         assert isinstance(log, LogSegment)
         sealed = seal_segment(files, log, SEALED)
@@ -231,16 +231,16 @@ async def test_a_trim_or_a_deletion_that_only_the_journal_knows_lets_files_be_go
     for delete in (False, True):
         files = SimulatedFileSystem()
         async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-            await engine.control.create_shard("plant/line", ShardConfig())
+            await engine.commands.create_shard("plant/line", ShardConfig())
             await append(engine, "plant/line", b"a", b"b", b"c")
-            await engine.control.seal("plant/line")
+            await engine.commands.seal("plant/line")
             (sealed,) = await seal_closed(engine, files)
             await append(engine, "plant/line", b"d")
-            await engine.maintenance.checkpoint()
+            await engine.checkpointer.checkpoint()
             if delete:
-                await engine.control.delete_shard("plant/line")
+                await engine.commands.delete_shard("plant/line")
             else:
-                await engine.control.trim("plant/line", 3)
+                await engine.commands.trim("plant/line", 3)
             stop_without_checkpoint(engine)
         files = files.crash(everything_survived)
         if files.exists(sealed.path):

@@ -24,15 +24,15 @@ SHARDS = 40
 
 async def make(engine: Engine, count: int = SHARDS) -> None:
     for number in range(count):
-        await engine.control.create_shard(f"s/{number}", ShardConfig())
+        await engine.commands.create_shard(f"s/{number}", ShardConfig())
         await append(engine, f"s/{number}", b"%d" % number)
 
 
 async def close_idle(engine: Engine, *, most_open: int = 0) -> None:
     """What the background work does from time to time."""
     engine.table.most_open = most_open
-    await engine.maintenance.checkpoint()
-    await engine.maintenance.apply_retention()
+    await engine.checkpointer.checkpoint()
+    await engine.checkpointer.apply_retention()
 
 
 async def subscribed(engine: Engine, topic_filter: str, start: Start) -> AnySubscription:
@@ -52,7 +52,7 @@ async def test_shards_that_were_opened_are_closed_again(tmp_path: Path) -> None:
         await make(engine)
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         for number in range(SHARDS):
-            assert engine.control.get_cursor(f"s/{number}", "c") is None
+            assert engine.commands.get_cursor(f"s/{number}", "c") is None
             await append(engine, f"s/{number}", b"more")
         objects = weakref.WeakSet(engine.table.open_shards())
         assert len(objects) == SHARDS
@@ -66,16 +66,16 @@ async def test_shards_that_were_opened_are_closed_again(tmp_path: Path) -> None:
 async def test_what_is_in_use_or_looked_at_from_time_to_time_stays_open(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         await make(engine, 4)
-        await engine.control.create_shard("memory", ShardConfig(Mode.MEMORY))
-        await engine.control.create_shard("retained", ShardConfig(retention=Retention(max_records=5)))
+        await engine.commands.create_shard("memory", ShardConfig(Mode.MEMORY))
+        await engine.commands.create_shard("retained", ShardConfig(retention=Retention(max_records=5)))
         feed = await subscribed(engine, "s/1", Start.latest())
         await append(engine, "s/1", b"x")
         while await feed.take(1 << 20) is not None:
             pass
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         await append(engine, "s/2", b"not saved yet")
         engine.table.most_open = 0
-        await engine.maintenance.apply_retention()
+        await engine.checkpointer.apply_retention()
         assert {shard.name for shard in engine.table.open_shards()} == {"memory", "retained", "s/1", "s/2"}
         feed.close()
 
@@ -88,7 +88,7 @@ async def test_who_holds_a_closed_shard_and_who_opens_it_again_have_the_same(tmp
         assert not engine.table.open_shards()
         # As a client's handle does.
         assert (await engine.append(held, encode_values([b"x"], timestamp_us=1))).base_offset == 1
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         assert engine.table.by_name("s/1") is held
         await close_idle(engine)
         assert engine.table.by_name("s/1") is held
@@ -115,7 +115,7 @@ async def test_a_feed_finds_closed_shards_that_have_published_since(tmp_path: Pa
             while not isinstance(await feed.take(1 << 20), Push):
                 await trio.lowlevel.checkpoint()
             feed.close()
-            await engine.control.trim("s/1", engine.table.by_name("s/1").published_offset)
+            await engine.commands.trim("s/1", engine.table.by_name("s/1").published_offset)
 
 
 numbers = st.integers(0, 3)
@@ -153,7 +153,7 @@ async def test_nothing_changes_by_being_closed(history: list[tuple[str, int]]) -
                 name = f"s/{number}"
                 if what == "append":
                     if name not in model:
-                        await engine.control.create_shard(name, ShardConfig())
+                        await engine.commands.create_shard(name, ShardConfig())
                         model[name], starts[name] = [], 0
                     count += 1
                     await append(engine, name, b"%d" % count)
@@ -164,29 +164,29 @@ async def test_nothing_changes_by_being_closed(history: list[tuple[str, int]]) -
                     continue
                 elif what == "mode":
                     memory ^= {name}
-                    await engine.control.set_mode(name, Mode.MEMORY if name in memory else Mode.FILE)
+                    await engine.commands.set_mode(name, Mode.MEMORY if name in memory else Mode.FILE)
                 elif what == "seal":
-                    await engine.control.seal(name)
+                    await engine.commands.seal(name)
                 elif what == "trim" and model[name]:
                     starts[name] = len(model[name]) - 1
-                    await engine.control.trim(name, starts[name])
+                    await engine.commands.trim(name, starts[name])
                 elif what == "cursor":
                     cursors[name] = len(model[name])
-                    await engine.control.commit_cursor(name, "c", cursors[name], None)
+                    await engine.commands.commit_cursor(name, "c", cursors[name], None)
                 elif what == "delete":
-                    await engine.control.delete_shard(name)
+                    await engine.commands.delete_shard(name)
                     del model[name]
                     cursors.pop(name, None)
                     memory.discard(name)
                 if memory:
                     # What lies in memory is lost with a restart: not what this is about.
                     for each in sorted(memory):
-                        await engine.control.set_mode(each, Mode.FILE)
+                        await engine.commands.set_mode(each, Mode.FILE)
                     memory.clear()
             for name, values in model.items():
                 shard = engine.table.by_name(name)
                 assert shard.published_offset == len(values)
                 assert shard.start_offset == starts[name]
                 assert await values_of(engine, name) == values[starts[name] :]
-                cursor = engine.control.get_cursor(name, "c")
+                cursor = engine.commands.get_cursor(name, "c")
                 assert (None if cursor is None else cursor.offset) == cursors.get(name)

@@ -151,8 +151,8 @@ async def test_the_golden_directory_opens_and_gives_the_known_records(data_direc
         assert volatile.config.mode is Mode.MEMORY
         assert volatile.published_offset >= 3
 
-        assert engine.control.list_cursors("plant/line-\u00fc") == [Cursor("later", 8, 40), Cursor("reader", 3, 21)]
-        assert (await engine.control.scan_state(b"", None, 10))[0] == [
+        assert engine.commands.list_cursors("plant/line-\u00fc") == [Cursor("later", 8, 40), Cursor("reader", 3, 21)]
+        assert (await engine.commands.scan_state(b"", None, 10))[0] == [
             StateValue(b"kept", b"for ever", 26, 0),
             StateValue(b"later", b"behind the checkpoint", 41, 0),
             StateValue(b"leased", b"till 2100", 27, 4_102_444_800_000_000),

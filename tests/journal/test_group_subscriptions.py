@@ -100,7 +100,7 @@ async def shards_of(path: Path, count: int = SHARDS) -> AsyncIterator[Engine]:
     async with open_engine(str(path / "data"), CONFIG) as engine:
         async with trio.open_nursery() as nursery:
             for number in range(count):
-                nursery.start_soon(engine.control.create_shard, f"s/{number}", ShardConfig())
+                nursery.start_soon(engine.commands.create_shard, f"s/{number}", ShardConfig())
         yield engine
 
 
@@ -109,7 +109,7 @@ async def append(engine: Engine, name: str) -> None:
 
 
 def position(engine: Engine, name: str, group: str = "g") -> int:
-    cursor = engine.control.get_cursor(name, f"group/{group}")
+    cursor = engine.commands.get_cursor(name, f"group/{group}")
     return -1 if cursor is None else cursor.offset
 
 
@@ -198,12 +198,12 @@ async def test_a_position_refused_while_the_disk_is_full_is_stored_when_it_is_no
         await append(engine, "s/1")
         await consumer.take_all()
         # The background work would find that there is room.
-        monkeypatch.setattr(engine.maintenance, "look_at_disk", lambda: None)
-        engine.control.refuse = DiskFullError("the disk is full")
+        monkeypatch.setattr(engine.checkpointer, "look_at_disk", lambda: None)
+        engine.commands.refuse = DiskFullError("the disk is full")
         consumer.acknowledge()
         await trio.sleep(0.1)
         assert position(engine, "s/1") == 0
-        engine.control.refuse = None
+        engine.commands.refuse = None
         await until_stored(engine, "s/1", 1)
         consumer.member.close()
 
@@ -218,15 +218,15 @@ async def test_positions_are_not_asked_for_again_and_again_while_they_are_refuse
             await until_stored(engine, f"s/{number}", 0)
             await append(engine, f"s/{number}")
         await consumer.take_all()
-        monkeypatch.setattr(engine.maintenance, "look_at_disk", lambda: None)
-        engine.control.refuse = DiskFullError("the disk is full")
+        monkeypatch.setattr(engine.checkpointer, "look_at_disk", lambda: None)
+        engine.commands.refuse = DiskFullError("the disk is full")
         asked = []
-        check = engine.control.check_may_change
-        monkeypatch.setattr(engine.control, "check_may_change", lambda **how: (asked.append(1), check(**how)))
+        check = engine.commands.check_may_change
+        monkeypatch.setattr(engine.commands, "check_may_change", lambda **how: (asked.append(1), check(**how)))
         consumer.acknowledge()
         await trio.sleep(0.5)
         assert 1 <= len(asked) <= 2
-        engine.control.refuse = None
+        engine.commands.refuse = None
         consumer.member.close()
 
 
@@ -255,14 +255,14 @@ async def test_a_group_forgets_a_deleted_shard(tmp_path: Path) -> None:
         await consumer.join(topic_filter="s/#")
         for number in range(20):
             name = f"s/passing/{number}"
-            await engine.control.create_shard(name, ShardConfig())
+            await engine.commands.create_shard(name, ShardConfig())
             await append(engine, name)
             await consumer.take_all()
             if number % 2:
                 consumer.acknowledge()
             # Also when nobody could be given anything.
             consumer.credit_bytes = 0 if number % 3 else MIB
-            await engine.control.delete_shard(name)
+            await engine.commands.delete_shard(name)
             await consumer.take_all()
         assert consumer.ended == [f"s/passing/{number}" for number in range(20)]
         group = the_group(engine)
@@ -328,10 +328,10 @@ async def test_a_group_that_meets_a_missing_file_says_so_and_the_shard_takes_app
 
 async def _meet_a_missing_file(tmp_path: Path, log: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.control.create_shard("s", ShardConfig())
+        await engine.commands.create_shard("s", ShardConfig())
         shard = engine.table.by_name("s")
         await engine.append(shard, BATCH)
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         log.rename(tmp_path / "aside")
         ready = trio.Event()
         member = await engine.subscriptions.subscribe(
@@ -388,17 +388,17 @@ async def test_every_record_is_acknowledged_whatever_comes_and_goes(
         async def do(what: str, number: int, amount: int | None) -> None:
             name = named(number)
             if what == "append":
-                await engine.control.create_shard(name, ShardConfig(), exist_ok=True)
+                await engine.commands.create_shard(name, ShardConfig(), exist_ok=True)
                 for _ in range(amount or 1):
                     await append(engine, name)
                     appended[name] += 1
             elif what == "delete" and name in appended:
-                await engine.control.delete_shard(name)
+                await engine.commands.delete_shard(name)
                 del appended[name]
                 lives[number] += 1
             elif what == "trim" and appended[name]:
                 trimmed[name] = appended[name] - 1
-                await engine.control.trim(name, trimmed[name])
+                await engine.commands.trim(name, trimmed[name])
             elif what == "join" and number not in members:
                 members[number] = Consumer(engine)
                 await members[number].join(topic_filter="s/#", group=group)

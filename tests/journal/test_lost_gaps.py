@@ -52,12 +52,12 @@ async def test_the_loss_of_a_memory_shard_was_silent_for_a_reader_by_lsn(checkpo
     """It went on with the first record behind the gap, and was not told that there was one."""
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.control.create_shard("a", MEMORY)
+        await engine.commands.create_shard("a", MEMORY)
         await append(engine, "a", b"read")
         behind_read = engine.committer.committed_lsn + 1
         await append(engine, "a", b"lost")
         if checkpointed:
-            await engine.maintenance.checkpoint()
+            await engine.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
         end = engine.table.peek_by_name("a").next_offset
@@ -67,7 +67,7 @@ async def test_the_loss_of_a_memory_shard_was_silent_for_a_reader_by_lsn(checkpo
         await append(engine, "a", b"new")
         assert await shown(engine, behind_read) == [(0, end), b"new"]
         assert await shown(engine, behind_gap) == [b"new"]
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
         # The record after the gap is lost as well: of the first gap only who has not seen it is told again.
@@ -80,19 +80,19 @@ async def test_the_loss_of_a_memory_shard_was_silent_for_a_reader_by_lsn(checkpo
 async def test_a_gap_between_segments_in_files_was_silent_for_a_reader_by_lsn(checkpointed: bool) -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.control.create_shard("a", ShardConfig())
+        await engine.commands.create_shard("a", ShardConfig())
         await append(engine, "a", b"before")
-        await engine.control.set_mode("a", Mode.MEMORY)
+        await engine.commands.set_mode("a", Mode.MEMORY)
         await append(engine, "a", b"read")
         behind_read = engine.committer.committed_lsn + 1
         await append(engine, "a", b"lost")
         behind_lost = engine.committer.committed_lsn + 1
-        await engine.control.set_mode("a", Mode.FILE)
+        await engine.commands.set_mode("a", Mode.FILE)
         behind_switch = engine.committer.committed_lsn + 1
         await append(engine, "a", b"behind")
         assert await shown(engine, behind_lost) == [b"behind"]
         if checkpointed:
-            await engine.maintenance.checkpoint()
+            await engine.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     for _ in range(2):
         async with open_simulated(files) as engine:
@@ -106,23 +106,23 @@ async def test_a_gap_between_segments_in_files_was_silent_for_a_reader_by_lsn(ch
 async def test_the_rest_of_a_gap_was_silent_after_a_trim_into_it() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.control.create_shard("a", MEMORY)
+        await engine.commands.create_shard("a", MEMORY)
         await append(engine, "a", b"lost")
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
         end = engine.table.peek_by_name("a").next_offset
         await append(engine, "a", b"new")
-        await engine.control.trim("a", end // 2)
+        await engine.commands.trim("a", end // 2)
         assert await shown(engine, 1) == [(end // 2, end), b"new"]
 
 
 async def test_a_shard_that_lost_nothing_gives_no_gap() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.control.create_shard("file", ShardConfig())
-        await engine.control.create_shard("unused", MEMORY)
+        await engine.commands.create_shard("file", ShardConfig())
+        await engine.commands.create_shard("unused", MEMORY)
         await append(engine, "file", b"1")
-        await engine.control.seal("file")
+        await engine.commands.seal("file")
         await append(engine, "file", b"2")
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
@@ -132,7 +132,7 @@ async def test_a_shard_that_lost_nothing_gives_no_gap() -> None:
 async def test_who_has_read_everything_before_an_orderly_stop_gets_no_gap() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.control.create_shard("a", MEMORY)
+        await engine.commands.create_shard("a", MEMORY)
         await append(engine, "a", b"1")
         first = engine.committer.committed_lsn
         await append(engine, "a", b"2")
@@ -149,9 +149,9 @@ async def test_what_is_noted_of_losses_is_bounded() -> None:
     for life in range(MOST_LOSSES + 3):
         async with open_simulated(files) as engine:
             if not life:
-                await engine.control.create_shard("a", MEMORY)
+                await engine.commands.create_shard("a", MEMORY)
             await append(engine, "a", b"x")
-            await engine.maintenance.checkpoint()
+            await engine.checkpointer.checkpoint()
             stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
         shard = engine.table.by_name("a")

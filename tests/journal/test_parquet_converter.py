@@ -44,11 +44,11 @@ CONFIG = ServerConfig(
 async def closed_segment(path: Path, sealer: WorkerConverter) -> AsyncIterator[tuple[Engine, ConversionPlan]]:
     """An engine with a shard ``s`` whose only segment with records is closed, and a plan for that."""
     async with open_engine(str(path / "data"), CONFIG, make_sealer=lambda: sealer) as engine:
-        await engine.control.create_shard("s", ShardConfig())
+        await engine.commands.create_shard("s", ShardConfig())
         for number in range(10):
             await append(engine, "s", b"value %d" % number)
         await engine.seal("s")
-        await engine.maintenance.flush()
+        await engine.checkpointer.flush()
         segment = engine.table.by_name("s").segments[0]
         assert isinstance(segment, LogSegment)
         plan = ConversionPlan(

@@ -131,7 +131,7 @@ async def fill(engine: Engine, name: str, count: int, *, first: int = 0) -> list
 
 
 async def create(engine: Engine, name: str = "s", **config: object) -> Shard:
-    await engine.control.create_shard(name, ShardConfig(**config))  # type: ignore[arg-type]
+    await engine.commands.create_shard(name, ShardConfig(**config))  # type: ignore[arg-type]
     return engine.table.by_name(name)
 
 
@@ -163,7 +163,7 @@ async def test_a_small_segment_stays_a_log_until_somebody_asks() -> None:
     async with opened(files) as engine:
         shard = await create(engine)
         await append(engine, "s", b"small")
-        await engine.control.seal("s")
+        await engine.commands.seal("s")
         await fill(engine, "s", 8, first=1)
         await until(lambda: SegmentKind.PARQUET in kinds(shard))
         assert kinds(shard)[0] is SegmentKind.LOG
@@ -180,10 +180,10 @@ async def test_a_segment_that_is_open_for_long_is_closed_if_it_is_large_enough()
         await fill(engine, "large", 5)
         await fill(engine, "small", 1)
         clock.advance(seconds=59)
-        await engine.maintenance.apply_retention()
+        await engine.checkpointer.apply_retention()
         assert kinds(large) == kinds(small) == [SegmentKind.LOG]
         clock.advance(seconds=2)
-        await engine.maintenance.apply_retention()
+        await engine.checkpointer.apply_retention()
         await until(lambda: kinds(large) == [SegmentKind.PARQUET, SegmentKind.LOG])
         assert kinds(small) == [SegmentKind.LOG]
 
@@ -204,7 +204,7 @@ async def test_the_last_segment_may_be_sealed_and_published() -> None:
     async with opened(files) as engine:
         await create(engine)
         values = await fill(engine, "s", 3)
-        await engine.control.set_mode("s", Mode.MEMORY)
+        await engine.commands.set_mode("s", Mode.MEMORY)
     async with opened(files) as engine:
         shard = engine.table.by_name("s")
         assert shard.published_segment is shard.segments[-1]
@@ -224,7 +224,7 @@ async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await gate.asked.wait()
-        await engine.control.trim("s", 4)
+        await engine.commands.trim("s", 4)
         gate.open.set()
         await append(engine, "s", b"after")
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
@@ -248,7 +248,7 @@ async def test_a_seal_that_fails_because_of_a_trim_is_no_failure(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(engine.seal, "s", wait=True))
             await gate.asked.wait()
-            await engine.control.trim("s", 1)
+            await engine.commands.trim("s", 1)
             gate.open.set()
         assert engine.sealing.last_failure == ""
         assert "stays a log file" not in caplog.text
@@ -273,7 +273,7 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
 
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            await engine.control.delete_shard("s")
+            await engine.commands.delete_shard("s")
             gate.open.set()
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
         await check_files(engine, files, DATA)
@@ -293,7 +293,7 @@ async def test_a_parquet_file_that_cannot_be_removed_after_its_shard_was_deleted
         async def place_and_delete(path: str, segment: ParquetSegment, start_offset: int) -> None:
             await place(path, segment, start_offset)
             if segment.name == "s":
-                await engine.control.delete_shard("s")
+                await engine.commands.delete_shard("s")
                 files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
 
         monkeypatch.setattr(engine.segment_files, "place", place_and_delete)
@@ -314,13 +314,13 @@ async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> N
         shard = await create(engine)
         values = await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.control.trim("s", 2)
-        await engine.maintenance.remove_files()
+        await engine.commands.trim("s", 2)
+        await engine.checkpointer.remove_files()
         mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
         assert json.loads(files.open(mark).pread(100, 0)) == {"start_offset": 2}
         assert await values_of(engine, "s") == values[2:]
-        await engine.control.trim("s", 6)
-        await engine.maintenance.remove_files()
+        await engine.commands.trim("s", 6)
+        await engine.checkpointer.remove_files()
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
@@ -342,12 +342,12 @@ async def test_a_directory_that_a_full_disk_does_not_let_go_is_removed_later() -
         await create(engine)
         await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.control.trim("s", 6)
-        await engine.maintenance.remove_files()
+        await engine.commands.trim("s", 6)
+        await engine.checkpointer.remove_files()
         assert engine.failure is None
         assert files.listdir(f"{DATA}/sealed/shard=s") == []
         files.is_full = False
-        await engine.maintenance.remove_files()
+        await engine.checkpointer.remove_files()
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
@@ -356,7 +356,7 @@ async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> 
     async with opened(files) as engine:
         shard = await create(engine)
         await fill(engine, "s", 3)
-        await engine.control.trim("s", 2)
+        await engine.commands.trim("s", 2)
         await engine.seal("s", wait=True)
         operations = files.operations
         marked = min(n for n, what in enumerate(operations) if what.startswith("rename") and "_start-" in what)
@@ -373,7 +373,7 @@ async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_seal(tri
         await create(engine)
         values = await fill(engine, "s", 3)
         if trim:
-            await engine.control.trim("s", trim)
+            await engine.commands.trim("s", trim)
     # The trim is in the views alone: a start goes on in a new journal file and removes those before the checkpoint.
     async with opened(files) as engine:
         shard = engine.table.by_name("s")
@@ -402,9 +402,9 @@ async def test_retention_removes_parquet_files() -> None:
         shard = await create(engine, retention=Retention(max_records=5))
         await fill(engine, "s", 12)
         await engine.seal("s", wait=True)
-        await engine.maintenance.apply_retention()
+        await engine.checkpointer.apply_retention()
         await engine.committer.wait_for_all()
-        await engine.maintenance.remove_files()
+        await engine.checkpointer.remove_files()
         assert shard.start_offset == 8
         assert len(sealed_files(files)) == 1
 
@@ -415,7 +415,7 @@ async def test_the_parquet_file_stands_after_a_crash_that_came_before_any_checkp
         shard = await create(engine)
         values = await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.maintenance.remove_files()
+        await engine.checkpointer.remove_files()
         log = engine.table.log_path(shard.shard_id, 0)
         assert not files.exists(log)
         stop_without_checkpoint(engine)
@@ -446,7 +446,7 @@ async def test_a_seal_that_is_folded_again_changes_nothing() -> None:
         assert shard.segments[0] is segment
         await check_files(engine, files, DATA)
         assert await values_of(engine, "s") == values
-        await engine.control.trim("s", 4)
+        await engine.commands.trim("s", 4)
         engine.views.fold([(engine.views.folded_lsn, shard.shard_id, again)])
         await check_files(engine, files, DATA)
         assert await values_of(engine, "s") == values[4:]
@@ -487,9 +487,9 @@ async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_wit
         shard = await create(engine)
         await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.maintenance.checkpoint()
-        engine.maintenance.drop = lambda segments: None  # type: ignore[method-assign]
-        await engine.control.delete_shard("s")
+        await engine.checkpointer.checkpoint()
+        engine.checkpointer.drop = lambda segments: None  # type: ignore[method-assign]
+        await engine.commands.delete_shard("s")
         # RocksDB may write what it was given at any time, long before a checkpoint.
         engine.views.store.flush()
         stop_without_checkpoint(engine)
@@ -557,10 +557,10 @@ async def test_a_log_removed_before_its_seal_reads_it_is_no_failure_and_holds_up
         await gate.asked.wait()
         await fill(engine, "other", 5)
         if delete:
-            await engine.control.delete_shard("s")
+            await engine.commands.delete_shard("s")
         else:
-            await engine.control.trim("s", 4)
-        await engine.maintenance.remove_files()
+            await engine.commands.trim("s", 4)
+        await engine.checkpointer.remove_files()
         assert not files.exists(gate.plans[0].log_path)
         gate.open.set()
         await until(lambda: kinds(other)[0] is SegmentKind.PARQUET)
@@ -608,7 +608,7 @@ async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
         shard = await create(engine)
         await fill(engine, "s", 5)
         await until(lambda: engine.sealing.last_failure != "")
-        await engine.control.trim("s", 4)
+        await engine.commands.trim("s", 4)
         assert not engine.sealing._trouble
         await fill(engine, "s", 5, first=5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)

@@ -107,7 +107,7 @@ async def node(path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError)
     monkeypatch.setattr("journal.engine.read.read_retries.RETRY_AFTER_S", 0.02)
     async with open_engine(str(path / "data"), CONFIG) as engine:
         for name in ("t/a", "t/b"):
-            await engine.control.create_shard(name, ShardConfig())
+            await engine.commands.create_shard(name, ShardConfig())
             await engine.append(engine.table.by_name(name), BATCH)
         made = Node(engine, error)
         made.fail_reads(monkeypatch)

@@ -37,9 +37,9 @@ async def refused(engine: Engine, kind: type[StorageError]) -> StorageError:
     with pytest.raises(kind) as caught:
         await engine.append(shard, BATCH)
     with pytest.raises(kind):
-        await engine.control.put_state(b"key", b"value", None, 0)
+        await engine.commands.put_state(b"key", b"value", None, 0)
     with pytest.raises(kind):
-        await engine.control.create_shard("t", ShardConfig())
+        await engine.commands.create_shard("t", ShardConfig())
     return caught.value
 
 
@@ -47,11 +47,11 @@ async def refused(engine: Engine, kind: type[StorageError]) -> StorageError:
 async def test_refusals_do_not_pile_up_in_the_memory(cause: str, tmp_path: Path) -> None:
     """Found in a server whose disk had gone: after 40 minutes of retries it held 3 GB, and stood still for 20 s."""
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.control.create_shard("s", ShardConfig())
+        await engine.commands.create_shard("s", ShardConfig())
         kind: type[StorageError]
         if cause == "a disk that is full":
             kind = DiskFullError
-            engine.maintenance._refuse_for(DiskFullError("full"))
+            engine.checkpointer._refuse_for(DiskFullError("full"))
         else:
             kind = StorageFailedError
             engine.committer.fail(OSError(5, "Input/output error"))
@@ -60,7 +60,7 @@ async def test_refusals_do_not_pile_up_in_the_memory(cause: str, tmp_path: Path)
         for _ in range(TIMES):
             assert await refused(engine, kind) is first
         assert frames_held(first) == held
-        engine.maintenance._refuse_for(None)
+        engine.checkpointer._refuse_for(None)
 
 
 async def test_the_log_says_when_appends_are_refused_and_when_no_more(
@@ -68,16 +68,16 @@ async def test_the_log_says_when_appends_are_refused_and_when_no_more(
 ) -> None:
     full = attrs.evolve(CONFIG.storage, disk_reserve_bytes=1 << 43)
     async with open_engine(str(tmp_path / "data"), attrs.evolve(CONFIG, storage=full)) as engine:
-        engine.maintenance.look_at_disk()
-        engine.maintenance.look_at_disk()
+        engine.checkpointer.look_at_disk()
+        engine.checkpointer.look_at_disk()
         (told,) = [record for record in caplog.records if record.getMessage().startswith("appends are refused: ")]
         assert told.levelname == "WARNING"
         assert "storage.disk_reserve_bytes" in told.getMessage()
         with caplog.at_level("INFO"):
-            engine.maintenance._refuse_for(None)
-            engine.maintenance._refuse_for(None)
+            engine.checkpointer._refuse_for(None)
+            engine.checkpointer._refuse_for(None)
         assert [message for message in caplog.messages if message.startswith("appends are taken again: ")] == [
-            f"appends are taken again: {engine.maintenance.free_bytes} bytes are free"
+            f"appends are taken again: {engine.checkpointer.free_bytes} bytes are free"
         ]
 
 

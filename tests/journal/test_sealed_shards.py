@@ -44,7 +44,7 @@ class ThreadSealer:
 async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
     """Three closed log segments of four batches each; they are sealed when somebody asks for it."""
     async with open_engine(str(directory / "data"), CONFIG, make_sealer=ThreadSealer) as engine:
-        await engine.control.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
+        await engine.commands.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
         shard = engine.table.by_name("s")
         for number in range(12):
             records = [
@@ -53,8 +53,8 @@ async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
             ]
             await engine.append(shard, encode(records, now_us=NOW_US + number))
             if number % 4 == 3:
-                await engine.control.seal("s")
-        await engine.maintenance.flush()
+                await engine.commands.seal("s")
+        await engine.checkpointer.flush()
         yield engine
 
 
@@ -172,7 +172,7 @@ async def test_a_sealed_shard_reads_the_same_after_a_restart(tmp_path: Path) -> 
 async def test_a_check_finds_a_directory_with_sealed_and_trimmed_segments_sound(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
         await seal_everything(engine)
-        await engine.control.trim("s", 16)
+        await engine.commands.trim("s", 16)
     report = check_directory(str(tmp_path / "data"))
     assert (report.damages, report.notes) == ([], [])
     assert report.counts.sealed_segments == 2

@@ -100,7 +100,7 @@ class Model:
         if action == "append":
             await self.append(engine, name)
         elif action == "delete" and name in self.lsns:
-            await engine.control.delete_shard(name)
+            await engine.commands.delete_shard(name)
             del self.lsns[name]
             for waiter in self.waiting.values():
                 waiter.published.discard(name)
@@ -113,7 +113,7 @@ class Model:
             waiter.is_forgotten = True
 
     async def append(self, engine: Engine, name: str) -> None:
-        await engine.control.create_shard(name, CONFIGS[name], exist_ok=True)
+        await engine.commands.create_shard(name, CONFIGS[name], exist_ok=True)
         await append(engine, name, b"x")
         self.newest_lsn = self.lsns[name] = engine.table.by_name(name).published_lsn
         for topic_filter, waiter in self.waiting.items():
@@ -159,7 +159,7 @@ async def test_those_who_search_at_once_share_one_list_of_what_is_stored() -> No
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         for name in NAMES:
-            await engine.control.create_shard(name, ShardConfig())
+            await engine.commands.create_shard(name, ShardConfig())
             await append(engine, name, b"x")
     async with open_simulated(files) as engine:
         lists = []
@@ -188,7 +188,7 @@ async def test_who_is_cancelled_while_making_the_list_leaves_it_to_the_next() ->
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         for name in NAMES:
-            await engine.control.create_shard(name, ShardConfig())
+            await engine.commands.create_shard(name, ShardConfig())
             await append(engine, name, b"x")
     async with open_simulated(files) as engine:
         with trio.move_on_after(0) as scope:

@@ -27,12 +27,12 @@ from tests.server.serving import serving
 async def fill(engine: Engine, count: int = 200) -> list[bytes]:
     """Records in two segments, one of them sealed; a cursor and a key of state."""
     values = [b"%d" % number * 50 for number in range(count)]
-    await engine.control.create_shard("plant", ShardConfig(segment_bytes=1 << 20))
+    await engine.commands.create_shard("plant", ShardConfig(segment_bytes=1 << 20))
     await append(engine, "plant", *values[: count // 2])
     await engine.seal("plant", wait=True)
     await append(engine, "plant", *values[count // 2 :])
-    await engine.control.commit_cursor("plant", "reader", 7, None)
-    await engine.control.put_state(b"key", b"value", None, 0)
+    await engine.commands.commit_cursor("plant", "reader", 7, None)
+    await engine.commands.put_state(b"key", b"value", None, 0)
     return values
 
 
@@ -43,7 +43,7 @@ async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tm
         async with engine.snapshots.take() as snapshot:
             assert snapshot.lsn == engine.committer.journal_lsn
             await append(engine, "plant", b"too late")
-            await engine.control.put_state(b"key", b"too late", None, 0)
+            await engine.commands.put_state(b"key", b"too late", None, 0)
             shutil.copytree(snapshot.path, tmp_path / "copy")
         assert not Path(snapshot.path).exists()
         assert list((tmp_path / "data/snapshots").iterdir()) == []
@@ -55,8 +55,8 @@ async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tm
         assert copy.recovery.truncated_bytes == 0
         assert copy.committer.next_lsn > snapshot.lsn
         assert await values_of(copy, "plant") == values
-        assert copy.control.get_state(b"key").value == b"value"  # type: ignore[union-attr]
-        assert copy.control.get_cursor("plant", "reader").offset == 7  # type: ignore[union-attr]
+        assert copy.commands.get_state(b"key").value == b"value"  # type: ignore[union-attr]
+        assert copy.commands.get_cursor("plant", "reader").offset == 7  # type: ignore[union-attr]
         await append(copy, "plant", b"another way")
         assert copy.now_us() >= newest_us
     assert check_directory(str(tmp_path / "copy")).damages == []
@@ -67,12 +67,12 @@ async def test_what_is_dropped_meanwhile_stays_in_the_snapshot(tmp_path: Path) -
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         values = await fill(engine)
         async with engine.snapshots.take() as snapshot:
-            await engine.control.delete_shard("plant")
-            await engine.control.create_shard("plant", ShardConfig())
+            await engine.commands.delete_shard("plant")
+            await engine.commands.create_shard("plant", ShardConfig())
             await append(engine, "plant", b"of a new life")
             # Everything that takes files away: a checkpoint recycles the journal, and removes what was dropped.
             for _ in range(3):
-                await engine.maintenance.after_checkpoint(trio.lowlevel.checkpoint)
+                await engine.checkpointer.after_checkpoint(trio.lowlevel.checkpoint)
             assert [path.name for path in (tmp_path / "data/sealed").iterdir()] == [MARKER]
             shutil.copytree(snapshot.path, tmp_path / "copy")
     assert check_directory(str(tmp_path / "copy")).damages == []
@@ -82,7 +82,7 @@ async def test_what_is_dropped_meanwhile_stays_in_the_snapshot(tmp_path: Path) -
 
 async def test_what_is_in_memory_only_is_not_in_it_and_its_offsets_are_not_given_again(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
-        await engine.control.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
+        await engine.commands.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
         await append(engine, "volatile", b"gone", b"gone")
         async with engine.snapshots.take() as snapshot:
             shutil.copytree(snapshot.path, tmp_path / "copy")
@@ -215,7 +215,7 @@ async def test_appends_go_on_while_snapshots_are_made(tmp_path: Path) -> None:
     acknowledged = 0
     taken: list[tuple[int, str]] = []
     async with open_engine(str(tmp_path / "data"), config(journal_file_bytes=64 * 1024)) as engine:
-        await engine.control.create_shard("plant", ShardConfig(segment_bytes=64 * 1024))
+        await engine.commands.create_shard("plant", ShardConfig(segment_bytes=64 * 1024))
 
         async def write() -> None:
             nonlocal acknowledged

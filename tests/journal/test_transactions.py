@@ -104,7 +104,7 @@ commits = st.builds(
 
 async def make_shards(engine: Engine) -> None:
     for name, shard_config in SHARDS.items():
-        await engine.control.create_shard(name, shard_config)
+        await engine.commands.create_shard(name, shard_config)
 
 
 async def carry_out(engine: Engine, commit: Commit, model: Model) -> None:
@@ -115,7 +115,7 @@ async def carry_out(engine: Engine, commit: Commit, model: Model) -> None:
     refusal = model.refusal(commit)
     size_bytes = sum(len(batch) for _, batch in appends) + sum(len(put.value) for put in puts)
     try:
-        appended, stored = await engine.atomic.commit(appends, puts, deletes)
+        appended, stored = await engine.transactions.commit(appends, puts, deletes)
     except LimitExceededError:
         assert size_bytes > JOURNAL_FILE_BYTES // 2, "a small commit was refused as too large"
         return
@@ -141,7 +141,7 @@ async def check(engine: Engine, model: Model, *, names: list[str]) -> None:
     for name in names:
         assert await values_of(engine, name) == model.shards[name]
     for key in KEYS:
-        found = engine.control.get_state(key)
+        found = engine.commands.get_state(key)
         assert (None if found is None else (found.value, found.version)) == model.state.get(key)
 
 
@@ -186,7 +186,7 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
             batch = encode_values([bytes(size_bytes // parts)], timestamp_us=1)
             name = "other" if number % 2 else "file"
             try:
-                await engine.atomic.commit([(name, batch)] * parts, [Put(b"k/%d" % number, b"")], [])
+                await engine.transactions.commit([(name, batch)] * parts, [Put(b"k/%d" % number, b"")], [])
             except LimitExceededError:
                 return
             done.append(number)
@@ -194,7 +194,7 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
         async with trio.open_nursery() as nursery:
             for number, size_bytes in enumerate(sizes):
                 nursery.start_soon(one, number, size_bytes)
-        stored = (await engine.control.scan_state(b"k/", None, 100))[0]
+        stored = (await engine.commands.scan_state(b"k/", None, 100))[0]
         assert {int(value.key[2:]) for value in stored} == set(done)
         assert len(await values_of(engine, "file")) == parts * sum(number % 2 == 0 for number in done)
         assert len(await values_of(engine, "other")) == parts * sum(number % 2 for number in done)
@@ -220,9 +220,9 @@ async def test_a_batch_that_is_none_refuses_the_whole(name: str, batch: bytes, e
         await make_shards(engine)
         good = encode_values([b"good"], timestamp_us=1)
         with pytest.raises(error):
-            await engine.atomic.commit([("file", good), (name, batch)], [Put(b"a", b"v")], [])
+            await engine.transactions.commit([("file", good), (name, batch)], [Put(b"a", b"v")], [])
         await check(engine, Model(), names=list(SHARDS))
-        appended, _ = await engine.atomic.commit([("file", good), ("memory", good)], [], [])
+        appended, _ = await engine.transactions.commit([("file", good), ("memory", good)], [], [])
         assert [one.base_offset for one in appended] == [0, 0]
 
 
@@ -232,7 +232,7 @@ async def test_a_commit_to_thousands_of_shards_opened_all_of_them_in_one_step(mo
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         for number in range(20):
-            await engine.control.create_shard(f"s/{number}", ShardConfig())
+            await engine.commands.create_shard(f"s/{number}", ShardConfig())
     async with open_simulated(files) as engine:
         opened_before_rest = []
 
@@ -241,7 +241,7 @@ async def test_a_commit_to_thousands_of_shards_opened_all_of_them_in_one_step(mo
 
         monkeypatch.setattr(time_slice.TimeSlice, "rest", rest)
         batch = encode_values([b"x"], timestamp_us=1)
-        await engine.atomic.commit([(f"s/{number}", batch) for number in range(20)], [], [])
+        await engine.transactions.commit([(f"s/{number}", batch) for number in range(20)], [], [])
         # Other tasks rest as well.
         assert set(range(1, 21)) <= set(opened_before_rest)
         assert await values_of(engine, "s/19") == [b"x"]
@@ -262,17 +262,17 @@ async def test_what_others_change_while_a_commit_is_prepared_refuses_the_whole(
             if rests < 3:
                 return
             if meanwhile == "deletes the shard":
-                await engine.control.delete_shard("other")
+                await engine.commands.delete_shard("other")
             else:
-                await engine.control.put_state(b"a", b"theirs", None, 0)
+                await engine.commands.put_state(b"a", b"theirs", None, 0)
 
         batch = encode_values([b"x"], timestamp_us=1)
         appends = [("file", batch), ("other", batch)]
         with monkeypatch.context() as patch:
             patch.setattr(time_slice.TimeSlice, "rest", rest)
             with pytest.raises(StorageError):
-                await engine.atomic.commit(appends, [Put(b"a", b"ours", 0)], [])
+                await engine.transactions.commit(appends, [Put(b"a", b"ours", 0)], [])
         assert rests == 3
         assert await values_of(engine, "file") == []
-        found = engine.control.get_state(b"a")
+        found = engine.commands.get_state(b"a")
         assert (found and found.value) == (None if meanwhile == "deletes the shard" else b"theirs")

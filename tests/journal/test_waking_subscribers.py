@@ -79,7 +79,7 @@ class Subscriber:
 async def subscribed(path: Path, *, by_filter: bool) -> AsyncIterator[Subscriber]:
     """A subscriber that has taken the one record that there was."""
     async with open_engine(str(path / "data"), CONFIG) as engine:
-        await engine.control.create_shard("s", ShardConfig())
+        await engine.commands.create_shard("s", ShardConfig())
         shard = engine.table.by_name("s")
         await engine.append(shard, BATCH)
         found = Subscriber(engine, shard)
@@ -101,7 +101,7 @@ def during_reads(found: Subscriber, monkeypatch: pytest.MonkeyPatch, happens: li
         if what == "append":
             await found.engine.append(shard, BATCH)
         elif what == "delete":
-            await found.engine.control.delete_shard(shard.name)
+            await found.engine.commands.delete_shard(shard.name)
         return extent
 
     monkeypatch.setattr(reader, "read", slow)
@@ -169,7 +169,7 @@ async def test_the_end_of_a_shard_is_told(
         else:
             if when == "while it waits to be taken":
                 await found.engine.append(found.shard, BATCH)
-            await found.engine.control.delete_shard("s")
+            await found.engine.commands.delete_shard("s")
         notice = await found.taken()
         assert isinstance(notice, Notice)
         assert notice.event == "removed"

@@ -45,12 +45,12 @@ async def until_a_group_waits(engine: Engine, files: FullJournalDisk, nursery: t
     files.full = True
     with trio.fail_after(PATIENCE_S):
         while engine.committer.disk_full is None:
-            if engine.maintenance.disk_full is None:
+            if engine.checkpointer.disk_full is None:
                 value = b"%d" % len(accepted) + LARGE
                 accepted.append(value)
                 nursery.start_soon(append, engine, "s", value)
             await trio.testing.wait_all_tasks_blocked(0.01)
-            engine.maintenance.look_at_disk()
+            engine.checkpointer.look_at_disk()
     return accepted
 
 
@@ -58,21 +58,21 @@ async def test_a_group_that_finds_no_space_for_the_next_journal_file_is_written_
     """The engine failed for ever although nothing of the group had been written anywhere."""
     files = FullJournalDisk()
     async with open_simulated(files) as engine:
-        await engine.control.create_shard("s", ShardConfig())
+        await engine.commands.create_shard("s", ShardConfig())
         async with trio.open_nursery() as nursery:
             accepted = await until_a_group_waits(engine, files, nursery)
             assert engine.failure is None
             with pytest.raises(DiskFullError, match=r"/data/journal: No space left on device; free some space there"):
                 await append(engine, "s", b"refused")
             with pytest.raises(DiskFullError, match="/data/journal"):
-                await engine.control.put_state(b"k", b"v", None, 0)
+                await engine.commands.put_state(b"k", b"v", None, 0)
             # Reads go on, and do not show what is not durable.
             assert await values_of(engine, "s") == accepted[: len(await values_of(engine, "s"))]
             assert len(await values_of(engine, "s")) < len(accepted)
             files.full = False
             # All tasks that wait for an acknowledgement get it.
         await append(engine, "s", b"taken again")
-        assert engine.maintenance.disk_full is None
+        assert engine.checkpointer.disk_full is None
         assert await values_of(engine, "s") == [*accepted, b"taken again"]
     async with open_simulated(files.crash(everything_lost)) as engine:
         assert await values_of(engine, "s") == [*accepted, b"taken again"]
@@ -83,7 +83,7 @@ async def test_an_engine_that_is_closed_while_a_group_waits_for_space_gives_it_u
     files = FullJournalDisk()
     with trio.fail_after(PATIENCE_S):
         async with open_simulated(files) as engine:
-            await engine.control.create_shard("s", ShardConfig())
+            await engine.commands.create_shard("s", ShardConfig())
             acknowledged = 0
 
             async def told(value: bytes) -> None:
@@ -96,10 +96,10 @@ async def test_an_engine_that_is_closed_while_a_group_waits_for_space_gives_it_u
             async with trio.open_nursery() as nursery:
                 files.full = True
                 while engine.committer.disk_full is None:
-                    if engine.maintenance.disk_full is None:
+                    if engine.checkpointer.disk_full is None:
                         nursery.start_soon(told, LARGE)
                     await trio.testing.wait_all_tasks_blocked(0.01)
-                    engine.maintenance.look_at_disk()
+                    engine.checkpointer.look_at_disk()
                 await engine.committer.drain()
         assert engine.failure is not None
     files.full = False
@@ -135,13 +135,13 @@ async def test_no_more_groups_are_committed_while_the_store_of_the_views_is_far_
 
     async with open_engine(DATA, config(), files=files, make_disk=InlineDisk, open_store=open_store) as engine:
         (store,) = stores
-        await engine.control.create_shard("s", ShardConfig())
-        assert engine.maintenance.has_room()
+        await engine.commands.create_shard("s", ShardConfig())
+        assert engine.checkpointer.has_room()
         store.waiting_bytes = MOST_QUEUED_BYTES + 1
-        await engine.control.put_state(b"k", b"v", None, 0)
-        assert not engine.maintenance.has_room()
+        await engine.commands.put_state(b"k", b"v", None, 0)
+        assert not engine.checkpointer.has_room()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(engine.control.put_state, b"k", b"w", None, 0)
+            nursery.start_soon(engine.commands.put_state, b"k", b"w", None, 0)
             nursery.start_soon(append, engine, "s", b"v")
             await trio.testing.wait_all_tasks_blocked(0.05)
             state = engine.views.state.get(b"k", 0)

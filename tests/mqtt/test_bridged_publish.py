@@ -38,7 +38,7 @@ async def bridged(*specs: BridgeSpec, rules: StorageRules | None = None) -> Asyn
     async with open_adapter("memory:") as adapter, trio.open_nursery() as nursery:
         bridges = Bridges(adapter, specs or (bridge(QueueSettings()),), "one")
         await nursery.start(bridges.run)
-        async with serving(adapter, intake=bridges.intake, rules=rules) as served:
+        async with serving(adapter, queue_routing=bridges.queue_routing, rules=rules) as served:
             yield served
         nursery.cancel_scope.cancel()
 

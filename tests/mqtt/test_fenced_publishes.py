@@ -128,7 +128,7 @@ async def scene(path: Path, *, with_queue: bool = False) -> AsyncIterator[Scene]
             if with_queue:
                 bridges = Bridges(adapter, [bridge(QueueSettings())], f"b{number}")
                 await (await stack.enter_async_context(background_tasks())).start(bridges.run)
-                options["intake"] = bridges.intake
+                options["queue_routing"] = bridges.queue_routing
             broker = serving_broker(adapter, broker_id=f"b{number}", session_settings=QUICK, **options)
             brokers.append(await stack.enter_async_context(broker))
         store = JournalAdapter(await stack.enter_async_context(open_client(served.address)))
@@ -214,7 +214,7 @@ async def test_who_took_a_session_by_force_and_died_leaves_the_owner_before_to_t
                     await trio.sleep(0.01)
             if not is_durable:
                 # The next broker ends the session, with the record that says who is still to be fenced.
-                await at.other.broker.sessions._adoption._close("dying", "client")
+                await at.other.broker.sessions._orphan_cleanup._close("dying", "client")
             after = await connected(at.other)
             for payload in (b"2", b"3"):
                 assert await after.publish(TOPIC, payload, 1) < ReasonCode.UNSPECIFIED_ERROR

@@ -48,11 +48,11 @@ def value(found: dict[str, Metric], name: str, **labels: str) -> float:
 
 async def counted(served: Served) -> None:
     """Count now: the pauses of the background are for nodes that have something to do."""
-    served.server.census.latest = await served.server.census.count(Pace(1))
+    served.server.inventory.latest = await served.server.inventory.count(Pace(1))
 
 
 async def filled(engine: Engine, name: str, records: int, config: ShardConfig = FILE) -> Shard:
-    await engine.control.create_shard(name, config, exist_ok=True)
+    await engine.commands.create_shard(name, config, exist_ok=True)
     shard = engine.table.by_name(name)
     for number in range(records):
         await engine.append(shard, encode_values([b"%d" % number], timestamp_us=engine.now_us()))
@@ -142,7 +142,7 @@ async def test_tails_and_the_checkpoint_tell_how_far_they_are_behind(tmp_path: P
         assert value(found, "journal_tail_bytes") > 0
         assert value(found, "journal_checkpoint_lag_entries") >= 5
         assert value(found, "journal_checkpoints_total") == 0
-        await served.engine.maintenance.checkpoint()
+        await served.engine.checkpointer.checkpoint()
         found = await families(served)
         assert value(found, "journal_tail_bytes") == 0
         assert value(found, "journal_checkpoint_lag_entries") == 0
@@ -178,13 +178,13 @@ async def test_segments_are_counted_by_their_state_also_of_shards_that_nobody_op
 
 async def test_a_group_is_as_far_behind_as_its_positions_say(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        control = served.engine.control
+        commands = served.engine.commands
         for name, records, position in (("a", 10, 4), ("b", 5, 5), ("c", 3, 0)):
             await filled(served.engine, name, records)
-            await control.commit_cursor(name, "group/workers", position, None)
-        await control.commit_cursor("a", "client-17", 1, None)
+            await commands.commit_cursor(name, "group/workers", position, None)
+        await commands.commit_cursor("a", "client-17", 1, None)
         # Records that are trimmed are none to be behind of.
-        await control.trim("c", 2)
+        await commands.trim("c", 2)
         await counted(served)
         found = await families(served)
         assert value(found, "journal_cursors") == 4
@@ -198,8 +198,8 @@ async def test_a_cache_queue_tells_what_waits_and_for_how_long(tmp_path: Path, m
         await filled(served.engine, "$queue/orders", 5)
         await filled(served.engine, "$queue/orders/dead-letters", 2)
         await filled(served.engine, "$queue/idle", 2)
-        await served.engine.control.commit_cursor("$queue/orders", "drained", 3, None)
-        await served.engine.control.commit_cursor("$queue/idle", "drained", 2, None)
+        await served.engine.commands.commit_cursor("$queue/orders", "drained", 3, None)
+        await served.engine.commands.commit_cursor("$queue/idle", "drained", 2, None)
         half_a_minute_later = served.engine.now_us() + 30_000_000
         monkeypatch.setattr(served.engine.time, "now_us", lambda: half_a_minute_later)
         await counted(served)
@@ -215,7 +215,7 @@ async def test_a_cache_queue_in_memory_is_empty_after_a_crash(tmp_path: Path) ->
     """It had 1,048,577 records: the offsets that were reserved for records in memory."""
     async with serving(tmp_path) as served:
         await filled(served.engine, "$queue/orders", 5)
-        await served.engine.control.commit_cursor("$queue/orders", "drained", 5, None)
+        await served.engine.commands.commit_cursor("$queue/orders", "drained", 5, None)
         shard = served.engine.table.by_name("$queue/orders")
         # As a start behind a crash finds it.
         shard.next_offset = shard.next_offset + (1 << 20)
@@ -231,7 +231,7 @@ async def test_the_page_is_as_small_with_thousands_of_shards_groups_and_queues(t
     async with serving(tmp_path) as served:
         await counted(served)
         few = (await page(served)).count("\n")
-        control = served.engine.control
+        commands = served.engine.commands
         async with trio.open_nursery() as nursery:
             for number in range(shards):
                 nursery.start_soon(filled, served.engine, f"plant/{number}/temperature", 1)
@@ -241,9 +241,9 @@ async def test_the_page_is_as_small_with_thousands_of_shards_groups_and_queues(t
             for number in range(shards):
                 # The first groups are behind in more shards than the others.
                 name = f"group/g{number % (groups if number < 2_000 else NAMED_GROUPS)}"
-                nursery.start_soon(control.commit_cursor, f"plant/{number}/temperature", name, 0, None)
+                nursery.start_soon(commands.commit_cursor, f"plant/{number}/temperature", name, 0, None)
         # A name that somebody chose must not be taken for the sum of the others.
-        await control.commit_cursor("plant/0/temperature", f"group/{OTHERS}", 0, None)
+        await commands.commit_cursor("plant/0/temperature", f"group/{OTHERS}", 0, None)
         await counted(served)
         text = await page(served)
         named = 2 * (NAMED_GROUPS + 1) + 2 * (NAMED_QUEUES + 1)
@@ -265,7 +265,7 @@ async def test_prometheus_finds_nothing_to_complain_about(tmp_path: Path) -> Non
     async with serving(tmp_path) as served, served.client() as client:
         await client.append_values(await client.open("a", FILE), b"x")
         await filled(served.engine, "$queue/orders", 1)
-        await served.engine.control.commit_cursor("a", "group/workers", 0, None)
+        await served.engine.commands.commit_cursor("a", "group/workers", 0, None)
         await counted(served)
         text = await page(served)
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30)

@@ -44,12 +44,12 @@ async def test_a_server_that_takes_appends_is_ready(tmp_path: Path) -> None:
 
 async def test_a_disk_that_is_nearly_full_is_a_reason(tmp_path: Path) -> None:
     async with serving(tmp_path, storage__disk_reserve_bytes=1 << 43, storage__flush_interval_ms=60_000) as served:
-        served.engine.maintenance.look_at_disk()
+        served.engine.checkpointer.look_at_disk()
         status, text = await asked(served)
         assert status == 503
         assert "storage.disk_reserve_bytes" in text
         assert "journal_ready 0.0" in (await ask(served.ports["http"], "/metrics"))[1]
-        served.engine.maintenance.disk_full = None
+        served.engine.checkpointer.disk_full = None
         assert (await asked(served))[0] == 200
 
 
@@ -58,7 +58,7 @@ async def test_all_reasons_are_given(tmp_path: Path) -> None:
         served.engine.committer.fail(OSError(5, "Input/output error"))
         # The background work looks at the disk once more and ends.
         await trio.testing.wait_all_tasks_blocked()
-        served.engine.maintenance.disk_full = DiskFullError("the disk is full")
+        served.engine.checkpointer.disk_full = DiskFullError("the disk is full")
         _, text = await asked(served)
         assert "the disk is full" in text
         assert "Input/output error" in text
@@ -78,19 +78,19 @@ async def test_appends_that_are_held_back_for_long_are_a_reason(
     """A moment of back-pressure must not take a node out of service; a disk that cannot keep up must."""
     async with open_engine(str(tmp_path / "data"), small_config()) as engine:
         room = [False]
-        pulse = LoopLag(lambda: room[0])
+        loop_lag = LoopLag(lambda: room[0])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(pulse.run)
+            nursery.start_soon(loop_lag.run)
             _set_budgets(engine, storage)
             await trio.sleep(PATIENCE_S - 1)
-            assert why_not_ready(engine, pulse, is_stopping=False) == []
+            assert why_not_ready(engine, loop_lag, is_stopping=False) == []
             await trio.sleep(2)
-            (why,) = why_not_ready(engine, pulse, is_stopping=False)
+            (why,) = why_not_ready(engine, loop_lag, is_stopping=False)
             assert "held back for 6 s" in why
             assert reason in why
             room[0] = True
             await trio.sleep(0.2)
-            assert why_not_ready(engine, pulse, is_stopping=False) == []
+            assert why_not_ready(engine, loop_lag, is_stopping=False) == []
             nursery.cancel_scope.cancel()
 
 

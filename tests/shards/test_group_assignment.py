@@ -184,7 +184,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.delivered: set[int] = set()
         self.acknowledged: set[int] = set()
         self.skipped = 0
-        self.frontier = 0
+        self.watermark = 0
         self.next_member = 0
 
     @initialize(bound=st.integers(1, 4), key=st.sampled_from([None, "s"]))
@@ -220,7 +220,7 @@ class GroupMachine(RuleBasedStateMachine):
             "a lower one was passed over"
         )
         self.held[free[0]] |= offsets
-        self.frontier = max(self.frontier, given_range.next_offset)
+        self.watermark = max(self.watermark, given_range.next_offset)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), extent=ranges)
@@ -234,7 +234,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(by=st.integers(0, 5))
     def trim(self, by: int) -> None:
-        self.skipped = max(self.skipped, min(self.frontier, self.group.committed_offset + by))
+        self.skipped = max(self.skipped, min(self.watermark, self.group.committed_offset + by))
         self.group.skip_to(self.skipped)
         gone = set(range(self.skipped))
         for held in self.held.values():
@@ -258,7 +258,7 @@ class GroupMachine(RuleBasedStateMachine):
         for member in list(self.held):
             self.group.leave(member)
         self.group.join(-1)
-        target = self.frontier + 1
+        target = self.watermark + 1
         while self.group.committed_offset < target:
             given_range = self.group.assign(-1, min(target, self.group.wanted().first_offset + 3))
             self.group.acknowledge(-1, given_range.first_offset, given_range.next_offset)

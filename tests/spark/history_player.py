@@ -376,6 +376,6 @@ class Checkpoint(Step):
 
     async def take(self, player: Player) -> None:
         if self.whole:
-            await player.engine.maintenance.checkpoint()
+            await player.engine.checkpointer.checkpoint()
         else:
-            await player.engine.maintenance.flush()
+            await player.engine.checkpointer.flush()

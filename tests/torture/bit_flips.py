@@ -141,7 +141,7 @@ async def make_templates(directory: Path, seed: int) -> list[Template]:
     data, killed, stopped, backup = (directory / name for name in ("data", "killed", "stopped", "backup"))
     async with open_engine(str(data), CONFIG) as engine, EmbeddedAdapter(engine) as adapter:
         await fill(adapter, seed)
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         await adapter.append("flip/1", [values.encode("1/behind the checkpoint/0")])
         await adapter.append("flip/2", [values.encode("2/behind the checkpoint/0")])
         await adapter.append("flip/1", [values.encode("1/behind the checkpoint/1")])

@@ -76,7 +76,7 @@ class Broker:
         system_interval_s: float = 10.0,
         version: str = "journal-broker",
         clock: Clock | None = None,
-        intake: QueueRouting = NO_QUEUES,
+        queue_routing: QueueRouting = NO_QUEUES,
     ) -> None:
         self._adapter = adapter
         self._access = access
@@ -106,7 +106,7 @@ class Broker:
             retained=self._retained,
             delay=self.sessions.delay,
             on_refused=self._refused,
-            intake=intake,
+            queue_routing=queue_routing,
         )
         self.distributor = Distributor(adapter, topic_mapping, keeps_offline=self._keeps_offline)
         self._connections: set[Connection] = set()

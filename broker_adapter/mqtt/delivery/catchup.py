@@ -113,8 +113,8 @@ class Catchup:
         while inbox.is_behind:
             subscribers = set(reading.subscribed.by_filter.values())
             # Everything up to the end of a window is read from the store, so it may be the lsn of a record.
-            goal_lsn = ReachedLsn(max(self._tails.position.lsn, self._tails.handed_out_lsn, inbox.frontier.lsn))
-            until_lsn = min(goal_lsn, ReachedLsn(inbox.frontier.lsn + width))
+            goal_lsn = ReachedLsn(max(self._tails.position.lsn, self._tails.handed_out_lsn, inbox.watermark.lsn))
+            until_lsn = min(goal_lsn, ReachedLsn(inbox.watermark.lsn + width))
             if until_lsn == goal_lsn:
                 inbox.begin_joining(goal_lsn)
             try:
@@ -140,7 +140,7 @@ class Catchup:
                 # A subscription was added that counts for records of this window, which was not read for it.
                 inbox.give_up_joining()
                 continue
-            inbox.frontier.raise_to(until_lsn)
+            inbox.watermark.raise_to(until_lsn)
             is_live = inbox.join()
             self._on_progress()
             if is_live:
@@ -152,7 +152,7 @@ class Catchup:
 
     async def _read_window(self, reading: _Reading, until_lsn: ReachedLsn) -> int:
         """Put in everything from an inbox's position up to an lsn; return how many records there were."""
-        after_lsn = reading.inbox.frontier.lsn
+        after_lsn = reading.inbox.watermark.lsn
         before = reading.records_count
         await trio.lowlevel.checkpoint()
         if after_lsn < until_lsn:
@@ -228,7 +228,7 @@ class _Reading:
 
     def _first_wanted(self, run: Run) -> int:
         records = run.records
-        start = self.inbox.frontier.first_new(run.shard, records)
+        start = self.inbox.watermark.first_new(run.shard, records)
         until_lsn = self.inbox.offline_until_lsn
         if start < len(records) and records[start].lsn <= until_lsn and not self._keeps_offline(run.topic):
             start = next((at for at in range(start, len(records)) if records[at].lsn > until_lsn), len(records))

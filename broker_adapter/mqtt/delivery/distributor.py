@@ -318,7 +318,7 @@ class Distributor:
         """Nothing that lies before all subscriptions is for this inbox: it need not be looked for."""
         subscribed = self._subscribed.get(inbox)
         if subscribed is not None and subscribed.by_filter:
-            inbox.frontier.raise_to(min(one.options.since for one in subscribed.by_filter.values()).lsn)
+            inbox.watermark.raise_to(min(one.options.since for one in subscribed.by_filter.values()).lsn)
 
     def _forget(self, subscriber: Subscriber) -> None:
         self._subscribers.discard(subscriber)
@@ -353,8 +353,8 @@ class Distributor:
                 self._opening.note(run)
             for match in self._subscribers.match(run.topic):
                 inbox = match.inbox
-                frontier = inbox.live_frontier
-                if frontier is None or (start := frontier.first_new(shard, records)) == len(records):
+                watermark = inbox.live_watermark
+                if watermark is None or (start := watermark.first_new(shard, records)) == len(records):
                     continue
                 arrivals, arrivals_bytes = run.arrivals(match, start)
                 if arrivals and inbox.put_live(shard, arrivals, arrivals_bytes):

@@ -57,8 +57,8 @@ class Inbox:
         clock: Tells what has expired.
 
     Attributes:
-        frontier: What was put in.
-        live_frontier: What comes from tails and lies beyond this is wanted; None if nothing is.
+        watermark: What was put in.
+        live_watermark: What comes from tails and lies beyond this is wanted; None if nothing is.
         offline_until_lsn: What lies at or below this came while the session was away.
         dropped_count: Messages that it did not get because it was full.
     """
@@ -82,9 +82,9 @@ class Inbox:
         "_taken_count",
         "client_id",
         "dropped_count",
-        "frontier",
-        "live_frontier",
+        "live_watermark",
         "offline_until_lsn",
+        "watermark",
     )
 
     def __init__(
@@ -99,8 +99,8 @@ class Inbox:
         clock: Clock,
     ) -> None:
         self.client_id = client_id
-        self.frontier = DedupWatermark(position_lsn)
-        self.live_frontier: DedupWatermark | None = self.frontier
+        self.watermark = DedupWatermark(position_lsn)
+        self.live_watermark: DedupWatermark | None = self.watermark
         self.offline_until_lsn = ReachedLsn(0)
         self.dropped_count = 0
         self._state = State.LIVE
@@ -195,12 +195,12 @@ class Inbox:
     @property
     def position_lsn(self) -> ReachedLsn:
         """Every matching stored message with this lsn or a lower one has been put in."""
-        return max(self.frontier.lsn, self._reach.reached_lsn) if self._state is State.LIVE else self.frontier.lsn
+        return max(self.watermark.lsn, self._reach.reached_lsn) if self._state is State.LIVE else self.watermark.lsn
 
     def note_reached(self) -> None:
-        """Have `frontier` tell the same as `position_lsn`: before the tails that say so are left, and now and then."""
+        """Have `watermark` tell the same as `position_lsn`: before the tails that say so are left, and now and then."""
         if self._state is State.LIVE:
-            self.frontier.raise_to(self.position_lsn)
+            self.watermark.raise_to(self.position_lsn)
 
     # Filling it
 
@@ -270,7 +270,7 @@ class Inbox:
         self.put(arrivals, arrivals_bytes)
         self._note_low(arrivals[0].message.lsn)
         last = arrivals[-1].message
-        self.frontier.advance(shard, (last.lsn, last.offset))
+        self.watermark.advance(shard, (last.lsn, last.offset))
 
     def put_unless_full(self, arrival: Arrival) -> bool:
         """Put in what nobody can read again; if it is full, it is dropped and counted."""
@@ -285,10 +285,10 @@ class Inbox:
 
     def wants_live(self, record_lsn: int) -> bool:
         """Whether a record that a tail brought is to be put in now; if not, it was, or it is read from the store."""
-        return self.live_frontier is not None and record_lsn > self.live_frontier.lsn
+        return self.live_watermark is not None and record_lsn > self.live_watermark.lsn
 
     def put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> bool:
-        """Take in what a tail brought beyond `live_frontier`: records of one shard, in order.
+        """Take in what a tail brought beyond `live_watermark`: records of one shard, in order.
 
         If it is full, what goes out at QoS 0 is dropped and counted; with anything else it falls behind.
 
@@ -307,7 +307,7 @@ class Inbox:
         return True
 
     def _put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
-        assert self.live_frontier is not None  # REQUIRES: whoever calls has looked what lies beyond it
+        assert self.live_watermark is not None  # REQUIRES: whoever calls has looked what lies beyond it
         last = arrivals[-1].message
         if self._held is None:
             self.put(arrivals, arrivals_bytes)
@@ -315,8 +315,8 @@ class Inbox:
         else:
             self._held.extend(arrivals)
             self._held_bytes += arrivals_bytes
-        self.live_frontier.advance(shard, (last.lsn, last.offset))
-        if self.live_frontier.is_large:
+        self.live_watermark.advance(shard, (last.lsn, last.offset))
+        if self.live_watermark.is_large:
             self.note_reached()
 
     def _put_what_fits(self, shard: str, arrivals: Iterable[Arrival]) -> bool:
@@ -367,7 +367,7 @@ class Inbox:
         if self._state is State.LIVE:
             self.note_reached()
             self._state = State.BEHIND
-            self.live_frontier = None
+            self.live_watermark = None
             self._on_behind(self)
         elif self._state is State.JOINING:
             self.give_up_joining()
@@ -377,14 +377,14 @@ class Inbox:
         if self._state is State.BEHIND:
             self._state = State.JOINING
             self._held = []
-            self.live_frontier = DedupWatermark(lsn)
+            self.live_watermark = DedupWatermark(lsn)
 
     def give_up_joining(self) -> None:
         """Give up what was held back: it is read from the store."""
         if self._state is State.JOINING:
             self._held = None
             self._held_bytes = 0
-            self.live_frontier = None
+            self.live_watermark = None
             self._state = State.BEHIND
 
     def join(self) -> bool:
@@ -396,9 +396,9 @@ class Inbox:
         if self._state is not State.JOINING:
             return False
         assert self._held is not None
-        assert self.live_frontier is not None
+        assert self.live_watermark is not None
         held, self._held = self._held, None
-        self.frontier = self.live_frontier
+        self.watermark = self.live_watermark
         self._state = State.LIVE
         if held:
             self.put(held, self._held_bytes)
@@ -413,7 +413,7 @@ class Inbox:
         self.note_reached()
         self.give_up_joining()
         self._state = State.CLOSED
-        self.live_frontier = None
+        self.live_watermark = None
         self._on_room = None
         if self._room is not None:
             self._room.set()

@@ -29,7 +29,7 @@ class EarlyRuns:
         has_overflowed: There was more than may be kept; call `restart`, and ask the store again.
     """
 
-    __slots__ = ("_count", "_frontier", "_max_count", "has_overflowed", "runs")
+    __slots__ = ("_count", "_max_count", "_watermark", "has_overflowed", "runs")
 
     def __init__(self, max_count: int) -> None:
         self._max_count = max_count
@@ -40,13 +40,13 @@ class EarlyRuns:
         self.runs: list[Run] = []
         self.has_overflowed = False
         self._count = 0
-        self._frontier = DedupWatermark(_NOTHING)
+        self._watermark = DedupWatermark(_NOTHING)
 
     def add(self, run: Run) -> None:
         """Keep the records of a run that no tail brought before, unless there are too many already."""
         if self.has_overflowed:
             return
-        start = self._frontier.first_new(run.shard, run.records)
+        start = self._watermark.first_new(run.shard, run.records)
         if start == len(run.records):
             return
         if start:
@@ -56,7 +56,7 @@ class EarlyRuns:
             self.has_overflowed = True
             self.runs.clear()
             return
-        self._frontier.advance(run.shard, (run.records[-1].lsn, run.records[-1].offset))
+        self._watermark.advance(run.shard, (run.records[-1].lsn, run.records[-1].offset))
         self.runs.append(run)
 
     def arrivals_for(

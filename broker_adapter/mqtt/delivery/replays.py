@@ -56,7 +56,7 @@ class Replay(PrivateFeed):
         self._match = Match(inbox, (options,))
         self._earlier = earlier
         self._start = start
-        self._frontier = DedupWatermark(ReachedLsn(max(0, start.value - 1) if start.kind == "lsn" else 0))
+        self._watermark = DedupWatermark(ReachedLsn(max(0, start.value - 1) if start.kind == "lsn" else 0))
 
     async def _receive(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
         try:
@@ -64,7 +64,7 @@ class Replay(PrivateFeed):
                 self._began(task_status)
                 async for item in feed:
                     if isinstance(item, Progress):
-                        self._frontier.raise_to(Position(item.lsn).lsn)
+                        self._watermark.raise_to(Position(item.lsn).lsn)
                     else:
                         await self._take(item)
         except OffsetOutOfRangeError as error:
@@ -76,17 +76,17 @@ class Replay(PrivateFeed):
 
     def _opened(self, adapter: StorageAdapter) -> AbstractAsyncContextManager[Feed | Subscription]:
         if self._start.kind in ("earliest", "lsn"):
-            return adapter.follow(self._target, self._frontier.lsn, credit_bytes=_CREDIT_BYTES)
+            return adapter.follow(self._target, self._watermark.lsn, credit_bytes=_CREDIT_BYTES)
         return adapter.subscribe(self._target, self._start, credit_bytes=_CREDIT_BYTES)
 
     async def _take(self, delivery: Delivery) -> None:
         if any(matches(target, delivery.shard) for target in self._earlier):
             return
         for run in runs_of(delivery.shard, delivery.records, on_gap=lambda _gap: None, origin=Origin.REPLAY):
-            start = self._frontier.first_new(run.shard, run.records)
+            start = self._watermark.first_new(run.shard, run.records)
             if start < len(run.records) and matches(self._topic_filter, run.topic):
                 await self._put(list(run.arrivals(self._match, start)[0]))
             last = run.records[-1]
-            self._frontier.advance(run.shard, (last.lsn, last.offset))
+            self._watermark.advance(run.shard, (last.lsn, last.offset))
         if self._start.kind == "offset":
             self._start = Start.offset(delivery.next_offset)

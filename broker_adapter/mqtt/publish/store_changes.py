@@ -74,7 +74,7 @@ class Publisher:
         retained: What retained messages change beside.
         delay: What to commit for a message that is due later (`Sessions.delay`).
         on_refused: Told of each refusal of the store.
-        intake: The cache queues that messages go into as well.
+        queue_routing: The cache queues that messages go into as well.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Publisher:
         retained: RetainedChanges,
         delay: Callable[[Message, DelayedPublish], Iterable[StatePut]],
         on_refused: Callable[[StorageError], None],
-        intake: QueueRouting = NO_QUEUES,
+        queue_routing: QueueRouting = NO_QUEUES,
     ) -> None:
         self._adapter = adapter
-        self._intake = intake
+        self._queue_routing = queue_routing
         self._placements = placements
         self._retained = retained
         self._delay = delay
@@ -101,7 +101,7 @@ class Publisher:
 
     def queues_for(self, message: Message) -> tuple[QueueWriter, ...]:
         """The cache queues that a message goes into, beside its shard."""
-        return self._intake.queues_for(message.topic) if self._intake else ()
+        return self._queue_routing.queues_for(message.topic) if self._queue_routing else ()
 
     def refusal_of(self, message: Message) -> ReasonCode | None:
         """What its publisher is told of a message that finds a queue full, so that it is not taken at all."""

@@ -151,7 +151,7 @@ class _Process:
         try:
             async with trio.open_nursery() as nursery:
                 if _HTTP in sockets:
-                    nursery.start_soon(health.pulse.run)
+                    nursery.start_soon(health.loop_lag.run)
                     nursery.start_soon(self._pages().serve, sockets[_HTTP])
                 waiting = trio.CancelScope()
                 nursery.start_soon(tell_of_waiting, self._config.broker.store, waiting)
@@ -162,7 +162,7 @@ class _Process:
                     rules = SharedRules(adapter, self._config, broker_id)
                     agreed = await rules.agree()
                     bridges = Bridges(adapter, rules.bridge_specs, broker_id, lease=self._lease)
-                    broker = self._broker(adapter, broker_id, agreed, bridges.intake)
+                    broker = self._broker(adapter, broker_id, agreed, bridges.queue_routing)
                     # Inside the adapter's life: the broker's last words go to the store.
                     async with trio.open_nursery() as serving:
                         serving.start_soon(health.watch_store, adapter)
@@ -214,7 +214,7 @@ class _Process:
             log.error("stopping, to start again by other mapping rules", reason=str(error))  # noqa: TRY400
             self._stopping.set()
 
-    def _broker(self, adapter: StorageAdapter, broker_id: str, rules: RuleSet, intake: QueueRouting) -> Broker:
+    def _broker(self, adapter: StorageAdapter, broker_id: str, rules: RuleSet, queue_routing: QueueRouting) -> Broker:
         config = self._config
         return Broker(
             adapter,
@@ -225,7 +225,7 @@ class _Process:
             limits=limits_of(config.limits),
             system_interval_s=config.broker.sys_interval_s,
             version=_version(),
-            intake=intake,
+            queue_routing=queue_routing,
         )
 
     def _listeners_of(self, broker: Broker) -> Listeners:

@@ -74,13 +74,13 @@ class Claims:
     """The claims of the groups that have members at this broker.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         interval_s: How often claims that are of no use any more are deleted.
         audit_interval_s: How often those are looked for that other brokers have left behind.
     """
 
-    def __init__(self, contact: StoreRetry, interval_s: float, audit_interval_s: float) -> None:
-        self._contact = contact
+    def __init__(self, store_retry: StoreRetry, interval_s: float, audit_interval_s: float) -> None:
+        self._store_retry = store_retry
         self._interval_s = interval_s
         self._audit_interval_s = audit_interval_s
         self._known: dict[tuple[str, str], dict[bytes, int]] = {}
@@ -98,7 +98,7 @@ class Claims:
         found: set[Claim] = set()
 
         async def look(claim: Claim) -> None:
-            if await self._contact.get(claim.key) is not None:
+            if await self._store_retry.get(claim.key) is not None:
                 found.add(claim)
 
         passed: dict[tuple[str, str], int] = {}
@@ -149,12 +149,12 @@ class Claims:
         self._looked_at_s.pop(store_group, None)
         for place in [place for place in self._known if place[0] == store_group]:
             del self._known[place]
-        async with self._contact.scan(keys.claims_of(store_group)) as values:
+        async with self._store_retry.scan(keys.claims_of(store_group)) as values:
             found = [value.key async for value in values]
         await self._delete(found)
 
     async def _look_for(self, store_group: str) -> None:
-        async with self._contact.scan(keys.claims_of(store_group)) as values:
+        async with self._store_retry.scan(keys.claims_of(store_group)) as values:
             async for value in values:
                 stored = decode(StoredClaim, value.key, value.value)
                 self._note(store_group, stored.shard, value.key, stored.offset)
@@ -165,7 +165,7 @@ class Claims:
     async def _passed(self, store_group: str, shard: str) -> int:
         """The offset below which a group has finished everything of a shard."""
         try:
-            cursor = await self._contact.adapter.get_cursor(shard, group_cursor(store_group))
+            cursor = await self._store_retry.adapter.get_cursor(shard, group_cursor(store_group))
         except ShardNotFoundError:
             return 1 << 63  # there is nothing left to be claimed
         return 0 if cursor is None else cursor.offset
@@ -173,4 +173,4 @@ class Claims:
     async def _delete(self, found: list[bytes]) -> None:
         for first in range(0, len(found), _DELETED_TOGETHER):
             chunk = found[first : first + _DELETED_TOGETHER]
-            await self._contact.commit(Changes(deletes=tuple(StateDelete(key) for key in chunk)))
+            await self._store_retry.commit(Changes(deletes=tuple(StateDelete(key) for key in chunk)))

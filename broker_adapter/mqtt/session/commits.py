@@ -37,7 +37,7 @@ class Commits:
     """Makes the commits of transitions, and of messages that were waiting.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         changes_for: The publisher's part.
         memberships: The shared subscriptions' part.
         clock: Dates published wills.
@@ -45,13 +45,13 @@ class Commits:
 
     def __init__(
         self,
-        contact: StoreRetry,
+        store_retry: StoreRetry,
         changes_for: ChangesFor,
         memberships: Memberships,
         clock: Clock,
         statistics: SessionStatistics,
     ) -> None:
-        self._contact = contact
+        self._store_retry = store_retry
         self._changes_for = changes_for
         self._memberships = memberships
         self._clock = clock
@@ -70,13 +70,13 @@ class Commits:
         left = await self._memberships.changes_of_leaving(client_id, transition.left)
         changes = merged((transition.changes, left))
         if transition.will is None:
-            return await self._contact.commit(changes)
+            return await self._store_retry.commit(changes)
         committed = await self.publish(will_message(transition.will, self._clock.now_us()), changes)
         if committed is not None:
             self._statistics.will_count += 1
             return committed
         _log.warning("the will of client %r to %r is dropped", client_id, transition.will.message.topic)
-        return await self._contact.commit(changes)
+        return await self._store_retry.commit(changes)
 
     async def publish(self, message: Message, changes: Changes) -> Committed | None:
         """Publish a message together with changes; None if the store refuses the message for good.
@@ -88,7 +88,7 @@ class Commits:
         # A shard that was there a moment ago may have been deleted; the second time the publisher makes it again.
         for attempt in range(2):
             try:
-                return await self._contact.commit(merged((changes, await self._changes_for(message))))
+                return await self._store_retry.commit(merged((changes, await self._changes_for(message))))
             except VersionConflictError:
                 raise
             except ShardNotFoundError:

@@ -23,11 +23,11 @@ class Fencing:
     broker finds out which sessions it has lost, before it sends anything (`verification`).
 
     Args:
-        contact: The store.
+        store_retry: The store.
     """
 
-    def __init__(self, contact: StoreRetry) -> None:
-        self._contact = contact
+    def __init__(self, store_retry: StoreRetry) -> None:
+        self._store_retry = store_retry
         self._turns = KeyedLock()
         self._owed: dict[str, int] = {}
         self._ended_at_s: dict[str, float] = {}
@@ -51,11 +51,11 @@ class Fencing:
                     continue  # somebody else did it meanwhile
                 await trio.sleep_until(self._ended_at_s.get(broker_id, -math.inf) + _INTERVAL_S)
                 owed = self._owed[broker_id]
-                lease = await self._contact.get(keys.broker(broker_id))
+                lease = await self._store_retry.get(keys.broker(broker_id))
                 self._ended_at_s.pop(broker_id, None)
                 names = decode(Lease, lease.key, lease.value).clients if lease is not None else ()
                 for name in names:
-                    if await self._contact.end_client(name):
+                    if await self._store_retry.end_client(name):
                         self._ended_at_s[broker_id] = trio.current_time()
                 if self._owed[broker_id] == owed:
                     del self._owed[broker_id]

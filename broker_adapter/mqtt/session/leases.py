@@ -1,4 +1,4 @@
-"""Which brokers are alive. Each keeps renewing its lease; what becomes of a dead one's sessions is `adoption`."""
+"""Which brokers are alive. Each keeps renewing its lease; what becomes of a dead one's sessions is `orphan_cleanup`."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Leases:
     """This broker's lease, and its view of the others'.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         broker_id: Unique among the brokers of the store.
 
     Attributes:
         alive: The brokers that were alive when it last looked, this one among them.
     """
 
-    def __init__(self, contact: StoreRetry, broker_id: str, settings: SessionSettings) -> None:
-        self._contact = contact
+    def __init__(self, store_retry: StoreRetry, broker_id: str, settings: SessionSettings) -> None:
+        self._store_retry = store_retry
         self._broker_id = broker_id
         self._key = keys.broker(broker_id)
         # It tells others by which name the store knows this process.
-        self._instance = instance_of(secrets.token_hex(8), contact.adapter.client_name)
+        self._instance = instance_of(secrets.token_hex(8), store_retry.adapter.client_name)
         self._renewal_number = 0
         # Written with the lease while it is so: if this process dies, the next one ends their connections.
         self._unfenced: frozenset[str] = frozenset()
@@ -49,22 +49,24 @@ class Leases:
         """Begin as this broker, in place of whoever had its name before, whose connection to the store is ended."""
         attempt = 0
         while True:
-            found = await self._contact.get(self._key)
+            found = await self._store_retry.get(self._key)
             if found is not None:
-                self._unfenced |= decode(Lease, found.key, found.value).clients - {self._contact.adapter.client_name}
+                self._unfenced |= decode(Lease, found.key, found.value).clients - {
+                    self._store_retry.adapter.client_name
+                }
             try:
                 await self._put(found.version if found is not None else 0)
             except VersionConflictError:
-                await self._contact.pause_after_conflict(attempt)
+                await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
                 if not may_pass(error):
                     raise
-                await self._contact.pause(attempt)
+                await self._store_retry.pause(attempt)
             else:
                 break
             attempt += 1
         for name in self._unfenced:
-            await self._contact.end_client(name)
+            await self._store_retry.end_client(name)
         self._unfenced = frozenset()
 
     async def is_valid(self, store: Reconnection) -> bool:
@@ -102,9 +104,9 @@ class Leases:
                     raise
             else:
                 return was_declared_dead
-            await self._contact.pause(attempt)
+            await self._store_retry.pause(attempt)
             attempt += 1
-            found = await self._contact.get(self._key)
+            found = await self._store_retry.get(self._key)
             if found is None:
                 was_declared_dead = was_declared_dead or self._version != 0
                 self._version = 0
@@ -128,7 +130,7 @@ class Leases:
         """
         began_s = trio.current_time()
         found: dict[str, StateValue] = {}
-        async with self._contact.scan(keys.BROKERS) as values:
+        async with self._store_retry.scan(keys.BROKERS) as values:
             async for value in values:
                 broker_id = value.key.removeprefix(keys.BROKERS).decode()
                 if broker_id != self._broker_id:
@@ -150,7 +152,7 @@ class Leases:
         found = decode(Lease, lease.key, lease.value)
         claimed = Lease(found.instance, found.renewal_number, self._broker_id, found.unfenced)
         try:
-            return await self._contact.adapter.put_state(lease.key, encode(claimed), expected_version=lease.version)
+            return await self._store_retry.adapter.put_state(lease.key, encode(claimed), expected_version=lease.version)
         except VersionConflictError:
             return None
 
@@ -161,21 +163,21 @@ class Leases:
             StorageError: The store does not answer.
         """
         for name in decode(Lease, lease.key, lease.value).clients:
-            await self._contact.adapter.end_client(name)
+            await self._store_retry.adapter.end_client(name)
 
     async def remove(self, lease: StateValue) -> None:
         """Forget a dead broker, when none of its sessions is left; nothing happens if it is alive after all."""
         try:
-            await self._contact.adapter.delete_state(lease.key, expected_version=lease.version)
+            await self._store_retry.adapter.delete_state(lease.key, expected_version=lease.version)
         except VersionConflictError:
             _log.info("a broker that was taken for dead is back: %r", lease.key)
 
     async def give_back(self) -> None:
         """End this broker's lease: it has no sessions any more."""
-        await self._contact.adapter.delete_state(self._key, expected_version=self._version)
+        await self._store_retry.adapter.delete_state(self._key, expected_version=self._version)
 
     async def _put(self, expected_version: int) -> None:
         self._renewal_number += 1
         lease = encode(Lease(self._instance, self._renewal_number, unfenced=tuple(sorted(self._unfenced))))
-        stored = await self._contact.adapter.put_state(self._key, lease, expected_version=expected_version)
+        stored = await self._store_retry.adapter.put_state(self._key, lease, expected_version=expected_version)
         self._version = stored.version

@@ -39,7 +39,7 @@ class OrphanCleanup:
     """Closes sessions that nobody has.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         commits: Carries it out.
         leases: Says who is dead.
         broker_id: This broker.
@@ -52,7 +52,7 @@ class OrphanCleanup:
 
     def __init__(
         self,
-        contact: StoreRetry,
+        store_retry: StoreRetry,
         commits: Commits,
         leases: Leases,
         broker_id: str,
@@ -64,7 +64,7 @@ class OrphanCleanup:
         clock: Clock,
         statistics: SessionStatistics,
     ) -> None:
-        self._contact = contact
+        self._store_retry = store_retry
         self._commits = commits
         self._leases = leases
         self._fence = fence
@@ -120,7 +120,7 @@ class OrphanCleanup:
     async def verify(self, owned: OwnedSession) -> None:
         """Lose a session that the store says is somebody else's."""
         client_id = owned.session.client_id
-        found = await read(self._contact, client_id, with_progress=False)
+        found = await read(self._store_retry, client_id, with_progress=False)
         if found.record is None or found.record.claim != owned.claim:
             _log.warning("the session of client %r was taken over unnoticed", client_id)
             owned.lose()
@@ -134,7 +134,7 @@ class OrphanCleanup:
         await self._close(self._broker_id, client_id)
 
     async def _marks(self, broker_id: str) -> list[StateValue]:
-        async with self._contact.scan(keys.owned(broker_id)) as values:
+        async with self._store_retry.scan(keys.owned(broker_id)) as values:
             return [value async for value in values]
 
     async def _close_all(self, owner: str, marks: Iterable[StateValue]) -> None:
@@ -163,7 +163,7 @@ class OrphanCleanup:
                 await self._left.wait_answered(client_id)
             attempt = 0
             while not (owner == self._broker_id and client_id in self._open_here()):
-                found = await read(self._contact, client_id)
+                found = await read(self._store_retry, client_id)
                 if found.record is None or found.record.owner != owner:
                     if mark is not None:
                         await self._forget(mark)
@@ -173,16 +173,16 @@ class OrphanCleanup:
                     self._clock.now_us(),
                     publish_will=True,
                     claim=secrets.randbits(63),
-                    restored_lsn=self._contact.restored_lsn,
+                    restored_lsn=self._store_retry.restored_lsn,
                 )
                 try:
                     await self._commits.make(client_id, transition)
                 except VersionConflictError:
-                    await self._contact.pause_after_conflict(attempt)
+                    await self._store_retry.pause_after_conflict(attempt)
                 except StorageError as error:
                     if not may_pass(error):
                         raise
-                    await self._contact.pause(attempt)
+                    await self._store_retry.pause(attempt)
                 else:
                     self._statistics.adopted_count += 1
                     return
@@ -202,20 +202,20 @@ class OrphanCleanup:
     async def _forget(self, mark: StateValue) -> None:
         """Delete a mark that no record bears out, unless it was just set again."""
         try:
-            await self._contact.adapter.delete_state(mark.key, expected_version=mark.version)
+            await self._store_retry.adapter.delete_state(mark.key, expected_version=mark.version)
         except VersionConflictError:
             self._statistics.conflict_count += 1
 
 
-async def read(contact: StoreRetry, client_id: str, *, with_progress: bool = True) -> Found:
+async def read(store_retry: StoreRetry, client_id: str, *, with_progress: bool = True) -> Found:
     """A session as the store has it, however long it takes to answer.
 
     The record is read last. Whoever takes a session takes its record no later than its progress, so the owner that the
     record names is the newest that the progress can be of.
     """
     progress_key, key = keys.progress(client_id), keys.session(client_id)
-    progress = await contact.get(progress_key) if with_progress else None
-    stored = await contact.get(key)
+    progress = await store_retry.get(progress_key) if with_progress else None
+    stored = await store_retry.get(key)
     return Found(
         client_id,
         None if stored is None else decode(SessionRecord, key, stored.value),

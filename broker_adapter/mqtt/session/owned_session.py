@@ -59,13 +59,12 @@ class OwnedSession:
         record: As it was last written.
         record_version: Of the record in the store.
         progress_version: Of what is under way; 0 if the store has nothing of it.
-        contact: The store.
+        store_retry: The store.
         on_lost: Called once, when the session is found to be somebody else's.
     """
 
     __slots__ = (
         "_checked_at_s",
-        "_contact",
         "_doubts",
         "_is_closed",
         "_lock",
@@ -75,6 +74,7 @@ class OwnedSession:
         "_record_stored",
         "_record_version",
         "_record_wanted",
+        "_store_retry",
         "_stored",
         "_wanted",
         "_write_number",
@@ -89,7 +89,7 @@ class OwnedSession:
         record: SessionRecord,
         record_version: int,
         progress_version: int,
-        contact: StoreRetry,
+        store_retry: StoreRetry,
         on_lost: Callable[[OwnedSession], None],
     ) -> None:
         self.session = session
@@ -97,7 +97,7 @@ class OwnedSession:
         self._record = record
         self._record_version = record_version
         self._progress_version = progress_version
-        self._contact = contact
+        self._store_retry = store_retry
         self._on_lost = on_lost
         self._lock: trio.Lock | None = None  # made when it is first needed: most sessions write nothing for long
         self._wanted = self._stored = 0
@@ -190,11 +190,11 @@ class OwnedSession:
                 try:
                     await carry_out(decide(found, progress))
                 except VersionConflictError:
-                    await self._contact.pause_after_conflict(attempt)
+                    await self._store_retry.pause_after_conflict(attempt)
                 except StorageError as error:
                     if not may_pass(error):
                         raise
-                    await self._contact.pause(attempt)
+                    await self._store_retry.pause(attempt)
                 else:
                     return
                 if not await self._still_owned():
@@ -247,7 +247,7 @@ class OwnedSession:
             if with_record:
                 puts.append(StatePut(keys.session(record.client_id), encode(record), self._record_version))
             try:
-                committed = await self._contact.commit(
+                committed = await self._store_retry.commit(
                     Changes(changes.appends, (*puts, *changes.puts), changes.deletes, changes.cursors)
                 )
             except VersionConflictError as error:
@@ -256,10 +256,10 @@ class OwnedSession:
                     raise
                 if await self._look() == number:
                     break
-                await self._contact.pause_after_conflict(attempt)
+                await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
                 self._judge(error, number, is_snapshot=changes is _NOTHING)
-                await self._contact.pause(attempt)
+                await self._store_retry.pause(attempt)
                 if await self._look() == number:
                     break
             else:
@@ -306,8 +306,8 @@ class OwnedSession:
         Raises:
             SessionTakenOverError: The session has another owner.
         """
-        stored = await self._contact.get(keys.progress(self.session.client_id))
-        record = await self._contact.get(keys.session(self.session.client_id))
+        stored = await self._store_retry.get(keys.progress(self.session.client_id))
+        record = await self._store_retry.get(keys.session(self.session.client_id))
         if record is None or decode(SessionRecord, record.key, record.value).claim != self.claim:
             self.lose()
             raise self._taken_over()
@@ -333,8 +333,8 @@ class OwnedSession:
 
     async def _still_owned(self) -> bool:
         """Whether closing has not happened yet: the record has its owner still. It is read last, as `_look` does."""
-        progress = await self._contact.get(keys.progress(self.session.client_id))
-        stored = await self._contact.get(keys.session(self.session.client_id))
+        progress = await self._store_retry.get(keys.progress(self.session.client_id))
+        stored = await self._store_retry.get(keys.session(self.session.client_id))
         if stored is None:
             return False
         record = decode(SessionRecord, stored.key, stored.value)

@@ -49,7 +49,7 @@ class PeerChannel:
     """This broker's end of the channel.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         broker_id: Whose messages are for this broker.
         give_up: Gives up a session if this broker has it open; the answer is sent when it returns.
         on_missed: Called when messages may have been missed.
@@ -57,13 +57,13 @@ class PeerChannel:
 
     def __init__(
         self,
-        contact: StoreRetry,
+        store_retry: StoreRetry,
         broker_id: str,
         *,
         give_up: Callable[[str, int], Awaitable[None]],
         on_missed: Callable[[], None],
     ) -> None:
-        self._contact = contact
+        self._store_retry = store_retry
         self._broker_id = broker_id
         self._give_up = give_up
         self._on_missed = on_missed
@@ -72,7 +72,7 @@ class PeerChannel:
 
     @property
     def _adapter(self) -> StorageAdapter:
-        return self._contact.adapter
+        return self._store_retry.adapter
 
     async def ask(self, owner: str, client_id: str, epoch: int, *, timeout_s: float) -> bool:
         """Ask the owner of a session to give it up; return whether it says that it has.
@@ -126,7 +126,7 @@ class PeerChannel:
                         raise
                 else:
                     return  # the adapter is being closed
-                await self._contact.pause(attempt)
+                await self._store_retry.pause(attempt)
                 attempt += 1
                 self._on_missed()
 

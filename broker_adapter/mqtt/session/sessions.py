@@ -98,17 +98,17 @@ class Sessions:
         self._clock = clock
         self._settings = settings = settings or SessionSettings()
         self.statistics = statistics = SessionStatistics()
-        self._contact = contact = StoreRetry(adapter, settings, statistics)
-        self._claims = Claims(contact, settings.claims_interval_s, settings.audit_interval_s)
-        self._shares = Shares(contact, self._claims, mapping or TopicMapping(), clock)
-        self._commits = Commits(contact, changes_for, self._shares, clock, statistics)
-        self._leases = Leases(contact, broker_id, settings)
-        self._control = PeerChannel(contact, broker_id, give_up=self._give_up, on_missed=self._request_audit)
-        self._fencing = Fencing(contact)
-        self._taking = Takeover(
-            contact,
+        self._store_retry = store_retry = StoreRetry(adapter, settings, statistics)
+        self._claims = Claims(store_retry, settings.claims_interval_s, settings.audit_interval_s)
+        self._shares = Shares(store_retry, self._claims, mapping or TopicMapping(), clock)
+        self._commits = Commits(store_retry, changes_for, self._shares, clock, statistics)
+        self._leases = Leases(store_retry, broker_id, settings)
+        self._peer_channel = PeerChannel(store_retry, broker_id, give_up=self._give_up, on_missed=self._request_audit)
+        self._fencing = Fencing(store_retry)
+        self._takeover = Takeover(
+            store_retry,
             self._commits,
-            self._control,
+            self._peer_channel,
             self._fencing,
             lambda: self._verification.count,
             broker_id,
@@ -120,22 +120,22 @@ class Sessions:
         self._left = LeftPublishes()
         self._verification = Verification(broker_id, self._leases, lambda: self._open, self._left, on_unanswered)
         self._turns = KeyedLock()
-        self._adoption = OrphanCleanup(
-            contact,
+        self._orphan_cleanup = OrphanCleanup(
+            store_retry,
             self._commits,
             self._leases,
             broker_id,
             self._turns,
             self._left,
-            fence=self._taking.fence,
+            fence=self._takeover.fence,
             open_here=lambda: self._open,
             clock=clock,
             statistics=statistics,
         )
         self._timers = Timers(
-            contact, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
+            store_retry, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
         )
-        self._saving = WriteBehind(contact, settings.save_interval_s)
+        self._saving = WriteBehind(store_retry, settings.save_interval_s)
         self._suspects: dict[str, float] = {}
         self._wants_audit = True
         self._adopting: set[str] = set()
@@ -152,7 +152,7 @@ class Sessions:
         """
         await self._leases.take()
         try:
-            with self._contact.adapter.before_resending(self._verification.verify):
+            with self._store_retry.adapter.before_resending(self._verification.verify):
                 await self._run(task_status)
         finally:
             if not self._open and not self._suspects:
@@ -161,7 +161,7 @@ class Sessions:
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         async with background_tasks() as tasks:
-            await tasks.start(self._control.run)
+            await tasks.start(self._peer_channel.run)
             tasks.start_soon(self._keep_lease, tasks)
             tasks.start_soon(self._timers.run)
             tasks.start_soon(self._saving.run)
@@ -192,7 +192,7 @@ class Sessions:
                 _log.warning("the leases of other brokers were not looked at: %s", error)
                 continue
             for broker_id in changed:
-                self._control.heard_of(broker_id)
+                self._peer_channel.heard_of(broker_id)
             for broker_id, lease in run_out.items():
                 if broker_id not in self._adopting:
                     self._adopting.add(broker_id)
@@ -200,7 +200,7 @@ class Sessions:
 
     async def _adopt(self, broker_id: str, lease: StateValue) -> None:
         try:
-            await self._adoption.adopt(broker_id, lease)
+            await self._orphan_cleanup.adopt(broker_id, lease)
         except StorageError:
             _log.exception("adopting the sessions of broker %r stopped; it is tried again", broker_id)
         finally:
@@ -214,14 +214,14 @@ class Sessions:
             try:
                 await self._fencing.settle()
                 for client_id, due_s in [one for one in self._suspects.items() if one[1] <= now_s]:
-                    await self._taking.fence(client_id)
-                    await self._adoption.check(client_id)
+                    await self._takeover.fence(client_id)
+                    await self._orphan_cleanup.check(client_id)
                     if self._suspects[client_id] == due_s:
                         del self._suspects[client_id]
                 if self._wants_audit or now_s >= next_audit_s:
                     self._wants_audit = False
                     next_audit_s = now_s + self._settings.audit_interval_s
-                    await self._adoption.audit()
+                    await self._orphan_cleanup.audit()
             except StorageError:
                 self._wants_audit = True
                 _log.exception("comparing sessions with the store stopped; it is tried again")
@@ -277,7 +277,7 @@ class Sessions:
                     if local is not None:
                         await local.hand_over()
                     await self._left.wait_answered(client_id)
-                    opened = self._register(await self._taking.take(client_id, wanted, has_given_up))
+                    opened = self._register(await self._takeover.take(client_id, wanted, has_given_up))
         finally:
             if opened is None:
                 self._suspect(client_id)
@@ -295,7 +295,9 @@ class Sessions:
         session = session_from(record, transition.progress)
         # They are fenced: the next write of the record need not name them any more.
         record = msgspec.structs.replace(record, unfenced=())
-        owned = OwnedSession(session, record, taken.record_version, taken.progress_version, self._contact, self._lost)
+        owned = OwnedSession(
+            session, record, taken.record_version, taken.progress_version, self._store_retry, self._lost
+        )
         self._open[session.client_id] = owned
         statistics = self.statistics
         statistics.connected_count += 1
@@ -313,7 +315,7 @@ class Sessions:
                 self._suspect(client_id, after_s=2 * self._settings.open_timeout_s)
                 await owned.hand_over()
             await self._left.wait_answered(client_id)
-            await self._taking.fence(client_id)
+            await self._takeover.fence(client_id)
 
     def _lost(self, owned: OwnedSession) -> None:
         self._remove(owned)
@@ -402,13 +404,13 @@ class Sessions:
                 try:
                     await owned.commit(changes_of(rest.keys(), session.client_id), (), claiming=claiming)
                 except (VersionConflictError, CursorConflictError):
-                    await self._contact.pause_after_conflict(attempt)
+                    await self._store_retry.pause_after_conflict(attempt)
                     mine = {claim for claim, entry in rest.items() if entry.is_claimed}
                     foreign |= await self._claims.foreign(rest.keys() - mine)
             except StorageError as error:
                 if not may_pass(error):
                     raise
-                await self._contact.pause(attempt)
+                await self._store_retry.pause(attempt)
             attempt += 1
         self._claims.made(claim for claim, entry in wanted.items() if entry.is_claimed)
 

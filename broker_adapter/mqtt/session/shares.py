@@ -61,14 +61,14 @@ class Shares:
     """The shared subscriptions of the store.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         claims: What members of the groups have claimed.
         mapping: Where the messages of topics lie, and so where groups have left their places.
         clock: Dates what is to be cleared away.
     """
 
-    def __init__(self, contact: StoreRetry, claims: Claims, mapping: TopicMapping, clock: Clock) -> None:
-        self._contact = contact
+    def __init__(self, store_retry: StoreRetry, claims: Claims, mapping: TopicMapping, clock: Clock) -> None:
+        self._store_retry = store_retry
         self._claims = claims
         self._mapping = mapping
         self._clock = clock
@@ -97,7 +97,7 @@ class Shares:
                 await owned.commit(Changes(puts=puts), (), with_record=True)
                 is_done = True
             except VersionConflictError:
-                await self._contact.pause_after_conflict(attempt)
+                await self._store_retry.pause_after_conflict(attempt)
             finally:
                 # A record that names a membership which was not counted does no harm: only the mark counts.
                 if not is_done:
@@ -121,7 +121,7 @@ class Shares:
                 await owned.commit(changes, (), with_record=True)
                 is_done = True
             except VersionConflictError:
-                await self._contact.pause_after_conflict(attempt)
+                await self._store_retry.pause_after_conflict(attempt)
             finally:
                 if not is_done:
                     session.memberships[group, topic_filter] = membership
@@ -141,7 +141,7 @@ class Shares:
     async def clear_away(self, record: CleanupRecord) -> None:
         """Delete the places of a group that has no members any more. It may be done again and again."""
         name = group_cursor(record.store_group)
-        adapter = self._contact.adapter
+        adapter = self._store_retry.adapter
         for target in record.targets:
             shards = [info.name for info in await adapter.list_shards(target)] if is_filter(target) else [target]
             for shard in shards:
@@ -173,8 +173,8 @@ class Shares:
 
     async def _read(self, group: str, topic_filter: str, client_id: str) -> _Place:
         member_key, share_key = keys.member(group, topic_filter, client_id), keys.share(group, topic_filter)
-        member = await self._contact.get(member_key)
-        share = await self._contact.get(share_key)
+        member = await self._store_retry.get(member_key)
+        share = await self._store_retry.get(share_key)
         return _Place(
             member_key,
             member.version if member else 0,

@@ -56,9 +56,9 @@ class Takeover:
     """Takes sessions.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         commits: Carries it out.
-        control: Asks the owner first.
+        peer_channel: Asks the owner first.
         fencing: Ends the connection of an owner that did not answer.
         verified_count: How often the sessions that are open were compared with the store, after lost connections.
         broker_id: For whom.
@@ -68,9 +68,9 @@ class Takeover:
 
     def __init__(
         self,
-        contact: StoreRetry,
+        store_retry: StoreRetry,
         commits: Commits,
-        control: PeerChannel,
+        peer_channel: PeerChannel,
         fencing: Fencing,
         verified_count: Callable[[], int],
         broker_id: str,
@@ -78,9 +78,9 @@ class Takeover:
         yield_timeout_s: float,
         statistics: SessionStatistics,
     ) -> None:
-        self._contact = contact
+        self._store_retry = store_retry
         self._commits = commits
-        self._control = control
+        self._peer_channel = peer_channel
         self._fencing = fencing
         self._verified_count = verified_count
         self._broker_id = broker_id
@@ -106,7 +106,7 @@ class Takeover:
         attempt = conflict_count = 0
         while True:
             verified_count = self._verified_count()
-            found = await read(self._contact, client_id, with_progress=not wanted.clean_start)
+            found = await read(self._store_retry, client_id, with_progress=not wanted.clean_start)
             record = found.record
             if record is not None and record.claim in attempts:
                 # It was carried out, and only the answer was lost, or the connection behind it.
@@ -122,12 +122,14 @@ class Takeover:
             check_client(client_id, has_given_up, is_owned=is_elsewhere)
             if record is not None and is_elsewhere and record.epoch not in asked:
                 asked.add(record.epoch)
-                if not await self._control.ask(record.owner, client_id, record.epoch, timeout_s=self._yield_timeout_s):
+                if not await self._peer_channel.ask(
+                    record.owner, client_id, record.epoch, timeout_s=self._yield_timeout_s
+                ):
                     self._statistics.forced_count += 1
                     self._note_unfenced(client_id, (record.owner,))
                 continue
             unfenced = tuple(sorted(self._unfenced.get(client_id, ())))
-            restored_lsn = self._contact.restored_lsn
+            restored_lsn = self._store_retry.restored_lsn
             opening = attrs.evolve(wanted, claim=secrets.randbits(63), unfenced=unfenced, restored_lsn=restored_lsn)
             transition = transitions.opened(
                 found, opening, self._clock.now_us(), with_progress=conflict_count < _CONFLICTS_IN_ONE_STEP
@@ -137,11 +139,11 @@ class Takeover:
                 committed = await self._commits.make(client_id, transition)
             except VersionConflictError:
                 conflict_count += 1
-                await self._contact.pause_after_conflict(attempt)
+                await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
                 if not may_pass(error):
                     raise
-                await self._contact.pause(attempt)
+                await self._store_retry.pause(attempt)
             else:
                 self._statistics.taken_over_count += is_elsewhere
                 await self.fence(client_id)
@@ -187,7 +189,7 @@ class Takeover:
         second: Transition | None = None
         attempt = 0
         while True:
-            found = await read(self._contact, record.client_id)
+            found = await read(self._store_retry, record.client_id)
             if found.record is None or found.record.claim != record.claim:
                 return None
             if transition.progress is not None:
@@ -200,11 +202,11 @@ class Takeover:
             try:
                 committed = await self._commits.make(record.client_id, second)
             except VersionConflictError:
-                await self._contact.pause_after_conflict(attempt)
+                await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
                 if not may_pass(error):
                     raise
-                await self._contact.pause(attempt)
+                await self._store_retry.pause(attempt)
             else:
                 whole = attrs.evolve(transition, progress=second.progress)
                 return Taken(whole, record_version, committed.values[0].version if committed.values else 0)

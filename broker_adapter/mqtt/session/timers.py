@@ -57,7 +57,7 @@ class Timers:
     """Fires what is due.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         commits: Carries out what follows.
         shares: Clears away what groups have left.
         clock: Tells what is due.
@@ -67,7 +67,7 @@ class Timers:
 
     def __init__(
         self,
-        contact: StoreRetry,
+        store_retry: StoreRetry,
         commits: Commits,
         shares: Shares,
         clock: Clock,
@@ -76,7 +76,7 @@ class Timers:
         settings: SessionSettings,
         statistics: SessionStatistics,
     ) -> None:
-        self._contact = contact
+        self._store_retry = store_retry
         self._commits = commits
         self._shares = shares
         self._clock = clock
@@ -113,7 +113,7 @@ class Timers:
         """
         now_us = self._clock.now_us()
         found: list[tuple[keys.TimerKey, StateValue]] = []
-        async with self._contact.scan(keys.TIMERS) as timers:
+        async with self._store_retry.scan(keys.TIMERS) as timers:
             async for timer in timers:
                 key = self._key_of(timer)
                 if key is None:
@@ -165,10 +165,10 @@ class Timers:
 
     async def _session_timer(self, key: keys.TimerKey, timer: StateValue) -> None:
         session_key = keys.session_of_part(key.name)
-        stored = await self._contact.get(session_key)
+        stored = await self._store_retry.get(session_key)
         record = decode(SessionRecord, session_key, stored.value) if stored is not None else None
         if stored is None or record is None or not transitions.is_due(record, key.kind, key.due_us):
-            await self._contact.adapter.delete_state(timer.key, expected_version=timer.version)
+            await self._store_retry.adapter.delete_state(timer.key, expected_version=timer.version)
             return
         found = Found(record.client_id, record, stored.version)
         is_end = key.kind == transitions.EXPIRY
@@ -181,16 +181,16 @@ class Timers:
     async def _delayed_message(self, key: keys.TimerKey, timer: StateValue) -> None:
         message_key = keys.delayed(key.name.decode())
         deletes = Changes(deletes=(StateDelete(timer.key, timer.version), StateDelete(message_key)))
-        stored = await self._contact.get(message_key)
+        stored = await self._store_retry.get(message_key)
         message = message_from(decode(StoredMessage, message_key, stored.value)) if stored is not None else None
         if message is None or 0 < message.expires_at_us <= self._clock.now_us():
-            await self._contact.commit(deletes)
+            await self._store_retry.commit(deletes)
             return
         if await self._commits.publish(message, deletes) is not None:
             self._statistics.delayed_count += 1
         else:
             _log.warning("the delayed message to %r is dropped", message.topic)
-            await self._contact.commit(deletes)
+            await self._store_retry.commit(deletes)
         self._statistics.fired_count += 1
 
     async def _clean_up(self, key: keys.TimerKey, timer: StateValue) -> None:
@@ -198,11 +198,11 @@ class Timers:
         later = keys.TimerKey(self._clock.now_us() + _CLEANUP_TIME_US, CLEANUP, key.name).encode()
         try:
             async with self._clearing:
-                await self._contact.commit(
+                await self._store_retry.commit(
                     Changes(puts=(StatePut(later, timer.value),), deletes=(StateDelete(timer.key, timer.version),))
                 )
                 await self._shares.clear_away(decode(CleanupRecord, timer.key, timer.value))
-                await self._contact.adapter.delete_state(later)
+                await self._store_retry.adapter.delete_state(later)
                 self._statistics.fired_count += 1
         except VersionConflictError:
             self._statistics.conflict_count += 1

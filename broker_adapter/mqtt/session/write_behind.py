@@ -23,12 +23,12 @@ class WriteBehind:
     """The sessions of one broker that have moved since they were stored.
 
     Args:
-        contact: The store.
+        store_retry: The store.
         interval_s: How often they are stored.
     """
 
-    def __init__(self, contact: StoreRetry, interval_s: float) -> None:
-        self._contact = contact
+    def __init__(self, store_retry: StoreRetry, interval_s: float) -> None:
+        self._store_retry = store_retry
         self._interval_s = interval_s
         self._moved: dict[OwnedSession, None] = {}
 
@@ -66,7 +66,7 @@ class WriteBehind:
                 await trio.lowlevel.checkpoint()
                 return
             snapshots = [owned.begin_snapshot() for owned in held]
-            committed = await self._contact.commit(Changes(puts=tuple(put for put, _ in snapshots)))
+            committed = await self._store_retry.commit(Changes(puts=tuple(put for put, _ in snapshots)))
             for owned, value, (_, covers) in zip(held, committed.values, snapshots, strict=True):
                 owned.snapshot_stored(value.version, covers)
             is_stored = True

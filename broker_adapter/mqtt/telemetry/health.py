@@ -43,7 +43,7 @@ class Health:
     Attributes:
         store: Whether the store answers; None before it did for the first time.
         serving: The broker's parts; None before clients are taken.
-        pulse: Whether the event loop comes round.
+        loop_lag: Whether the event loop comes round.
     """
 
     def __init__(self, store_url: str, is_stopping: Callable[[], bool]) -> None:
@@ -51,7 +51,7 @@ class Health:
         self._is_stopping = is_stopping
         self.store: StoreWatch | None = None
         self.serving: Serving | None = None
-        self.pulse = LoopLag(has_room=lambda: True)
+        self.loop_lag = LoopLag(has_room=lambda: True)
 
     async def watch_store(self, adapter: StorageAdapter) -> None:
         """The store is open: look at it until cancelled."""

@@ -42,7 +42,7 @@ async def broker_metrics(health: Health, max_connections: int) -> list[Family]:
 
 def _of_process(health: Health) -> Iterator[Family]:
     yield gauge("journal_broker_ready", "1 while clients are served, as /readyz tells.", not health.why_not_ready())
-    yield from _loop(health.pulse)
+    yield from _loop(health.loop_lag)
     if health.store is not None:
         yield from _store(health.store)
     yield from process_figures()
@@ -148,10 +148,10 @@ def _store(store: StoreWatch) -> Iterator[Family]:
     yield histogram("journal_broker_store_answer_seconds", "How long its answer to a question took.", store.answer_s)
 
 
-def _loop(pulse: LoopLag) -> Iterator[Family]:
-    yield histogram("journal_broker_loop_late_seconds", "How late the event loop came to a timer.", pulse.late_s)
-    yield counter("journal_broker_loop_stalls_total", "Times that it came over 0.1 s late.", pulse.stalls)
-    yield counter("journal_broker_loop_stalled_seconds_total", "How late it came then, in all.", pulse.stalled_s)
+def _loop(loop_lag: LoopLag) -> Iterator[Family]:
+    yield histogram("journal_broker_loop_late_seconds", "How late the event loop came to a timer.", loop_lag.late_s)
+    yield counter("journal_broker_loop_stalls_total", "Times that it came over 0.1 s late.", loop_lag.stalls)
+    yield counter("journal_broker_loop_stalled_seconds_total", "How late it came then, in all.", loop_lag.stalled_s)
 
 
 def _bridges(doing: Mapping[str, str]) -> Iterator[Family]:

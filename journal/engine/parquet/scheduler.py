@@ -62,7 +62,7 @@ class ParquetScheduler:
         sealer: Writes the files; None if sealing is switched off.
         files: Puts them into their place.
         table: The shards.
-        control: Records what is sealed.
+        commands: Records what is sealed.
         recorded: Numbers of the shards of which the views hold closed log segments, opened or not.
         flush: Has a shard written into its files soon.
         refuse: Why nothing may be written just now, if so.
@@ -79,7 +79,7 @@ class ParquetScheduler:
         sealer: ParquetConverter | None,
         files: SegmentFiles,
         table: ShardTable,
-        control: Commands,
+        commands: Commands,
         recorded: Callable[[], Generator[int | None, None, None]],
         flush: Callable[[Shard], None],
         refuse: Callable[[], StorageError | None],
@@ -88,7 +88,7 @@ class ParquetScheduler:
         self._sealer = sealer
         self._files = files
         self._table = table
-        self._control = control
+        self._commands = commands
         self._recorded = recorded
         self._flush = flush
         self._refuse = refuse
@@ -352,7 +352,7 @@ class ParquetScheduler:
             # Trimmed or deleted while the file was being written.
             await self._files.withdraw(sealed)
         else:
-            await self._control.record_seal(shard, decision)
+            await self._commands.record_seal(shard, decision)
             self.sealed_segments += 1
         await self._discard(path)
 

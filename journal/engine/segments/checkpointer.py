@@ -91,7 +91,7 @@ class Checkpointer:
         committer: Committer,
         table: ShardTable,
         views: Views,
-        control: Commands,
+        commands: Commands,
         time: NodeTime,
         restores: Restores,
         fail: Callable[[Exception], None],
@@ -108,7 +108,7 @@ class Checkpointer:
         self._committer = committer
         self._table = table
         self._views = views
-        self._control = control
+        self._commands = commands
         self._time = time
         self._restores = restores
         self._fail = fail
@@ -127,7 +127,7 @@ class Checkpointer:
             defaults=defaults,
             sealing=sealing,
             table=table,
-            control=control,
+            commands=commands,
             committer=committer,
             expiry_us=time.expiry_us,
             drop=self.drop,
@@ -300,7 +300,7 @@ class Checkpointer:
             and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes
         ):
             # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
-            self._control.refuse = None
+            self._commands.refuse = None
 
     def _refuse_for(self, full: DiskFullError | None) -> None:
         if full is not None and self.disk_full is None:
@@ -308,7 +308,7 @@ class Checkpointer:
         elif full is None and self.disk_full is not None:
             _log.info("appends are taken again: %d bytes are free", self.free_bytes)
         self.disk_full = full
-        self._control.refuse = full
+        self._commands.refuse = full
 
     # Flushing and checkpoints
 
@@ -569,7 +569,7 @@ class Checkpointer:
     async def apply_retention(self) -> None:
         """Trim what retention no longer keeps, and remove state that has expired."""
         await self.retaining.apply()
-        await self._control.expire_state()
+        await self._commands.expire_state()
 
     async def _expire_state(self) -> None:
         """Remove state that has expired now and then: a task of its own, since checkpoints must not wait for it."""
@@ -577,6 +577,6 @@ class Checkpointer:
             while self._committer.failure is None:
                 await trio.sleep(self._storage.retention_interval_s)
                 if self._committer.disk_full is None:
-                    await self._control.expire_state()
+                    await self._commands.expire_state()
         except Exception as error:  # noqa: BLE001 as in `_work`
             self._fail(error)

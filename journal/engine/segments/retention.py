@@ -31,7 +31,7 @@ class SegmentRetention:
         defaults: What a shard keeps that says nothing else.
         sealing: When an open segment is to be closed, so that it can be sealed.
         table: The shards.
-        control: Decides.
+        commands: Decides.
         committer: Makes it durable.
         expiry_us: The time that ages are reckoned from.
         drop: Takes over segments of which only the memory has to go.
@@ -44,7 +44,7 @@ class SegmentRetention:
         defaults: ShardsConfig,
         sealing: SealingConfig,
         table: ShardTable,
-        control: Commands,
+        commands: Commands,
         committer: Committer,
         expiry_us: Callable[[], int],
         drop: Callable[[list[Segment]], None],
@@ -53,7 +53,7 @@ class SegmentRetention:
         self._defaults = defaults
         self._sealing = sealing
         self._table = table
-        self._control = control
+        self._commands = commands
         self._committer = committer
         self._expiry_us = expiry_us
         self._drop = drop
@@ -82,7 +82,7 @@ class SegmentRetention:
     def _trim(self, shard: Shard, offset: int) -> None:
         if offset > max(shard.segments[0].base_offset, shard.start_offset, shard.trim_decided):
             shard.trim_decided = min(offset, shard.published_offset)
-            self._control.trim_nowait(shard, shard.trim_decided)
+            self._commands.trim_nowait(shard, shard.trim_decided)
 
     def _bound_memory(self, shard: Shard) -> None:
         """Let the oldest memory segments go when they hold more than a shard may that names no bound of its own.
@@ -138,7 +138,7 @@ class SegmentRetention:
                     and not shard.damage
                     and (self._is_outdated(shard, active, now) or self._is_for_sealing(active, now))
                 ):
-                    self._control.roll_nowait(shard)
+                    self._commands.roll_nowait(shard)
                 self.retain(shard)
             self._committer.kick()
             await trio.lowlevel.checkpoint()

@@ -54,7 +54,7 @@ class Snapshots:
         files: The file system.
         directory: The data directory.
         writer: Writes the journal.
-        maintenance: Makes checkpoints, and moves no file while it is asked not to.
+        checkpointer: Makes checkpoints, and moves no file while it is asked not to.
         segment_files: The comings and goings of the segments' files.
         store: The views.
         newest_lsn: The newest lsn that the journal's groups cover, for a journal without a file.
@@ -66,7 +66,7 @@ class Snapshots:
         files: FileSystem,
         directory: DataDirectory,
         writer: JournalWriter,
-        maintenance: Checkpointer,
+        checkpointer: Checkpointer,
         segment_files: SegmentFiles,
         store: DirectoryStore,
         newest_lsn: Callable[[], int],
@@ -74,7 +74,7 @@ class Snapshots:
         self._files = files
         self._directory = directory
         self._writer = writer
-        self._maintenance = maintenance
+        self._checkpointer = checkpointer
         self._segment_files = segment_files
         self._store = store
         self._newest_lsn = newest_lsn
@@ -103,7 +103,7 @@ class Snapshots:
             try:
                 # Making it is not given up half-way: what is being made cannot be removed.
                 with trio.CancelScope(shield=True):
-                    await self._maintenance.after_checkpoint(make)
+                    await self._checkpointer.after_checkpoint(make)
                 yield taken[0]
             finally:
                 with trio.CancelScope(shield=True):
@@ -127,7 +127,7 @@ class Snapshots:
             # The views first: what they hold is durable in the journal by then, which is copied up to a later point.
             await self._off_loop(lambda: self._copy_views(path))
             async with self._segment_files.hold():
-                written = await self._maintenance.written(self._writer)
+                written = await self._checkpointer.written(self._writer)
                 await self._off_loop(lambda: self._copy_rest(path, written))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):

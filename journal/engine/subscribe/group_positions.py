@@ -48,12 +48,12 @@ class GroupPositions:
     """Stores the positions of one group.
 
     Args:
-        control: Makes them durable.
+        commands: Makes them durable.
         cursor_name: Name of the cursor in each shard.
     """
 
-    def __init__(self, control: Commands, cursor_name: str) -> None:
-        self._control = control
+    def __init__(self, commands: Commands, cursor_name: str) -> None:
+        self._commands = commands
         self._cursor_name = cursor_name
         self._moved: dict[Position, None] = {}
         self._wake = trio.Event()
@@ -87,7 +87,7 @@ class GroupPositions:
                 refusal = await self._store_some()
                 if refusal is None:
                     self._pause_s = 0.0
-                elif self._finishing.is_set() or self._control.has_failed:
+                elif self._finishing.is_set() or self._commands.has_failed:
                     _log.warning(
                         "%d positions of %s are not stored, what lies behind them is delivered again: %s",
                         len(self._moved),
@@ -113,7 +113,7 @@ class GroupPositions:
                 continue
             offset = position.committed_offset
             try:
-                group = self._control.commit_cursor_nowait(position.shard, self._cursor_name, offset)
+                group = self._commands.commit_cursor_nowait(position.shard, self._cursor_name, offset)
             except StorageError as error:
                 refusal = error
                 break
@@ -124,7 +124,7 @@ class GroupPositions:
             await trio.lowlevel.checkpoint()
             return refusal
         try:
-            await self._control.wait_for(group)
+            await self._commands.wait_for(group)
         except StorageError as error:
             self._moved.update(dict.fromkeys(decided))
             return error

@@ -145,7 +145,7 @@ class SharedGroup:
         name: Its name.
         reader: Reads what is handed out.
         retries: Tries reads again that failed for a shortage.
-        control: Stores its positions.
+        commands: Stores its positions.
         on_left: Called when a member has left.
         on_empty: Called when the last one has.
         on_ended: Called when, after that, nothing of the group is under way any more.
@@ -160,7 +160,7 @@ class SharedGroup:
         name: str,
         reader: Reader,
         retries: ReadRetries,
-        control: Commands,
+        commands: Commands,
         *,
         on_left: Callable[[], None],
         on_empty: Callable[[], None],
@@ -169,7 +169,7 @@ class SharedGroup:
         self._name = name
         self._reader = reader
         self._retries = retries
-        self._control = control
+        self._commands = commands
         self._on_left = on_left
         self._on_empty = on_empty
         self._on_ended = on_ended
@@ -187,7 +187,7 @@ class SharedGroup:
         self._waiting_has_turn = False
         self._wake = trio.Event()
         self.cursor_name = f"group/{name}"
-        self._positions = GroupPositions(control, self.cursor_name)
+        self._positions = GroupPositions(commands, self.cursor_name)
         self.topic_filter: str | None = None
 
     def __len__(self) -> int:
@@ -213,7 +213,7 @@ class SharedGroup:
         if shard.shard_id in self._shares or shard.deleted or not self._members:
             return
         # A group has a stored position from the moment it meets a shard: a later start must not begin elsewhere.
-        stored = -1 if self._control.get_cursor(shard.name, self.cursor_name) is None else offset
+        stored = -1 if self._commands.get_cursor(shard.name, self.cursor_name) is None else offset
         self._references += 1
         share = Share(shard, self._references, max(offset, shard.start_offset), stored)
         self._shares[shard.shard_id] = self._by_reference[share.reference] = share

@@ -159,14 +159,14 @@ class Subscriptions:
         table: ShardTable,
         views: Views,
         reader: Reader,
-        control: Commands,
+        commands: Commands,
         news: ShardDiscovery,
         committed_lsn: Callable[[], int],
     ) -> None:
         self._committed_lsn = committed_lsn
         self._table = table
         self._reader = reader
-        self._control = control
+        self._commands = commands
         self._news = news
         self._clock = WatermarkTimer(committed_lsn)
         self._retries = ReadRetries()
@@ -317,7 +317,7 @@ class Subscriptions:
         group.attach(shard, offset)
 
     async def _first_offset(self, group: SharedGroup, shard: Shard, start: Start) -> int:
-        cursor = self._control.get_cursor(shard.name, group.cursor_name)
+        cursor = self._commands.get_cursor(shard.name, group.cursor_name)
         return cursor.offset if cursor is not None else await self._reader.find_offset(shard, start)
 
     async def _join(
@@ -345,7 +345,7 @@ class Subscriptions:
             name,
             self._reader,
             self._retries,
-            self._control,
+            self._commands,
             on_left=self._member_left,
             on_empty=lambda: self._drop_group(key, ended),
             on_ended=lambda: self._settled(key, ended),

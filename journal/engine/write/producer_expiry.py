@@ -41,7 +41,7 @@ class ProducerExpiry:
         *,
         views: Views,
         table: ShardTable,
-        control: Commands,
+        commands: Commands,
         committer: Committer,
         use: ProducerUse,
         now_us: Callable[[], int],
@@ -49,7 +49,7 @@ class ProducerExpiry:
     ) -> None:
         self._views = views
         self._table = table
-        self._control = control
+        self._commands = commands
         self._committer = committer
         self._use = use
         self._now_us = now_us
@@ -93,10 +93,10 @@ class ProducerExpiry:
         age_us = self._now_us() - found.used_us
         if self._use.is_used(producer_id) or found.used_us == 0:
             # Versions before did not note it.
-            if age_us > _NOTED_AFTER_US and self._control.refuse is None:
-                self._control.note_producer_nowait(found.name, found.identity)
+            if age_us > _NOTED_AFTER_US and self._commands.refuse is None:
+                self._commands.note_producer_nowait(found.name, found.identity)
         elif age_us > UNUSED_PRODUCERS_KEPT_US and not self._use.may_return(producer_id):
-            self._control.delete_producer_nowait(found.name, producer_id, lambda: self._use.forget(producer_id))
+            self._commands.delete_producer_nowait(found.name, producer_id, lambda: self._use.forget(producer_id))
 
     async def _remove_states(self) -> None:
         store, producers = self._views.store, self._views.producers

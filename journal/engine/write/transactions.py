@@ -90,7 +90,7 @@ class Transactions:
         *,
         committer: Committer,
         appender: Appender,
-        control: Commands,
+        commands: Commands,
         wait_for_room: Callable[[], Awaitable[None]],
         table: ShardTable,
         begin_chunk: Callable[[], None],
@@ -98,7 +98,7 @@ class Transactions:
     ) -> None:
         self._committer = committer
         self._appender = appender
-        self._control = control
+        self._commands = commands
         self._wait_for_room = wait_for_room
         self._table = table
         self._begin_chunk = begin_chunk
@@ -138,9 +138,9 @@ class Transactions:
             self._committer.group.touch(shard)
             self._appender.append(frame, 0, len(frame), (shard,), waiter)
         self._appender.flush_run()
-        lsns = [self._control.change_state_nowait(StatePut(one.key, one.value, one.expires_at_us)) for one in puts]
+        lsns = [self._commands.change_state_nowait(StatePut(one.key, one.value, one.expires_at_us)) for one in puts]
         for one in deletes:
-            self._control.change_state_nowait(StateDeleted(one.key))
+            self._commands.change_state_nowait(StateDeleted(one.key))
         group = self._committer.group
         self._appender.finish()
         await self._committer.wait(group)
@@ -175,7 +175,7 @@ class Transactions:
             value = one.value if isinstance(one, Put) else b""
             check_state_size(one.key, value)
             # Again in `_check`: a version that is right now may not be right then.
-            self._control.check_state_version(one.key, one.expected_version)
+            self._commands.check_state_version(one.key, one.expected_version)
             prepared.size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
             if step.is_over:
                 await step.rest()
@@ -215,7 +215,7 @@ class Transactions:
 
     def _check_cursor(self, check: CursorCheck) -> None:
         try:
-            found = self._control.get_cursor(check.shard, check.name)
+            found = self._commands.get_cursor(check.shard, check.name)
         except ShardNotFoundError:
             return
         check_cursor(check.shard, check.name, check.max_offset, None if found is None else found.offset)
@@ -228,10 +228,10 @@ class Transactions:
         cursors: Sequence[CursorCheck],
     ) -> None:
         """Look at all that could refuse a part now, and make room in the collecting group for the whole."""
-        self._control.check_may_change(is_freeing=not (prepared.appends or puts))
+        self._commands.check_may_change(is_freeing=not (prepared.appends or puts))
         changed: list[Put | Delete] = [*puts, *deletes]
         for one in changed:
-            self._control.check_state_version(one.key, one.expected_version)
+            self._commands.check_state_version(one.key, one.expected_version)
         for one_check in cursors:
             self._check_cursor(one_check)
         for shard, frame in prepared.appends:

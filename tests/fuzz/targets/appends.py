@@ -85,8 +85,8 @@ async def _append(data: bytes, is_quick: bool) -> _Outcome:
     refused: list[tuple[int, type, str]] = []
     async with open_simulated(files, config()) as engine:
         for name, shard_config in _SHARDS.items():
-            await engine.control.create_shard(name, shard_config)
-        identity = await engine.control.open_producer("producer")
+            await engine.commands.create_shard(name, shard_config)
+        identity = await engine.commands.open_producer("producer")
         assert identity.epoch == 1
         handles: list[Shard | None] = [engine.table.by_name(name) for name in _SHARDS]
         taken = _take(engine, memoryview(bytearray(data)), handles, sink, refused, is_quick=is_quick)

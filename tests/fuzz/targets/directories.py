@@ -40,24 +40,24 @@ class _Made:
 
 
 async def _write(engine: Engine, *, is_left_open: bool) -> None:
-    control = engine.control
-    await control.create_shard("plant/line", ShardConfig(index_keys=True, index_tags=True))
-    await control.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
-    await control.create_shard("other", ShardConfig())
+    commands = engine.commands
+    await commands.create_shard("plant/line", ShardConfig(index_keys=True, index_tags=True))
+    await commands.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
+    await commands.create_shard("other", ShardConfig())
     for number in range(2):
         await append(engine, "plant/line", b"%d" % number * 36_000)
-    await control.seal("plant/line")
+    await commands.seal("plant/line")
     await append(engine, "plant/line", b"second", b"segment")
     await append(engine, "volatile", b"x")
-    await control.commit_cursor("plant/line", "reader", 2, None)
-    await control.put_state(b"key", b"value", None, 1 << 60)
-    await control.open_producer("bridge")
+    await commands.commit_cursor("plant/line", "reader", 2, None)
+    await commands.put_state(b"key", b"value", None, 1 << 60)
+    await commands.open_producer("bridge")
     if is_left_open:
-        await engine.maintenance.checkpoint()
+        await engine.checkpointer.checkpoint()
         await append(engine, "plant/line", b"after the checkpoint")
         await append(engine, "other", b"first")
         await append(engine, "other", b"second")
-        await engine.maintenance.flush()
+        await engine.checkpointer.flush()
 
 
 async def _make(is_left_open: bool) -> _Made:

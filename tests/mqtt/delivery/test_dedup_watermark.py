@@ -14,46 +14,46 @@ def records(*places: tuple[int, int]) -> list[StoredRecord]:
 
 
 def test_nothing_is_done_above_the_lsn_and_everything_below() -> None:
-    frontier = DedupWatermark(5)
+    watermark = DedupWatermark(5)
     run = records((4, 0), (5, 1), (6, 2), (6, 3))
-    assert frontier.first_new("a", run) == 2
-    assert frontier.first_new("a", run[:2]) == 2
-    assert frontier.first_new("b", run[2:]) == 0
+    assert watermark.first_new("a", run) == 2
+    assert watermark.first_new("a", run[:2]) == 2
+    assert watermark.first_new("b", run[2:]) == 0
 
 
 def test_a_place_in_the_middle_of_a_batch_is_told_apart() -> None:
-    frontier = DedupWatermark(0)
-    frontier.advance("a", (6, 2))
-    assert frontier.first_new("a", records((6, 1), (6, 2), (6, 3))) == 2
-    assert frontier.first_new("b", records((6, 1), (6, 2), (6, 3))) == 0
+    watermark = DedupWatermark(0)
+    watermark.advance("a", (6, 2))
+    assert watermark.first_new("a", records((6, 1), (6, 2), (6, 3))) == 2
+    assert watermark.first_new("b", records((6, 1), (6, 2), (6, 3))) == 0
 
 
 def test_a_shard_that_was_made_again_begins_anew() -> None:
-    frontier = DedupWatermark(0)
-    frontier.advance("a", (6, 200))
-    assert frontier.first_new("a", records((9, 0))) == 0
+    watermark = DedupWatermark(0)
+    watermark.advance("a", (6, 200))
+    assert watermark.first_new("a", records((9, 0))) == 0
 
 
 def test_places_that_the_lsn_has_passed_are_forgotten() -> None:
-    frontier = DedupWatermark(0)
+    watermark = DedupWatermark(0)
     for number in range(100):
-        frontier.advance(f"s{number}", (number + 1, 0))
-    assert frontier.is_large
-    frontier.raise_to(97)
-    assert len(frontier) == 3
-    assert not frontier.is_large
-    frontier.raise_to(3)
-    assert frontier.lsn == 97
+        watermark.advance(f"s{number}", (number + 1, 0))
+    assert watermark.is_large
+    watermark.raise_to(97)
+    assert len(watermark) == 3
+    assert not watermark.is_large
+    watermark.raise_to(3)
+    assert watermark.lsn == 97
 
 
 def test_what_cannot_be_forgotten_is_not_looked_through_with_every_shard() -> None:
-    frontier = DedupWatermark(0)
+    watermark = DedupWatermark(0)
     passes = 0
     for number in range(10_000):
-        frontier.advance(f"s{number}", (number + 1, 0))
-        if frontier.is_large:
+        watermark.advance(f"s{number}", (number + 1, 0))
+        if watermark.is_large:
             passes += 1
-            frontier.raise_to(0)
+            watermark.raise_to(0)
     assert passes < 15
 
 
@@ -66,7 +66,7 @@ def test_overlapping_and_rewound_sources_bring_everything_once(data: st.DataObje
         "b": records(*((n // 3 * 2 + 2, n) for n in range(18))),
     }
     begin = data.draw(st.integers(0, 12))
-    frontier = DedupWatermark(begin)
+    watermark = DedupWatermark(begin)
     cursors = [{"a": 0, "b": 0} for _ in range(3)]
     taken: dict[str, list[int]] = {"a": [], "b": []}
     furthest = {"a": 0, "b": 0}
@@ -81,9 +81,9 @@ def test_overlapping_and_rewound_sources_bring_everything_once(data: st.DataObje
         run = shards[shard][cursor[shard] : end]
         cursor[shard] = end
         furthest[shard] = max(furthest[shard], end)
-        if run and (start := frontier.first_new(shard, run)) < len(run):
+        if run and (start := watermark.first_new(shard, run)) < len(run):
             taken[shard] += [record.offset for record in run[start:]]
-            frontier.advance(shard, (run[-1].lsn, run[-1].offset))
+            watermark.advance(shard, (run[-1].lsn, run[-1].offset))
     for shard, offsets in taken.items():
         wanted = [record.offset for record in shards[shard] if record.lsn > begin]
         assert offsets == wanted[: len(offsets)]

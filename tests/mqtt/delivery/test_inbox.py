@@ -79,7 +79,7 @@ def test_a_full_inbox_falls_behind_and_keeps_what_it_has() -> None:
     inbox = owner.inbox(max_queued_count=3)
     assert put_live(inbox, *(arrival(lsn, offset=lsn) for lsn in range(1, 6)))
     assert (inbox.state, inbox.queued_count, owner.behind) == (State.BEHIND, 3, [inbox])
-    assert inbox.live_frontier is None
+    assert inbox.live_watermark is None
     assert lsns(inbox.take(9)) == [1, 2, 3]
     assert inbox.dropped_count == 0
 
@@ -166,7 +166,7 @@ def test_what_is_held_back_while_joining_follows_what_was_read() -> None:
     assert not put_live(inbox, arrival(11))
     inbox.put_stored("a", [arrival(9)], 1)
     assert lsns(inbox.take(9)) == [9]
-    inbox.frontier.raise_to(10)
+    inbox.watermark.raise_to(10)
     assert inbox.join()
     assert inbox.state is State.LIVE
     owner.reach.reached_lsn = 12
@@ -184,7 +184,7 @@ def test_with_too_much_held_back_it_does_not_join() -> None:
     inbox.begin_joining(10)
     for lsn in (11, 12, 13, 14):
         assert not put_live(inbox, arrival(lsn)) or pytest.fail("nothing may be taken")
-        if inbox.live_frontier is None:
+        if inbox.live_watermark is None:
             break
     assert inbox.state is State.BEHIND
     assert inbox.queued_count == 0

@@ -70,7 +70,7 @@ class Settings:
                 broker_id=broker_id,
                 mapping=mapping_of(rules),
                 rules=storage_rules_of(rules),
-                intake=bridges.intake,
+                queue_routing=bridges.queue_routing,
             ) as served:
                 await nursery.start(shared.follow, served.broker, bridges)
                 yield served

@@ -298,7 +298,7 @@ async def test_an_audit_does_not_close_what_is_just_being_opened(autojump_clock:
             for number in range(30):
                 nursery.start_soon(connect, number)
             for _ in range(5):
-                await one.sessions._adoption.audit()
+                await one.sessions._orphan_cleanup.audit()
         for session in sessions:
             await one.sessions.save(session)
         assert await brokers.published() == []
@@ -330,7 +330,7 @@ async def test_a_session_taken_while_the_control_shard_was_deaf_is_noticed_by_th
     async with cluster() as brokers:
         one, two = await brokers.start("one"), await brokers.start("two")
         session = (await one.open(expiry_s=0)).session
-        one.sessions._control._hear = _deaf  # type: ignore[method-assign]
+        one.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
         await two.open()
         assert two.sessions.statistics.forced_count == 1
         assert session.is_open
@@ -407,7 +407,7 @@ async def test_nothing_that_an_owner_stored_is_lost_when_another_takes_over(auto
 
     async with cluster(wrap=wrap) as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._control._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         session = (await deaf.open()).session
         stored: list[int] = []
@@ -437,7 +437,7 @@ async def test_a_takeover_while_the_old_owner_looks_does_not_let_it_write_once_m
     """It read a record that was still its own and then a progress that was not, and wrote over it."""
     async with cluster(wrap=Path) as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._control._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         session = (await deaf.open()).session
         get_state = deaf.adapter.get_state
@@ -471,7 +471,7 @@ async def test_an_owner_of_the_past_commits_a_publish_of_a_session_that_is_not_d
     """The store has nothing of what is under way in such a session, so nothing there refused its first write."""
     async with cluster() as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._control._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         old = (await deaf.open(expiry_s=0)).session
         new = (await two.open(expiry_s=0)).session
@@ -505,7 +505,7 @@ async def test_an_owner_that_writes_without_a_pause_does_not_keep_others_out(
     """Each of its writes came between the reading and the commit of who wanted the session, for as long as it liked."""
     async with cluster(wrap=lambda adapter: Path(adapter, delay_s=lambda: 0.01)) as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._control._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         session = (await deaf.open()).session
         stored: list[int] = []

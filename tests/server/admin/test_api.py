@@ -85,11 +85,11 @@ async def test_cursors_tell_how_far_they_are_behind(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, admin(served) as client, talking(served) as talker:
         for shard in ("a", "b"):
             await talker.append(shard, *"01234", create={})
-        control = served.engine.control
-        await control.commit_cursor("a", "billing", 1, None)
-        cursor = await control.commit_cursor("a", "history", 5, None)
-        await control.commit_cursor("b", "billing", 2, None)
-        await control.trim("a", 3)
+        commands = served.engine.commands
+        await commands.commit_cursor("a", "billing", 1, None)
+        cursor = await commands.commit_cursor("a", "history", 5, None)
+        await commands.commit_cursor("b", "billing", 2, None)
+        await commands.trim("a", 3)
         page = (await client.get("/cursors")).json()
         assert [
             (each["shard"], each["name"], each["lag_records"], each["lost_records"]) for each in page["cursors"]

@@ -61,14 +61,14 @@ async def plant(path: Path, **changes: Any) -> AsyncIterator[Served]:
     async with guarded(path, *RULES, **changes) as served:
         async with talking(served, user="admin", password=PASSWORD) as talker:
             await talker.append("plant/1", "secret", create={})
-        await served.engine.control.commit_cursor("plant/1", "c", 0, None)
+        await served.engine.commands.commit_cursor("plant/1", "c", 0, None)
         yield served
 
 
 def untouched(served: Served) -> None:
     info = served.engine.table.by_name("plant/1").info(with_segments=True)
     assert (info.start_offset, info.config.mode, info.config.segment_bytes, len(info.segments)) == (0, "file", 0, 1)
-    assert [cursor.name for cursor in served.engine.control.list_cursors("plant/1")] == ["c"]
+    assert [cursor.name for cursor in served.engine.commands.list_cursors("plant/1")] == ["c"]
     assert len(served.engine.table.catalogue) == 1
 
 

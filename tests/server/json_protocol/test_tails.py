@@ -132,7 +132,7 @@ async def test_a_deleted_shard_ends_its_tail(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as talker:
         await talker.append("a", "0", create={})
         await talker.call("tail", tail=1, shard="a")
-        await served.engine.control.delete_shard("a")
+        await served.engine.commands.delete_shard("a")
         assert (await talker.receive(tail=1, event="removed"))["shard"] == "a"
 
 
@@ -140,7 +140,7 @@ async def test_lost_records_are_a_gap(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as talker:
         await talker.append("a", "0", "1", create={})
         await talker.call("tail", tail=1, shard="a", start={"at": "earliest"}, credit_bytes=0)
-        await served.engine.control.trim("a", 2)
+        await served.engine.commands.trim("a", 2)
         await talker.append("a", "2")
         await talker.call("credit", tail=1, bytes=10_000)
         message = await talker.receive(tail=1, event="records")
