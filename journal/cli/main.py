@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from command_line.boundary import run_guarded
-from journal.server.stop_signals import note_signals
+from journal.stop_signals import note_signals
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

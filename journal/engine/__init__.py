@@ -1,7 +1,30 @@
-"""The engine of one data directory. Its parts, from group commit to retention, are modules of `journal` beside it."""
+"""The engine of one data directory: opened by `open_engine`, used through `Engine`.
 
-from journal.engine.engine import Engine
-from journal.engine.opening import open_engine, open_rocks_store
-from journal.engine.replay import RecoveryReport
+Nothing is imported before it is used: the process that converts segments and commands that read a directory import
+single modules from here, and shall not load the whole engine for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from journal.engine.engine import Engine
+    from journal.engine.opening import open_engine, open_rocks_store
+    from journal.engine.replay import RecoveryReport
 
 __all__ = ["Engine", "RecoveryReport", "open_engine", "open_rocks_store"]
+
+_MODULES = {
+    "Engine": "journal.engine.engine",
+    "RecoveryReport": "journal.engine.replay",
+    "open_engine": "journal.engine.opening",
+    "open_rocks_store": "journal.engine.opening",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

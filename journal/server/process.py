@@ -19,9 +19,9 @@ from journal.server.interpreter import collect_rarely, prepare_interpreter
 from journal.server.security import Security, check_reload, missing_protection, read, unread_changes
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
-from journal.server.stop_signals import early_signals
 from journal.settings.server import OnFailure, ServerConfig
 from journal.settings.values import ConfigurationError
+from journal.stop_signals import early_signals
 from journal.telemetry.log import configure_log
 from shards.errors import afresh
 

@@ -99,7 +99,7 @@ def test_the_wheel_has_every_module_and_shipped_file_and_nothing_else(wheel: Pat
     assert modules == tracked(*PACKAGES, "pyspark_journal.py")
     assert {shared.sub("", name) for name in names - modules} == tracked(*SHARED)
     packages = {str(Path(name).parent) for name in names if name.endswith("/__init__.py")}
-    assert {"broker_adapter/mqtt/codec", "broker_adapter/sinks", "broker_adapter/bridge", "journal/backup"} <= packages
+    assert {"broker_adapter/mqtt_codec", "broker_adapter/sinks", "broker_adapter/bridge", "journal/backup"} <= packages
 
 
 def test_the_entry_points_of_the_wheel_are_found(wheel: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ async def test_a_worker_that_is_killed_is_told_of_and_replaced(tmp_path: Path) -
 
 SHORT_OF_FILES_ONCE = """
 import os, resource, sys
-from journal import sealing_worker
+from journal.engine.parquet import worker
 
 def runs_short(event, arguments):
     if event == "import" and arguments[0] == "numpy._core._add_newdocs" and not os.path.exists({was_short!r}):
@@ -117,7 +117,7 @@ def runs_short(event, arguments):
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 sys.addaudithook(runs_short)
-sealing_worker.main()
+worker.main()
 """
 
 

@@ -141,7 +141,7 @@ async def test_nothing_that_came_over_an_ended_connection_is_carried_out_after_t
         await hello(frozen, "broker-7")
         (connection,) = [cast("Connection", one) for one in served.server._connections if one.client == "broker-7"]
         monkeypatch.setattr(connection.output, "wait_drained", drained.wait)
-        monkeypatch.setattr(served.engine.checkpointer, "wait_for_room", room.wait)
+        monkeypatch.setattr(served.engine.transactions, "_wait_for_room", room.wait)
         _, request = frozen.start(Op.COMMIT, CommitRequest(appends=[ShardBatch("a", batch_of(b"late"))]))
         await frozen.send(request)
         with trio.fail_after(PATIENCE_S):

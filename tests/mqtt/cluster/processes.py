@@ -206,8 +206,6 @@ def running_cluster(
 
 
 def _ours(directory: Path, count: int, port: int, by_way_of: Sequence[int], settings: str) -> Cluster:
-    if not (REPOSITORY / "broker_adapter" / "mqtt" / "process.py").exists():
-        pytest.skip("the broker has no command yet")
     server = journal_server(directory, port)
     brokers: list[Process] = []
     for number, store_port in zip(range(count), by_way_of or [port] * count, strict=True):
