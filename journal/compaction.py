@@ -79,7 +79,7 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
     resting = attrs.evolve(config, sealing=attrs.evolve(config.sealing, enabled=False))
     async with open_engine(directory, resting) as engine:
         # After a checkpoint a crash brings back nothing that refers to what goes now.
-        await engine.checkpointer.after_checkpoint(trio.lowlevel.checkpoint)
+        await engine.checkpoint()
         known = await _known(engine)
         await trio.to_thread.run_sync(_remove_unknown, files, directory, known)
     after = await trio.to_thread.run_sync(_segment_files, files, directory)
@@ -92,8 +92,8 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
 async def _known(engine: Engine) -> set[str]:
     """Paths of the files that segments lie in."""
     known: set[str] = set()
-    for number, (shard_id, _) in enumerate(list(engine.table.catalogue.records())):
-        shard = engine.table.by_id(shard_id)
+    for number, shard_id in enumerate(engine.shard_ids()):
+        shard = engine.peek(shard_id)
         for segment in shard.segments if shard is not None else ():
             if isinstance(segment, LogSegment):
                 known.update((segment.path, segment.index_path))

@@ -26,7 +26,6 @@ from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Subscription
 from journal.engine import Engine, open_engine
-from journal.engine.state.name_scan import NameScan
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.protocol.frames import ACK, ACK_DUPLICATE
@@ -96,37 +95,33 @@ class EmbeddedAdapter(StorageAdapter):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._commands = engine.commands
         self._calls = OpenCalls()
         self._appends = _Appends(engine)
 
     @property
     def restores(self) -> tuple[HistoryGap, ...]:
-        return tuple(self._engine.restores.gaps())
+        return tuple(self._engine.restores())
 
     async def wait_failed(self) -> StorageFailedError:
-        committer = self._engine.committer
-        await committer.has_failed.wait()
-        assert committer.failure is not None
-        return committer.failure
+        return await self._engine.wait_failed()
 
     # Shards
 
     async def create_shard(
         self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
     ) -> ShardInfo:
-        return await self._calls.run(self._commands.create_shard(name, config, exist_ok=exist_ok))
+        return await self._calls.run(self._engine.create_shard(name, config, exist_ok=exist_ok))
 
     async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
         self._calls.require_open()
         validate_filter(topic_filter)
-        table = self._engine.table
+        engine = self._engine
         infos: list[ShardInfo] = []
-        scan, step = NameScan(table.catalogue, topic_filter), TimeSlice()
+        scan, step = engine.scan_names(topic_filter), TimeSlice()
         while (names := await scan.more()) is not None:
             for name in names:
-                if table.catalogue.id_of(name) is not None:
-                    infos.append(table.peek_by_name(name).info(with_segments=False))
+                if engine.shard_id(name) is not None:
+                    infos.append(engine.describe_shard(name, with_segments=False))
                 if step.is_over:
                     await step.rest()
         return infos
@@ -137,23 +132,23 @@ class EmbeddedAdapter(StorageAdapter):
         return shard.info(with_segments=True)
 
     async def delete_shard(self, name: str) -> None:
-        await self._calls.run(self._commands.delete_shard(name))
+        await self._calls.run(self._engine.delete_shard(name))
 
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
-        return await self._calls.run(self._commands.set_mode(name, mode))
+        return await self._calls.run(self._engine.set_mode(name, mode))
 
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
     ) -> ShardInfo:
         return await self._calls.run(
-            self._commands.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
+            self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
     async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        return await self._calls.run(self._engine.seal(name, wait=wait and self._engine.sealing.enabled))
+        return await self._calls.run(self._engine.seal(name, wait=wait and self._engine.converts))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
-        return await self._calls.run(self._commands.trim(name, before_offset))
+        return await self._calls.run(self._engine.trim(name, before_offset))
 
     # Records
 
@@ -192,7 +187,7 @@ class EmbeddedAdapter(StorageAdapter):
         self._calls.require_open()
         batch = self._encode(records)
         try:
-            found = self._engine.table.by_name(shard)
+            found = self._engine.shard(shard)
         except StorageError as error:
             return self._appends.refuse(error)
         return self._appends.add(found, batch, ack, expected_offset)
@@ -219,7 +214,7 @@ class EmbeddedAdapter(StorageAdapter):
     ) -> ReadResult:
         await trio.lowlevel.checkpoint()
         shard = self._shard(name)
-        offset = start if isinstance(start, int) else await self._engine.reader.find_offset(shard, start)
+        offset = start if isinstance(start, int) else await self._engine.find_offset(shard, start)
         extent = await self._extent(shard, offset, max_bytes, max_wait_s)
         return read_from(
             b"".join(extent.buffers),
@@ -233,7 +228,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def find_offset(self, shard: str, start: Start) -> int:
         found = self._shard(shard)
         await trio.lowlevel.checkpoint()
-        return await self._calls.run(self._engine.reader.find_offset(found, start))
+        return await self._calls.run(self._engine.find_offset(found, start))
 
     async def read_batches(
         self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
@@ -243,11 +238,10 @@ class EmbeddedAdapter(StorageAdapter):
         return StoredBatches(b"".join(extent.buffers), found.start_offset, extent.next_offset)
 
     async def _extent(self, shard: Shard, offset: int, max_bytes: int, max_wait_s: float) -> ReadSlice:
-        reader = self._engine.reader
-        reader.check_range(shard, offset)
+        self._engine.check_range(shard, offset)
         await trio.lowlevel.checkpoint()
-        await reader.wait_beyond(shard, offset, max_wait_s)
-        return await reader.read(shard, offset, max_bytes)
+        await self._engine.wait_beyond(shard, offset, max_wait_s)
+        return await self._engine.read(shard, offset, max_bytes)
 
     async def read_by_key(
         self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES
@@ -263,9 +257,7 @@ class EmbeddedAdapter(StorageAdapter):
         self, name: str, by: Literal["key", "tag"], word: bytes, from_offset: int, max_bytes: int
     ) -> ReadResult:
         await trio.lowlevel.checkpoint()
-        extent = await self._engine.reader.read_indexed(
-            self._shard(name), by, word, from_offset, max_bytes, latest=False
-        )
+        extent = await self._engine.read_indexed(self._shard(name), by, word, from_offset, max_bytes, latest=False)
         return read_word(
             b"".join(extent.buffers), by, word, from_offset, extent.next_offset, now_us=self._engine.now_us()
         )
@@ -275,9 +267,7 @@ class EmbeddedAdapter(StorageAdapter):
 
     async def _read_latest(self, name: str, key: bytes) -> StoredRecord | None:
         await trio.lowlevel.checkpoint()
-        extent = await self._engine.reader.read_indexed(
-            self._shard(name), "key", key, 0, DEFAULT_READ_BYTES, latest=True
-        )
+        extent = await self._engine.read_indexed(self._shard(name), "key", key, 0, DEFAULT_READ_BYTES, latest=True)
         return newest_with_key(b"".join(extent.buffers), key, now_us=self._engine.now_us())
 
     @asynccontextmanager
@@ -300,7 +290,7 @@ class EmbeddedAdapter(StorageAdapter):
             credit_bytes=credit_bytes,
         )
         source = await self._calls.run(
-            self._engine.subscriptions.subscribe(
+            self._engine.subscribe(
                 shard=None if filtered else target,
                 topic_filter=target if filtered else None,
                 start=start,
@@ -328,9 +318,9 @@ class EmbeddedAdapter(StorageAdapter):
         self._calls.require_open()
         check_follow(topic_filter, after_lsn, until_lsn)
         await trio.lowlevel.checkpoint()
-        start_lsn = self._engine.committer.committed_lsn if after_lsn is None else after_lsn
+        start_lsn = self._engine.committed_lsn if after_lsn is None else after_lsn
         feed = PulledFeed(self._calls, self._engine.now_us, start_lsn, credit_bytes=credit_bytes)
-        source = await self._engine.subscriptions.subscribe(
+        source = await self._engine.subscribe(
             shard=None,
             topic_filter=topic_filter,
             start=Start.lsn(start_lsn + 1),
@@ -351,37 +341,37 @@ class EmbeddedAdapter(StorageAdapter):
     async def get_cursor(self, shard: str, name: str) -> Cursor | None:
         self._calls.require_open()
         await trio.lowlevel.checkpoint()
-        return self._commands.get_cursor(shard, name)
+        return self._engine.get_cursor(shard, name)
 
     async def list_cursors(self, shard: str) -> list[Cursor]:
         self._calls.require_open()
         await trio.lowlevel.checkpoint()
-        return self._commands.list_cursors(shard)
+        return self._engine.list_cursors(shard)
 
     async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
-        return await self._calls.run(self._commands.commit_cursor(shard, name, offset, expected_version))
+        return await self._calls.run(self._engine.commit_cursor(shard, name, offset, expected_version))
 
     async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
-        await self._calls.run(self._commands.delete_cursor(shard, name, expected_version))
+        await self._calls.run(self._engine.delete_cursor(shard, name, expected_version))
 
     async def get_state(self, key: bytes) -> StateValue | None:
         self._calls.require_open()
         await trio.lowlevel.checkpoint()
-        return self._commands.get_state(key)
+        return self._engine.get_state(key)
 
     async def put_state(
         self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
     ) -> StateValue:
-        return await self._calls.run(self._commands.put_state(key, value, expected_version, expires_at_us))
+        return await self._calls.run(self._engine.put_state(key, value, expected_version, expires_at_us))
 
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
-        await self._calls.run(self._commands.delete_state(key, expected_version))
+        await self._calls.run(self._engine.delete_state(key, expected_version))
 
     async def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
         while True:
             self._calls.require_open()
             await trio.lowlevel.checkpoint()
-            page, more = await self._calls.run(self._commands.scan_state(prefix, after, _SCAN_PAGE_VALUES))
+            page, more = await self._calls.run(self._engine.scan_state(prefix, after, _SCAN_PAGE_VALUES))
             for value in page:
                 yield value
             if not more:
@@ -391,7 +381,7 @@ class EmbeddedAdapter(StorageAdapter):
     async def commit(self, changes: Changes) -> Committed:
         check_changes(changes)
         appended, values = await self._calls.run(
-            self._engine.transactions.commit(
+            self._engine.commit(
                 [(shard, self._encode(records)) for shard, records in changes.appends],
                 [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in changes.puts],
                 [Delete(one.key, one.expected_version) for one in changes.deletes],
@@ -403,7 +393,7 @@ class EmbeddedAdapter(StorageAdapter):
     # Producers and life cycle
 
     async def open_producer(self, name: str) -> ProducerIdentity:
-        return await self._calls.run(self._commands.open_producer(name))
+        return await self._calls.run(self._engine.open_producer(name))
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -412,11 +402,11 @@ class EmbeddedAdapter(StorageAdapter):
         self._calls.close()
         with trio.CancelScope(shield=True):
             # What was decided is acknowledged; a failed disk has told everybody already.
-            await self._engine.committer.drain()
+            await self._engine.drain()
 
     def _shard(self, name: str) -> Shard:
         self._calls.require_open()
-        shard = self._engine.table.by_name(name)
+        shard = self._engine.shard(name)
         shard.check_usable()
         return shard
 
@@ -436,12 +426,12 @@ class _Appends:
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether both the window and the journal take that much."""
-        return self._window.has_room(size_bytes) and self._engine.checkpointer.has_room()
+        return self._window.has_room(size_bytes) and self._engine.has_room
 
     async def wait_for_room(self, size_bytes: int) -> None:
         """Wait until `has_room`, or until the engine has failed and says so to whoever appends."""
         await self._window.wait_for_room(size_bytes)
-        await self._engine.checkpointer.wait_for_room()
+        await self._engine.wait_for_room()
 
     def add(self, shard: Shard, batch: bytes, ack: AckLevel, expected_offset: int | None) -> LocalAppend:
         """Begin an append; a refusal is its result.
@@ -449,7 +439,7 @@ class _Appends:
         Raises:
             OverloadedError: There is no room.
         """
-        if not self._engine.checkpointer.has_room() and self._engine.failure is None:
+        if not self._engine.has_room and self._engine.failure is None:
             raise OverloadedError("the journal is behind with moving records to their files: wait for room")
         pending = self._window.begin(len(batch))
         correlation = next(self._correlations)

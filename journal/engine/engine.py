@@ -1,421 +1,100 @@
-"""The journal engine: one data directory, its journal, its views, and the door through which brokers reach them.
+"""The engine's door: all that a server, the embedded adapter, backups and telemetry ask of an open data directory.
 
-The parts are put together here; what each does lies in its own module of `journal`: `appender` (the append path),
-`commands` (all other changes), `reader`, `subscriptions`, `checkpointer`, `recovery`. In which order an engine is
-started and stopped is in `opening`.
+An `Engine` is made by `journal.engine.open_engine`. What it consists of is in `journal.engine.parts`; nothing outside
+of this package reaches for a part.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import secrets
-from time import perf_counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 
-import attrs
 import trio
 
-from journal.engine.directory.data_directory import DataDirectory
-from journal.engine.directory.restores import Restores
-from journal.engine.parquet.converter import ParquetConverter
-from journal.engine.parquet.scheduler import ParquetScheduler
-from journal.engine.read.reader import Reader
-from journal.engine.replay import RecoveryReport, replay
-from journal.engine.restoration import Restoration
-from journal.engine.segments.checkpointer import Checkpointer
-from journal.engine.segments.lifecycle import SegmentFiles
-from journal.engine.segments.snapshots import Snapshots
-from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
-from journal.engine.state.node_time import NodeTime
-from journal.engine.state.producer_use import ProducerUse
-from journal.engine.state.shard_discovery import ShardDiscovery
-from journal.engine.state.shard_table import ShardTable
-from journal.engine.state.views import Views
-from journal.engine.subscribe.subscriptions import Subscriptions
-from journal.engine.wal.disk import Disk
-from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
-from journal.engine.wal.group_commit import MOST_WORDS, AckSink, Committer, Group
-from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.parts import EngineParts
+from journal.engine.replay import RecoveryReport
+from journal.engine.segments.snapshots import Snapshot
+from journal.engine.state.name_scan import NameScan
+from journal.engine.statistics import EngineStatistics
+from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.engine.wal.group_commit import AckSink
 from journal.engine.wal.pending_ack import PendingAck
-from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
 from journal.engine.write.appender import Appender
-from journal.engine.write.commands import Commands
-from journal.engine.write.producer_expiry import ProducerExpiry
-from journal.engine.write.transactions import Transactions
+from journal.engine.write.commands import LARGEST_SCAN_BYTES
+from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.protocol.frames import NO_OFFSET, build_append
 from journal.settings.server import ServerConfig
-from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
-from shards.format.batch_header import BatchHeader
-from shards.model import AckLevel, Appended, Mode, ShardConfig, ShardInfo
-from shards.seams.clock import Clock
-from shards.seams.file_system import FileSystem
-from shards.seams.store import DirectoryStore, Mutations
-from shards.segments.chunks import ChunkPool, Readable
-from shards.segments.parquet_segment import ParquetSegment
-from shards.segments.segment import Segment
+from shards.errors import StorageFailedError
+from shards.history import HistoryGap
+from shards.model import (
+    AckLevel,
+    Appended,
+    Cursor,
+    Mode,
+    ProducerIdentity,
+    Retention,
+    ShardConfig,
+    ShardInfo,
+    StateValue,
+)
+from shards.position import Start
+from shards.segments.read_slices import Place, ReadSlice
 from shards.segments.shard import Shard
-from shards.topics.publish_epochs import PublishEpochs
-from shards.views.inverted_index import Words, words_of
-from shards.views.producer_records import load_producers
-from shards.views.shard_records import closed_logs
-
-_OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
-"""Decisions about a shard that change nothing of what a checkpoint saves of it: the views have all of them already."""
-
-_log = logging.getLogger("journal.engine")
+from shards.views import shard_records
+from shards.views.inverted_index import By
 
 
 class Engine:
-    """An open engine; made by `open_engine`.
+    """An open engine.
+
+    Every change returns when it is durable and published, unless its docstring says otherwise; cancelling one gives up
+    waiting, not the change. While the disk is full or has failed, changes are refused with the reason.
 
     Attributes:
-        appender: Takes received appends.
-        commands: Takes every other change.
-        reader: Reads.
-        producer_use: Which producers are in use.
-        news: Which shards have something newer than an lsn.
-        subscriptions: Pushes.
-        sealing: Makes Parquet files of closed log segments.
-        restores: When it was restored from backups.
-        time: What it uses in place of the system's clock.
-        snapshots: Holds the files as they lie at one moment, for backups.
-        table: The shards.
-        views: What is folded from the journal.
-        recovery: What the start found.
+        parts: What it consists of, for the tests of the parts.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        directory: DataDirectory,
-        files: FileSystem,
-        clock: Clock,
-        disk: Disk,
-        store: DirectoryStore,
-        sealer: ParquetConverter | None,
-    ) -> None:
-        storage = config.storage
-        self.config = config
-        self.node_id = directory.node_id
-        self._directory = directory
-        self._files = files
-        self.time = NodeTime(clock)
-        self._disk = disk
-        self._store = store
-        self._sealer = sealer
-        self.table = ShardTable(
-            store,
-            directory.log,
-            directory.sealed,
-            tail_pool=ChunkPool(storage.tail_budget_bytes),
-            memory_pool=ChunkPool(0),
-            segment_bytes=storage.segment_bytes,
-            memory_segment_bytes=storage.memory_segment_bytes,
-        )
-        self.views = Views(store, self.table, self._drop)
-        self.segment_files = SegmentFiles(files, directory.path)
-        self.recovery = RecoveryReport(0, 0, ())
-        self.restores = Restores(store)
-        self.table.restored_lsn = self.restores.newest_lsn
-        self._dropped: list[Segment] = []
+    def __init__(self, parts: EngineParts) -> None:
+        self.parts = parts
 
-    async def recover(self) -> None:
-        """Fold the journal and put the parts together on top of what it gave.
+    # The node
 
-        When this returns, all that the engine will answer for is durable, whatever the process before it left unsynced.
+    @property
+    def node_id(self) -> str:
+        """The identity of the data directory."""
+        return self.parts.node_id
 
-        Raises:
-            CorruptionError: Acknowledged data is damaged or missing.
-            StorageFailedError: What was recovered cannot be made durable again.
-        """
-        record = read_node_record(self._store)
-        record.require_node(self._directory.state, self.node_id)
-        await self.time.load(self._store, record.newest_append_us)
-        expected = record.expected(was_complete=self._directory.was_complete)
-        found = Recovered()
+    @property
+    def config(self) -> ServerConfig:
+        """The settings that it was opened with."""
+        return self.parts.config
 
-        writer: JournalWriter | None = None
-
-        async def prove(group: RecoveredGroup) -> None:
-            nonlocal writer
-            assert group.unproven is not None, "replay asks for others only"
-            writer = await self._begin_journal(found, record, group.first_lsn, group.unproven, group.next_lsn)
-
-        groups = read_journal(self._files, self._directory.journal, found, expected)
-        try:
-            entries = await replay(groups, self.table, self.views, record.checkpoint, prove)
-        except BaseException:
-            if writer is not None:
-                writer.close()
-            raise
-        # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
-        journal_next = found.next_lsn if found.used else record.checkpoint + 1
-        self.writer = writer or await self._begin_journal(found, record, journal_next)
-        self.time.raise_to(self.views.newest_append_us)
-        self.time.warn_if_behind()
-        restoration = Restoration(self._files, self._directory.path, self.restores)
-        if restoration.is_new:
-            next_lsn = self._next_lsn(journal_next, record)
-            restoration.begin(self.table, self.views, next_lsn=next_lsn, now_us=self.time.now_us())
-        self.table.recovering = False
-        self.table.started_lsn = self._next_lsn(journal_next, record) - 1
-        for shard in self.table.open_shards():
-            self.table.settle(shard)
-        self.recovery = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
-        self._assemble(journal_next, record)
-        with trio.CancelScope(shield=True):
-            # A checkpoint is not given up half way.
-            await restoration.finish(self.checkpointer)
-
-    async def _begin_journal(
-        self, found: Recovered, record: NodeRecord, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None
-    ) -> JournalWriter:
-        """Go on in a new journal file, and have the views know of it before anything is acknowledged in it."""
-        stopped_orderly = bool(found.used) and found.used[-1].header.number == record.stopped_in
-        storage = self.config.storage
-        writer = JournalWriter(
-            self._files,
-            self._directory.journal,
-            storage.journal_file_bytes,
-            _new_salt,
-            found.used,
-            record.spares if stopped_orderly else 0,
-        )
-
-        def begin() -> None:
-            writer.begin(first_lsn, entries, next_lsn)
-            mutations = Mutations()
-            put_number(mutations, NodeKey.JOURNAL_FILE, writer.newest_number)
-            put_number(mutations, NodeKey.NODE_ID, number_of_node(self.node_id))
-            self._store.write(mutations)
-            self._store.flush()
-            self._directory.complete()
-            writer.release_up_to(record.checkpoint, 0)
-
-        try:
-            await trio.to_thread.run_sync(begin)
-        except OSError as error:
-            raise StorageFailedError(
-                f"the journal in {self._directory.journal} cannot go on in a new file ({error}); nothing was lost. "
-                f"Free space or mend the disk, then start again"
-            ) from error
-        return writer
-
-    def _next_lsn(self, journal_next: int, record: NodeRecord) -> int:
-        """The first lsn that was never given out."""
-        return max(journal_next, record.checkpoint + 1, self.views.lsns_reserved, record.lsns_reserved)
-
-    def _assemble(self, journal_next: int, record: NodeRecord) -> None:
-        storage = self.config.storage
-        reserved = max(self.views.lsns_reserved, record.lsns_reserved)
-        self.views.lsns_reserved = reserved
-        self.committer = Committer(
-            self.writer,
-            self._disk,
-            # lsns that memory-mode batches may have used are not given out again.
-            next_lsn=self._next_lsn(journal_next, record),
-            journal_next_lsn=journal_next,
-            publish=self._publish,
-            failed=self._failed,
-        )
-        self.news = ShardDiscovery(
-            self.table, self._store, self.committer.committed_lsn, PublishEpochs(lambda: self.committer.next_lsn)
-        )
-        self.table.on_closing = self.news.closing
-        self.producer_use = ProducerUse(trio.current_time)
-        self.appender = Appender(
-            self.committer,
-            lsns_reserved=reserved,
-            max_batch_bytes=self.config.limits.max_batch_bytes,
-            producer_epoch=self.views.producers.epoch,
-            check_producer=self.views.producers.check_name_begins,
-            epochs=self.views.producers.epochs,
-            load_producers=lambda shard: load_producers(self._store, shard),
-            open_segment=self._open_segment,
-            words=self._words,
-            fold_words=lambda words: self.views.fold((), words),
-            publishing=self.news.publishing,
-            use=self.producer_use,
-        )
-        self.commands = Commands(
-            self.committer,
-            self.views,
-            self.table,
-            created_us=self.time.append_time_us,
-            expiry_us=self.time.expiry_us,
-            first_epoch=self.restores.first_epoch,
-            max_shards=self.config.shards.max_shards,
-            default_config=self._with_defaults,
-        )
-        self.producer_expiry = ProducerExpiry(
-            views=self.views,
-            table=self.table,
-            commands=self.commands,
-            committer=self.committer,
-            use=self.producer_use,
-            now_us=self.time.expiry_us,
-            fail=self._fail,
-        )
-        self.checkpointer = Checkpointer(
-            files=self._files,
-            directory=self._directory.path,
-            storage=storage,
-            defaults=self.config.shards,
-            disk=self._disk,
-            writer=self.writer,
-            committer=self.committer,
-            table=self.table,
-            views=self.views,
-            commands=self.commands,
-            time=self.time,
-            restores=self.restores,
-            fail=self._fail,
-            segment_files=self.segment_files,
-            sealing=self.config.sealing,
-            checkpoint_lsn=record.checkpoint,
-            producer_use=self.producer_use,
-        )
-        self.transactions = Transactions(
-            committer=self.committer,
-            appender=self.appender,
-            commands=self.commands,
-            wait_for_room=self.checkpointer.wait_for_room,
-            table=self.table,
-            begin_chunk=self.begin_chunk,
-            words=self._words,
-        )
-        self.sealing = ParquetScheduler(
-            config=self.config.sealing,
-            sealer=self._sealer,
-            files=self.segment_files,
-            table=self.table,
-            commands=self.commands,
-            recorded=lambda: closed_logs(self._store, self.config.sealing.min_bytes),
-            flush=self.checkpointer.flush_soon,
-            refuse=lambda: self.checkpointer.disk_full,
-        )
-        self.checkpointer.on_flushed = self.sealing.wake
-        self.segment_files.sweep(self.views.deleted_again)
-        self.segment_files.clean_up(self._may_have)
-        self.checkpointer.drop(self._dropped)
-        self.views.on_trimmed = self.checkpointer.index_trimmed
-        self.views.on_start_in_sealed = self.checkpointer.start_in_sealed
-        for shard in self.table.open_shards():
-            self.views.look_at_start(shard)
-            self.sealing.look_at(shard)
-        self.checkpointer.dirty = {shard.shard_id: shard for shard in self.table.open_shards() if shard.dirty}
-        self.snapshots = Snapshots(
-            files=self._files,
-            directory=self._directory,
-            writer=self.writer,
-            checkpointer=self.checkpointer,
-            segment_files=self.segment_files,
-            store=self._store,
-            newest_lsn=lambda: self.committer.journal_lsn,
-        )
-        self.reader = Reader(self._files, self.table, self.views, self.config.limits.max_batch_bytes)
-        self.subscriptions = Subscriptions(
-            self.table, self.views, self.reader, self.commands, self.news, lambda: self.committer.committed_lsn
-        )
-        self.committer.on_committed = self.subscriptions.committed
-
-    def _may_have(self, shard_id: int, path: str) -> bool:
-        """Whether a Parquet file counts. What is known of a stopped shard is not all there is: nothing of it goes."""
-        shard = self.table.by_id(shard_id)
-        return shard is not None and (
-            shard.damage != ""
-            or any(isinstance(segment, ParquetSegment) and segment.path == path for segment in shard.segments)
-        )
-
-    # What the parts call back
-
-    def _drop(self, segments: list[Segment]) -> None:
-        if self.table.recovering:
-            self._dropped.extend(segments)
-        else:
-            self.checkpointer.drop(segments)
-
-    def _open_segment(self, shard: Shard) -> Segment:
-        """The append path needs a segment: the first one, or the one after a full one."""
-        mode = Mode.MEMORY if shard.in_memory_mode else Mode.FILE
-        if shard.active() is not None and mode is Mode.FILE:
-            # Where a log segment begins is a decision, so that a recovery under another configuration repeats it.
-            self.commands.roll_nowait(shard)
-        else:
-            self.table.open_segment(shard, mode, shard.next_offset, self.appender.append_time_us)
-            if mode is Mode.MEMORY:
-                self.checkpointer.retaining.retain(shard)
-        return shard.segments[-1]
-
-    def _with_defaults(self, config: ShardConfig) -> ShardConfig:
-        defaults = self.config.shards
-        retention = config.retention
-        return attrs.evolve(
-            config,
-            retention=attrs.evolve(
-                retention,
-                max_age_s=retention.max_age_s or defaults.max_age_s,
-                max_bytes=retention.max_bytes or defaults.max_bytes,
-                max_records=retention.max_records or defaults.max_records,
-            ),
-        )
-
-    def _publish(self, group: Group) -> None:
-        if group.decisions or group.words:
-            self.views.fold(group.decisions, group.words)
-            self.appender.lsns_reserved = self.views.lsns_reserved
-        dirty = self.checkpointer.dirty
-        news = self.news
-        for shard, published in group.published:
-            shard.pending_groups -= 1
-            if not shard.gone:
-                dirty[shard.shard_id] = shard
-                if shard.era is not news.recent.newest:
-                    news.publishing(shard)
-                shard.publish(published)
-        self.sealing.decided(group.decisions)
-        for _, shard_id, decision in group.decisions:
-            if shard_id and type(decision) not in _OUTSIDE_SHARD_RECORDS:
-                shard_changed = self.table.by_id(shard_id)
-                if shard_changed is not None:
-                    dirty[shard_id] = shard_changed
-        for sink, acks in group.acks.items():
-            sink.acknowledge(acks)
-        self.checkpointer.wake_if_needed()
-
-    def _fail(self, error: Exception) -> None:
-        self.committer.fail(error)
-
-    def _failed(self, failure: StorageFailedError) -> None:
-        _log.error("%s", failure)
-        self.appender.refuse_files = self.appender.refuse_memory = failure
-        self.checkpointer.wake()
-        self.sealing.failed(failure)
-
-    # The door
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What the start found."""
+        return self.parts.recovery
 
     @property
     def failure(self) -> StorageFailedError | None:
         """Why the engine stopped acknowledging, None while it works."""
-        return self.committer.failure
+        return self.parts.committer.failure
+
+    async def wait_failed(self) -> StorageFailedError:
+        """Return when the engine has stopped acknowledging, with the reason."""
+        committer = self.parts.committer
+        await committer.has_failed.wait()
+        assert committer.failure is not None
+        return committer.failure
+
+    @property
+    def disk_full(self) -> Exception | None:
+        """Why file-mode appends are refused just now, for lack of disk; None while they are taken."""
+        return self.parts.checkpointer.disk_full
 
     def now_us(self) -> int:
-        """The node's time of day in microseconds; see `NodeTime.now_us`."""
-        return self.time.now_us()
-
-    def begin_chunk(self) -> None:
-        """Call before a run of `Appender.append` calls: sets their time and what is refused just now."""
-        appender = self.appender
-        appender.append_time_us = self.time.append_time_us()
-        self.committer.chunk_taken_at_s = perf_counter()
-        failure: StorageError | None = self.committer.failure
-        appender.refuse_files = failure or self.checkpointer.disk_full
-        if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
-            failure = OverloadedError(
-                f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, as much as they may "
-                f"(storage.memory_budget_bytes); shorten their retention or switch some to file mode"
-            )
-        appender.refuse_memory = failure
+        """The node's time of day in microseconds since 1970; see `NodeTime.now_us`."""
+        return self.parts.time.now_us()
 
     def announce(self, tcp: str) -> None:
         """Write into the data directory where it is served from now on until it is closed; blocks on the disk.
@@ -423,62 +102,60 @@ class Engine:
         Args:
             tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
         """
-        self._directory.announce(tcp, os.getpid())
+        self.parts.directory.announce(tcp, os.getpid())
 
-    async def close(self) -> None:
-        """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
-        try:
-            await self._close_in_order()
-        finally:
-            self.checkpointer.close()
+    def restores(self) -> list[HistoryGap]:
+        """The newest restores from backups as gaps in the lsns, oldest first."""
+        return self.parts.restores.gaps()
 
-    async def _close_in_order(self) -> None:
-        await self.committer.drain()
-        if self.committer.failure is not None:
-            return
-        for shard in self.table.open_shards():
-            if shard.in_memory_mode:
-                # Nothing is appended any more: what was reserved but not used is free again.
-                shard.reserved_offset = shard.published_offset
-                self.checkpointer.dirty[shard.shard_id] = shard
-        self.views.lsns_reserved = self.committer.next_lsn
-        try:
-            await self.checkpointer.checkpoint()
-            await self.checkpointer.remove_files()
-            await self._note_orderly_stop()
-        except DiskFullError as error:
-            # The journal has everything. The next start takes this for a crash.
-            _log.warning("no last checkpoint: %s", error)
-        except OSError as error:
-            self._fail(error)
-            assert self.committer.failure is not None
-            raise self.committer.failure from error
+    def described_restores(self) -> list[dict[str, int]]:
+        """The same as clients are told of them: names to numbers."""
+        return self.parts.restores.told()
 
-    async def _note_orderly_stop(self) -> None:
-        """Tell the next start which spare journal files are whole; it removes the others."""
-        mutations = Mutations()
-        put_number(mutations, NodeKey.STOPPED_IN, self.writer.newest_number)
-        put_number(mutations, NodeKey.SPARES, self.writer.newest_spare)
-        self._store.write(mutations)
-        await trio.to_thread.run_sync(self._store.flush)
+    def statistics(self) -> EngineStatistics:
+        """What can be counted and measured without a look at shards."""
+        return EngineStatistics.of(self.parts)
 
-    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files.
+    def take_snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Hold the files as they lie at one moment for the length of an ``async with`` block, for a backup."""
+        return self.parts.snapshots.take()
 
-        What lies in memory is not waited for.
+    async def checkpoint(self) -> None:
+        """Make a checkpoint: when this returns, a crash brings back nothing that refers to what was dropped before."""
+        await self.parts.checkpointer.after_checkpoint(trio.lowlevel.checkpoint)
 
-        Raises:
-            InvalidRequestError: It is to be waited for, but sealing is switched off.
-            StorageError: A segment could not be sealed; it stays a log file.
+    @property
+    def converts(self) -> bool:
+        """Whether closed segments are converted to Parquet."""
+        return self.parts.sealing.enabled
+
+    async def drain(self) -> None:
+        """Return when all that was decided before is durable, published and acknowledged, or the engine has failed."""
+        await self.parts.committer.drain()
+
+    # Appends
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more file-mode appends may be taken in without passing the memory and journal budgets."""
+        return self.parts.checkpointer.has_room()
+
+    async def wait_for_room(self) -> None:
+        """Return when `has_room`, or when the engine has failed and the answer will say so."""
+        await self.parts.checkpointer.wait_for_room()
+
+    def begin_chunk(self) -> Appender:
+        """Begin a run of appends that were received together; `Appender.finish` ends it in the same step of the loop.
+
+        Sets the time that they get and what is refused just now.
         """
-        if wait:
-            self.sealing.require_enabled()
-        info = await self.commands.seal(name)
-        if not wait:
-            return info
-        shard = self.table.by_name(name)
-        await self.sealing.wait_until_sealed(shard, info.next_offset)
-        return shard.info(with_segments=True)
+        self.parts.begin_chunk()
+        return self.parts.appender
+
+    def hold_until_committed(self, callback: Callable[[], None]) -> None:
+        """Call back when what was appended so far is durable and published, or the engine has failed."""
+        self.parts.appender.flush_run()
+        self.parts.committer.group.held.append(callback)
 
     async def append(
         self, shard: Shard, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
@@ -491,7 +168,7 @@ class Engine:
             StorageError: It was refused; nothing of it is stored.
             StorageFailedError: The disk failed; whether it is stored is known after a restart.
         """
-        await self.checkpointer.wait_for_room()
+        await self.wait_for_room()
         waiter = PendingAck()
         self.append_nowait(shard, batch, waiter, 0, ack=ack, expected_offset=expected_offset)
         return await waiter.wait()
@@ -508,35 +185,273 @@ class Engine:
     ) -> None:
         """Take one encoded batch from inside the process; ``sink`` gets its acknowledgement, perhaps at once.
 
-        The caller bounds what is under way and asks `Checkpointer.has_room` before.
+        The caller bounds what is under way and asks `has_room` before.
 
         Raises:
             StorageError: It was refused; nothing of it is stored.
         """
         expected = NO_OFFSET if expected_offset is None else expected_offset
         frame = memoryview(bytearray(build_append(correlation, 0, batch, ack_level=ack, expected_offset=expected)))
-        self.begin_chunk()
+        appender = self.begin_chunk()
         try:
-            self.appender.append_all(frame, (shard,), sink)
+            appender.append_all(frame, (shard,), sink)
         finally:
-            self.appender.finish()
+            appender.finish()
 
-    def _words(self, shard: Shard, batch: memoryview) -> Words:
-        """What of a batch goes into the shard's index: the one thing for which a server opens a body."""
-        raw_bytes, limit = BatchHeader.unpack(batch).raw_size, self.config.limits.max_batch_bytes
-        if raw_bytes > limit:
-            raise LimitExceededError(
-                f"record batch of {raw_bytes} bytes before compression is over the limit of {limit} for an indexed "
-                f"shard (limits.max_batch_bytes); split it"
-            )
-        words = words_of(shard.config, batch)
-        if len(words) > MOST_WORDS:
-            raise LimitExceededError(
-                f"record batch for the indexed shard {shard.name!r} has {len(words)} keys and tags to index, over the "
-                f"limit of {MOST_WORDS} in one batch; send fewer records in a batch"
-            )
-        return words
+    async def commit(
+        self,
+        appends: Sequence[tuple[str, bytes]],
+        puts: Sequence[Put],
+        deletes: Sequence[Delete],
+        cursors: Sequence[CursorCheck] = (),
+    ) -> tuple[list[Appended], list[StateValue]]:
+        """Carry out several changes as one; see `Transactions.commit`."""
+        return await self.parts.transactions.commit(appends, puts, deletes, cursors)
 
+    # Shards
 
-def _new_salt() -> int:
-    return secrets.randbits(64)
+    def shard(self, name: str) -> Shard:
+        """The shard with this name, opened if need be.
+
+        Raises:
+            ShardNotFoundError: There is none.
+        """
+        return self.parts.table.by_name(name)
+
+    def shard_id(self, name: str) -> int | None:
+        """The id of a shard, which is not opened for that; None if there is none."""
+        return self.parts.table.catalogue.id_of(name)
+
+    def opened_shard(self, shard_id: int) -> Shard | None:
+        """The shard with this id if it is open now."""
+        return self.parts.table.opened(shard_id)
+
+    def open_shards(self) -> list[Shard]:
+        """The shards that are open now."""
+        return self.parts.table.open_shards()
+
+    def peek(self, shard_id: int) -> Shard | None:
+        """The shard with this id, to be looked at now and then dropped; None if there is none."""
+        return self.parts.table.peek(shard_id)
+
+    def scan_names(self, topic_filter: str, after: str = "") -> NameScan:
+        """The names of the shards that match a filter and sort behind ``after``, in bounded steps.
+
+        Raises:
+            InvalidNameError: The filter is not valid.
+        """
+        return NameScan(self.parts.table.catalogue, topic_filter, after)
+
+    def shard_ids(self) -> list[int]:
+        """The ids of all shards."""
+        return [shard_id for shard_id, _ in self.parts.table.catalogue.records()]
+
+    def match_names(self, topic_filter: str, limit: int) -> list[str]:
+        """Up to ``limit`` names of shards that match a filter, found in one step."""
+        return list(self.parts.table.catalogue.matching(topic_filter, limit=limit))
+
+    def describe_shard(self, name: str, *, with_segments: bool = True) -> ShardInfo:
+        """A shard as it is now; it is not opened for that.
+
+        Raises:
+            ShardNotFoundError: There is none.
+        """
+        return self.parts.table.peek_by_name(name).info(with_segments=with_segments)
+
+    def stored_outlines(self) -> Iterator[shard_records.Outline | None]:
+        """What the views hold of each shard and segment, one each step; None where a step found nothing."""
+        return shard_records.outlines(self.parts.views.store)
+
+    def stored_ranges(self, shard_id: int) -> list[tuple[int, int]]:
+        """The ranges (first offset, next offset) of a shard that have records, by what the views hold of it."""
+        return shard_records.held_ranges(self.parts.views.store, shard_id)
+
+    async def create_shard(self, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
+        """Create a shard; with ``exist_ok`` one that is there is returned as it is.
+
+        Raises:
+            ShardExistsError: It is there, and ``exist_ok`` was not given.
+            LimitExceededError: There are as many shards as there may be.
+        """
+        return await self.parts.commands.create_shard(name, config, exist_ok=exist_ok)
+
+    async def delete_shard(self, name: str) -> None:
+        """Delete a shard with its records, cursors and files."""
+        await self.parts.commands.delete_shard(name)
+
+    async def configure_shard(
+        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
+    ) -> ShardInfo:
+        """Change how a shard is kept from now on; None leaves a part as it is."""
+        return await self.parts.commands.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
+
+    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
+        """Switch a shard to memory or file mode while it is in use."""
+        return await self.parts.commands.set_mode(name, mode)
+
+    async def trim(self, name: str, before_offset: int) -> ShardInfo:
+        """Drop all records below an offset."""
+        return await self.parts.commands.trim(name, before_offset)
+
+    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
+        """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files.
+
+        What lies in memory is not waited for.
+
+        Raises:
+            InvalidRequestError: It is to be waited for, but sealing is switched off.
+            StorageError: A segment could not be sealed; it stays a log file.
+        """
+        sealing = self.parts.sealing
+        if wait:
+            sealing.require_enabled()
+        info = await self.parts.commands.seal(name)
+        if not wait:
+            return info
+        shard = self.parts.table.by_name(name)
+        await sealing.wait_until_sealed(shard, info.next_offset)
+        return shard.info(with_segments=True)
+
+    # Reading
+
+    def check_range(self, shard: Shard, offset: int) -> None:
+        """Refuse an offset that the shard does not have.
+
+        Raises:
+            OffsetOutOfRangeError: It lies before the first or behind the next one.
+        """
+        self.parts.reader.check_range(shard, offset)
+
+    def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice | None:
+        """What can be given without a disk; None when a file has to be read. Empty at the end of the shard."""
+        return self.parts.reader.read_nowait(shard, offset, max_bytes, place)
+
+    async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
+        """Whole batches from the one that holds ``offset`` on: up to about ``max_bytes``, but at least one."""
+        return await self.parts.reader.read(shard, offset, max_bytes, place)
+
+    async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
+        """Return when the shard has a record at this offset, or when the time is over."""
+        await self.parts.reader.wait_beyond(shard, offset, max_wait_s)
+
+    async def find_offset(self, shard: Shard, start: Start) -> int:
+        """The offset at which a reader that starts there begins."""
+        return await self.parts.reader.find_offset(shard, start)
+
+    async def read_indexed(
+        self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
+    ) -> ReadSlice:
+        """Whole batches that hold records with a key or tag; the reader picks these records out."""
+        return await self.parts.reader.read_indexed(shard, by, word, from_offset, max_bytes, latest=latest)
+
+    # Subscriptions
+
+    @property
+    def committed_lsn(self) -> int:
+        """Every entry up to this lsn is durable and published, and so is every memory-mode batch."""
+        return self.parts.committer.committed_lsn
+
+    async def subscribe(
+        self,
+        *,
+        shard: str | None,
+        topic_filter: str | None,
+        start: Start,
+        until_lsn: int | None = None,
+        common_lsn: int | None = None,
+        group: str | None,
+        on_ready: Callable[[], None],
+        credit_bytes: Callable[[], int],
+    ) -> AnySubscription:
+        """Begin a subscription to a shard, or to all shards that match a filter; see `Subscriptions.subscribe`."""
+        return await self.parts.subscriptions.subscribe(
+            shard=shard,
+            topic_filter=topic_filter,
+            start=start,
+            until_lsn=until_lsn,
+            common_lsn=common_lsn,
+            group=group,
+            on_ready=on_ready,
+            credit_bytes=credit_bytes,
+        )
+
+    # Cursors
+
+    async def commit_cursor(self, shard: str, name: str, offset: int, expected_version: int | None) -> Cursor:
+        """Set a cursor, if its version is the expected one (None: whatever it is; 0: it must not exist).
+
+        Raises:
+            VersionConflictError: It has another version.
+        """
+        return await self.parts.commands.commit_cursor(shard, name, offset, expected_version)
+
+    async def delete_cursor(self, shard: str, name: str, expected_version: int | None) -> None:
+        """Remove a cursor, under the same condition."""
+        await self.parts.commands.delete_cursor(shard, name, expected_version)
+
+    def get_cursor(self, shard: str, name: str) -> Cursor | None:
+        """A cursor as it is committed."""
+        return self.parts.commands.get_cursor(shard, name)
+
+    def list_cursors(self, shard: str, after: str = "", limit: int | None = None) -> list[Cursor]:
+        """Cursors of a shard, by name, behind ``after``: at most ``limit``. The shard is not opened for that.
+
+        Raises:
+            ShardNotFoundError: There is none.
+            ShardDamagedError: It is stopped.
+        """
+        return self.parts.commands.list_cursors(shard, after, limit)
+
+    def cursor_of(self, shard_id: int, name: str) -> Cursor | None:
+        """A cursor by the id of its shard, whatever state that is in."""
+        return self.parts.views.cursors.get(shard_id, name)
+
+    def cursors_of(self, shard_id: int, after: str, limit: int) -> list[Cursor]:
+        """Up to ``limit`` cursors behind ``after``, by the id of their shard, whatever state that is in."""
+        return self.parts.views.cursors.list(shard_id, after, limit)
+
+    def all_cursors(self) -> Iterator[tuple[int, str, int] | None]:
+        """(shard id, name, offset) of all cursors, one each step; None where a step found nothing."""
+        return self.parts.views.cursors.all()
+
+    # State
+
+    def get_state(self, key: bytes) -> StateValue | None:
+        """A committed value that has not expired."""
+        return self.parts.commands.get_state(key)
+
+    async def put_state(self, key: bytes, value: bytes, expected_version: int | None, expires_at_us: int) -> StateValue:
+        """Set a key of the state store, if its version is the expected one, as with cursors.
+
+        Raises:
+            VersionConflictError: It has another version.
+        """
+        return await self.parts.commands.put_state(key, value, expected_version, expires_at_us)
+
+    async def delete_state(self, key: bytes, expected_version: int | None) -> None:
+        """Remove a key, under the same condition; one that is not there is no error unless a version was expected."""
+        await self.parts.commands.delete_state(key, expected_version)
+
+    async def scan_state(
+        self, prefix: bytes, after: bytes | None, limit: int, size_bytes: int = LARGEST_SCAN_BYTES
+    ) -> tuple[list[StateValue], bool]:
+        """A page of committed values whose keys have a prefix, by key, behind ``after``; and whether more follow."""
+        return await self.parts.commands.scan_state(prefix, after, limit, size_bytes)
+
+    # Producers
+
+    async def open_producer(self, name: str) -> ProducerIdentity:
+        """Register a producer, or take it over: its epoch rises and older holders are fenced."""
+        return await self.parts.commands.open_producer(name)
+
+    def new_producers(self, name: str, beginning: str) -> tuple[int, int] | None:
+        """How many producers there are under a beginning and in all, or None if there is one of the name already."""
+        return self.parts.commands.new_producers(name, beginning)
+
+    def producer_opened(self, identity: ProducerIdentity, connection: int) -> None:
+        """Note that a connection is about to use a producer that it has opened."""
+        self.parts.producer_use.opened(identity.producer_id, identity.epoch, connection)
+
+    def connection_closed(self, connection: int) -> None:
+        """Note that a connection uses no producer any more."""
+        self.parts.producer_use.disconnected(connection)

@@ -1,6 +1,6 @@
 """From a data directory to a running engine and back: what is opened in which order, and closed again.
 
-What an open engine consists of and does is in `journal.engine.engine`.
+What an open engine consists of is in `journal.engine.parts`, what it does in `journal.engine.engine`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from journal.engine.directory.mounts import check_mounts
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
+from journal.engine.parts import EngineParts
 from journal.engine.wal.disk import Disk, DiskThread
 from journal.settings.server import ServerConfig
 from shards.errors import CorruptionError
@@ -85,15 +86,15 @@ async def open_engine(
             await trio.lowlevel.checkpoint()
             disk = make_disk()
             try:
-                engine = Engine(config, directory, files, clock or SystemClock(), disk, store, sealer)
-                await engine.recover()
+                parts = EngineParts(config, directory, files, clock or SystemClock(), disk, store, sealer)
+                await parts.recover()
                 try:
                     # Whoever cancelled the start does not get an engine: with one it would have to be closed in order.
                     await trio.lowlevel.checkpoint_if_cancelled()
-                    async with _running(engine):
-                        yield engine
+                    async with _running(parts):
+                        yield Engine(parts)
                 finally:
-                    engine.writer.close()
+                    parts.writer.close()
             finally:
                 disk.close()
         finally:
@@ -111,22 +112,22 @@ async def _opened_directory(files: FileSystem, path: str, *, to_read: bool) -> A
 
 
 @asynccontextmanager
-async def _running(engine: Engine) -> AsyncIterator[None]:
+async def _running(parts: EngineParts) -> AsyncIterator[None]:
     """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(engine.time.run)
-        nursery.start_soon(engine.checkpointer.run)
-        nursery.start_soon(engine.sealing.run)
-        nursery.start_soon(engine.producer_expiry.run)
-        engine.subscriptions.start(nursery)
+        nursery.start_soon(parts.time.run)
+        nursery.start_soon(parts.checkpointer.run)
+        nursery.start_soon(parts.sealing.run)
+        nursery.start_soon(parts.producer_expiry.run)
+        parts.subscriptions.start(nursery)
         try:
             yield
         except Exception as error:  # noqa: BLE001 raised again below, without a group around it
             raised = error
-        engine.subscriptions.close()
+        parts.subscriptions.close()
         nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):
-        await engine.close()
+        await parts.close()
     if raised is not None:
         raise raised

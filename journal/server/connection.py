@@ -270,7 +270,6 @@ class Connection:
         """
         view = buffer.view
         engine = self.engine
-        appender = engine.appender
         unpack = APPEND_HEAD.unpack_from
         handles = self.handles
         appended = 0
@@ -279,7 +278,7 @@ class Connection:
         # Plain appends are taken many at a time; where they stop, one frame is looked at by itself.
         may_run = self.greeted
         self.is_paused = False
-        engine.begin_chunk()
+        appender = engine.begin_chunk()
         try:
             while end - start >= HEADER.size:
                 if may_run:
@@ -345,8 +344,7 @@ class Connection:
             self.inflight_bytes -= size_bytes
             self._progress.unpark_all()
 
-        self.engine.appender.flush_run()
-        self.engine.committer.group.held.append(committed)
+        self.engine.hold_until_committed(committed)
 
     def _may_request(self, op: int) -> bool:
         """Whether a request may be looked at now.
@@ -401,7 +399,7 @@ class Connection:
 
     async def wait_for_room(self) -> None:
         """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
-        await self.engine.checkpointer.wait_for_room()
+        await self.engine.wait_for_room()
         await self.output.wait_for_room()
         if self.meter is not None:
             await self.meter.wait()
@@ -412,7 +410,7 @@ class Connection:
     def has_room(self) -> bool:
         """Whether `wait_for_room` would return at once."""
         return (
-            self.engine.checkpointer.has_room()
+            self.engine.has_room
             and self.output.has_room
             and self.inflight_bytes <= self._limit
             and self._requests < _REQUESTS_AT_ONCE
@@ -431,7 +429,7 @@ class Connection:
         """The client is gone: end its subscriptions."""
         self.pushing.close()
         self.output.abandon()
-        self.engine.producer_use.disconnected(self.number)
+        self.engine.connection_closed(self.number)
 
 
 def unknown_handle(handle: int) -> UnknownHandleError:

@@ -24,7 +24,6 @@ from shards.errors import StorageError
 from shards.format.batch import BatchHeader
 from shards.model import SegmentKind
 from shards.segments.shard import Shard
-from shards.views import shard_records
 
 OTHERS: Final = "(others)"
 """Stands for all groups or queues that are not named."""
@@ -173,7 +172,7 @@ class InventoryTaker:
 
     async def _count_open(self, segments: dict[SegmentState, Amount], pace: Pace) -> int:
         damaged = 0
-        for shard in self._engine.table.open_shards():
+        for shard in self._engine.open_shards():
             await pace.step()
             if shard.deleted:
                 continue
@@ -184,13 +183,12 @@ class InventoryTaker:
 
     async def _count_closed(self, segments: dict[SegmentState, Amount], pace: Pace) -> int:
         damaged = 0
-        table = self._engine.table
-        for found in shard_records.outlines(self._engine.views.store):
+        for found in self._engine.stored_outlines():
             await pace.step()
             if found is None:
                 continue
             shard_id, kind, flag, end = found
-            if table.opened(shard_id) is not None:
+            if self._engine.opened_shard(shard_id) is not None:
                 continue
             if kind is None:
                 damaged += flag
@@ -204,7 +202,7 @@ class InventoryTaker:
         count = 0
         known = 0
         records_from: Callable[[int], int] = _no_records
-        for cursor in self._engine.views.cursors.all():
+        for cursor in self._engine.all_cursors():
             await pace.step()
             if cursor is None:
                 continue
@@ -227,25 +225,23 @@ class InventoryTaker:
 
     def _records_from(self, shard_id: int) -> Callable[[int], int]:
         """What tells how many records a shard has from an offset on."""
-        shard = self._engine.table.opened(shard_id)
+        shard = self._engine.opened_shard(shard_id)
         if shard is not None:
             return shard.record_count_from
-        held = shard_records.held_ranges(self._engine.views.store, shard_id)
+        held = self._engine.stored_ranges(shard_id)
         return lambda offset: sum(max(0, following - max(first, offset)) for first, following in held)
 
     # Cache queues
 
     async def _look_at_queues(self, pace: Pace) -> tuple[QueueDepth, ...]:
-        table = self._engine.table
         found: list[QueueDepth] = []
         ages: dict[tuple[int, int], int] = {}
-        for name in table.catalogue.matching(f"{QUEUE_PREFIX}+", limit=_QUEUES_LOOKED_AT):
+        for name in self._engine.match_names(f"{QUEUE_PREFIX}+", limit=_QUEUES_LOOKED_AT):
             await pace.step()
-            shard_id = table.catalogue.id_of(name)
-            shard = None if shard_id is None else table.by_id(shard_id)
-            if shard is None:
-                continue
-            cursor = self._engine.views.cursors.get(shard.shard_id, QUEUE_CURSOR)
+            if self._engine.shard_id(name) is None:
+                continue  # it was deleted meanwhile
+            shard = self._engine.shard(name)
+            cursor = self._engine.cursor_of(shard.shard_id, QUEUE_CURSOR)
             drained = max(shard.start_offset, 0 if cursor is None else cursor.offset)
             records = shard.record_count_from(drained)
             oldest_us = 0
@@ -260,7 +256,7 @@ class InventoryTaker:
         """When the first record from an offset on was appended; 0 if it cannot be read."""
         try:
             while offset < shard.published_offset:
-                extent = await self._engine.reader.read(shard, offset, 1)
+                extent = await self._engine.read(shard, offset, 1)
                 header = BatchHeader.unpack(memoryview(extent.buffers[0]))
                 if not header.is_gap:
                     return header.append_time_us

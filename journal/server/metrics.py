@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from journal.engine import Engine
+from journal.engine.statistics import EngineStatistics
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.server.inventory import Inventory, InventoryTaker
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
@@ -57,20 +58,21 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
-        yield from self._traffic()
-        yield from self._commits()
-        yield from self._storage()
-        yield from self._health()
+        engine = self._engine.statistics()
+        yield from self._traffic(engine)
+        yield from self._commits(engine)
+        yield from self._storage(engine)
+        yield from self._health(engine)
         yield from _counted(self._inventory.latest, self._engine.now_us())
 
-    def _traffic(self) -> Iterator[Metric]:
-        statistics, engine = self._statistics, self._engine
+    def _traffic(self, engine: EngineStatistics) -> Iterator[Metric]:
+        statistics, limits = self._statistics, self._engine.config.limits
         yield Counter("journal_appends", "Acknowledged batches.", statistics.appends)
         yield Counter("journal_append_bytes", "Bytes of appended frames received.", statistics.append_bytes)
         yield Counter("journal_fetched_bytes", "Bytes of batches sent to fetches.", statistics.fetched_bytes)
         yield Counter("journal_pushed_bytes", "Bytes of batches sent to subscriptions.", self._pushed_bytes())
         yield Gauge("journal_connections", "Open connections of clients.", statistics.connections)
-        yield Gauge("journal_connections_limit", "Connections that may be open.", engine.config.limits.max_connections)
+        yield Gauge("journal_connections_limit", "Connections that may be open.", limits.max_connections)
         yield Counter(
             "journal_connections_opened", "Connections of clients that were accepted.", statistics.connections_total
         )
@@ -82,78 +84,75 @@ class ServerCollector(Collector):
             Counter("journal_refusals", "Refused requests by error code.", labels=["code"]),
             {**_NEVER_REFUSED, **statistics.errors},
         )
-        yield Gauge("journal_subscriptions", "Open subscriptions.", engine.subscriptions.count)
+        yield Gauge("journal_subscriptions", "Open subscriptions.", engine.subscription_count)
 
-    def _commits(self) -> Iterator[Metric]:
-        committer, writer = self._engine.committer, self._engine.writer
-        yield Counter("journal_commit_groups", "Commit groups made durable.", committer.groups_committed)
+    def _commits(self, engine: EngineStatistics) -> Iterator[Metric]:
+        yield Counter("journal_commit_groups", "Commit groups made durable.", engine.commit_groups)
         yield _histogram(
             "journal_acknowledgement_seconds",
             "From the arrival of a commit group's oldest entry to the acknowledgement of all of it.",
-            committer.acknowledge_s,
+            engine.acknowledge_s,
         )
-        yield _histogram("journal_fsync_seconds", "Time of the fdatasync of each commit group.", writer.sync_s)
-        yield _histogram("journal_commit_group_bytes", "Bytes of each commit group.", committer.group_bytes)
+        yield _histogram("journal_fsync_seconds", "Time of the fdatasync of each commit group.", engine.sync_s)
+        yield _histogram("journal_commit_group_bytes", "Bytes of each commit group.", engine.group_bytes)
         yield _histogram(
-            "journal_commit_group_appends", "Appends acknowledged with each commit group.", committer.group_appends
+            "journal_commit_group_appends", "Appends acknowledged with each commit group.", engine.group_appends
         )
-        yield Gauge("journal_committed_lsn", "Newest durable lsn.", committer.committed_lsn)
+        yield Gauge("journal_committed_lsn", "Newest durable lsn.", engine.committed_lsn)
 
-    def _storage(self) -> Iterator[Metric]:
-        engine, checkpointer = self._engine, self._engine.checkpointer
-        storage, table = engine.config.storage, engine.table
-        yield Gauge("journal_tail_bytes", "Memory of committed batches not in files yet.", table.tail_pool.held_bytes)
+    def _storage(self, engine: EngineStatistics) -> Iterator[Metric]:
+        storage, shards = self._engine.config.storage, self._engine.config.shards
+        yield Gauge("journal_tail_bytes", "Memory of committed batches not in files yet.", engine.tail_bytes)
         yield Gauge("journal_tail_budget_bytes", "Bytes that tails may hold.", storage.tail_budget_bytes)
-        yield Gauge("journal_memory_bytes", "Memory of memory segments.", table.memory_pool.held_bytes)
+        yield Gauge("journal_memory_bytes", "Memory of memory segments.", engine.memory_bytes)
         yield Gauge("journal_memory_budget_bytes", "Bytes that memory segments may hold.", storage.memory_budget_bytes)
-        yield Gauge("journal_used_bytes", "Bytes of journal files in use.", engine.writer.used_bytes)
+        yield Gauge("journal_used_bytes", "Bytes of journal files in use.", engine.journal_bytes)
         yield Gauge("journal_budget_bytes", "Bytes that journal files may use.", storage.journal_budget_bytes)
-        yield Counter("journal_checkpoints", "Checkpoints made.", checkpointer.checkpoints)
-        yield _histogram("journal_checkpoint_seconds", "Time that each checkpoint took.", checkpointer.checkpoint_s)
+        yield Counter("journal_checkpoints", "Checkpoints made.", engine.checkpoints)
+        yield _histogram("journal_checkpoint_seconds", "Time that each checkpoint took.", engine.checkpoint_s)
         yield Gauge(
             "journal_checkpoint_lag_entries",
             "Entries that a recovery would read back.",
-            # Between a backup and what its restore goes on with there are no entries.
-            max(0, engine.committer.journal_lsn - max(checkpointer.checkpoint_lsn, engine.restores.newest_lsn - 1)),
+            engine.checkpoint_lag_entries,
         )
         yield Gauge(
             "journal_checkpoint_age_seconds",
             "Time since the last checkpoint, or since the start.",
-            trio.current_time() - checkpointer.checkpointed_at,
+            engine.checkpoint_age_s,
         )
         yield Gauge(
             "journal_disk_free_bytes",
             "Bytes left on the fullest disk that holds a part of the data directory.",
-            checkpointer.free_bytes,
+            engine.disk_free_bytes,
         )
         yield Gauge("journal_disk_reserve_bytes", "Appends are refused when less is left.", storage.disk_reserve_bytes)
-        yield Gauge("journal_shards", "Shards in the catalogue.", len(table.catalogue))
-        yield Gauge("journal_shards_limit", "Shards that there may be.", engine.config.shards.max_shards)
-        yield Counter("journal_sealed_segments", "Segments made into Parquet files.", engine.sealing.sealed_segments)
+        yield Gauge("journal_shards", "Shards in the catalogue.", engine.shard_count)
+        yield Gauge("journal_shards_limit", "Shards that there may be.", shards.max_shards)
+        yield Counter("journal_sealed_segments", "Segments made into Parquet files.", engine.sealed_segments)
         yield Gauge(
             "journal_sealing_failing",
             "1 while the last attempt to seal a segment had failed.",
-            int(bool(engine.sealing.last_failure)),
+            int(bool(engine.sealing_failure)),
         )
 
-    def _health(self) -> Iterator[Metric]:
-        engine, loop_lag = self._engine, self._loop_lag
+    def _health(self, engine: EngineStatistics) -> Iterator[Metric]:
+        loop_lag = self._loop_lag
         yield _ready(is_ready=not self._why_not_ready())
         yield Gauge(
             "journal_disk_full",
             "1 while appends are refused for lack of disk.",
-            int(engine.checkpointer.disk_full is not None),
+            int(engine.disk_full),
         )
-        yield Gauge("journal_failed", "1 after a storage failure.", int(engine.failure is not None))
+        yield Gauge("journal_failed", "1 after a storage failure.", int(self._engine.failure is not None))
         yield Gauge(
             "journal_clock_difference_seconds",
             "How far the system's clock is ahead of the node's time.",
-            engine.time.difference_us / 1e6,
+            engine.clock_difference_s,
         )
         yield Gauge(
             "journal_append_time_ahead_seconds",
             "How far the newest append time is ahead of the node's time.",
-            engine.time.append_time_ahead_us / 1e6,
+            engine.append_time_ahead_s,
         )
         yield Gauge("journal_held_back_seconds", "For how long appends have waited for room.", loop_lag.held_back_s)
         yield _histogram("journal_loop_late_seconds", "How late the event loop came to a timer.", loop_lag.late_s)

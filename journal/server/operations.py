@@ -146,7 +146,7 @@ class ServerOperations:
             max_frame_bytes=limits.max_frame_bytes,
             max_batch_bytes=limits.max_batch_bytes,
             connection_id=connection.number,
-            restores=self._engine.restores.gaps(),
+            restores=self._engine.restores(),
         )
         connection.reply(build(Op.HELLO, correlation, encode(reply)))
 
@@ -186,7 +186,7 @@ class ServerOperations:
 
     async def _hold_snapshot(self, *, task_status: trio.TaskStatus[Snapshot]) -> None:
         """Hold it until the connection is gone."""
-        async with self._engine.snapshots.take() as snapshot:
+        async with self._engine.take_snapshot() as snapshot:
             task_status.started(snapshot)
             await trio.sleep_forever()
 
@@ -200,7 +200,7 @@ class ServerOperations:
     def _open_shard(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
         request: messages.OpenShardRequest = decode_request(Op.OPEN_SHARD, body)
         require(connection.principal, request.name, Action.APPEND, Action.READ)
-        if self._engine.table.catalogue.id_of(request.name) is None and request.create is not None:
+        if self._engine.shard_id(request.name) is None and request.create is not None:
             return self._create_and_open(connection, correlation, request.name, request.create)
         self._open(connection, correlation, request.name)
         return None
@@ -210,7 +210,7 @@ class ServerOperations:
         self._open(connection, correlation, name)
 
     def _open(self, connection: Connection, correlation: int, name: str) -> None:
-        shard = self._engine.table.by_name(name)
+        shard = self._engine.shard(name)
         shard.check_usable()
         handle = connection.handle_of.get(shard.shard_id)
         if handle is None:
@@ -303,7 +303,7 @@ class ServerOperations:
                 f"this connection has {limit} subscriptions, all that limits.max_subscriptions_per_connection allows; "
                 f"subscribe by filter or use another connection"
             )
-        lsn = self._engine.committer.committed_lsn
+        lsn = self._engine.committed_lsn
         if request.start == "committed":
             if request.filter is None or request.group is not None:
                 raise InvalidRequestError(
@@ -314,7 +314,7 @@ class ServerOperations:
             start = Start(request.start, request.value)
         state = pushing.add(request.subscription, request.credit_bytes, target)
         try:
-            subscription = await self._engine.subscriptions.subscribe(
+            subscription = await self._engine.subscribe(
                 shard=request.shard,
                 topic_filter=request.filter,
                 start=start,

@@ -146,7 +146,7 @@ class QueueOperations:
         for info in page.shards:
             if info.name.endswith(_DEAD_LETTERS):
                 continue
-            if (shard := self._engine.table.peek(info.shard_id)) is not None:
+            if (shard := self._engine.peek(info.shard_id)) is not None:
                 queues.append(self._look(info, shard))
             if step.is_over:
                 await step.rest()
@@ -202,12 +202,12 @@ class QueueOperations:
         progress = self._read(_Progress, b"queue-progress/", name)
         if progress is not None and progress.shard_id == info.shard_id:
             return progress.offset
-        cursor = self._engine.views.cursors.get(info.shard_id, _CURSOR)
+        cursor = self._engine.cursor_of(info.shard_id, _CURSOR)
         return cursor.offset if cursor is not None else 0
 
     def _dead_letters(self, shard_name: str, name: str) -> int:
-        shard_id = self._engine.table.catalogue.id_of(shard_name)
-        shard = None if shard_id is None else self._engine.table.peek(shard_id)
+        shard_id = self._engine.shard_id(shard_name)
+        shard = None if shard_id is None else self._engine.peek(shard_id)
         if shard is None:
             return 0
         done = self._read(_LettersDone, b"queue-letters-done/", name)
@@ -216,7 +216,7 @@ class QueueOperations:
 
     def _read(self, form: type[_Form], prefix: bytes, name: str) -> _Form | None:
         """What is written about a queue; None if it is not there, or in a form of a newer program."""
-        found = self._engine.commands.get_state(prefix + name.encode())
+        found = self._engine.get_state(prefix + name.encode())
         if found is None or found.value[:1] != _FORMAT:
             return None
         try:

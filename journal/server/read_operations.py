@@ -42,7 +42,7 @@ class ReadOperations:
         shard = self._shard(connection, handle)
         max_bytes = self._bounded(max_bytes)
         if connection.output.has_room:
-            extent = self._engine.reader.read_nowait(shard, offset, max_bytes, connection.places.get(shard.shard_id))
+            extent = self._engine.read_nowait(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             if extent is not None and (extent.size_bytes or not max_wait_ms):
                 self._send_extent(connection, Op.FETCH, correlation, shard, extent)
                 self._remember(connection, shard, extent)
@@ -56,12 +56,11 @@ class ReadOperations:
     async def _fetch_later(
         self, connection: Connection, correlation: int, shard: Shard, offset: int, max_bytes: int, max_wait_ms: int
     ) -> None:
-        reader = self._engine.reader
         wait_s = min(max_wait_ms, self._engine.config.limits.max_wait_ms) / 1000
         with trio.CancelScope() as poll:
             connection.polls.add(poll)
             try:
-                await reader.wait_beyond(shard, offset, wait_s)
+                await self._engine.wait_beyond(shard, offset, wait_s)
             finally:
                 connection.polls.discard(poll)
         output = connection.output
@@ -69,7 +68,7 @@ class ReadOperations:
         try:
             # It may have waited for long.
             require(connection.principal, shard.name, Action.READ)
-            extent = await reader.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
+            extent = await self._engine.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             self._send_extent(connection, Op.FETCH, correlation, shard, extent)
         finally:
             output.unreserve(max_bytes)
@@ -90,7 +89,7 @@ class ReadOperations:
     async def _find_offset(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.FindOffsetRequest = decode_request(Op.FIND_OFFSET, body)
         shard = self._shard(connection, request.handle)
-        offset = await self._engine.reader.find_offset(shard, Start(request.at, request.value))
+        offset = await self._engine.find_offset(shard, Start(request.at, request.value))
         connection.reply(build(Op.FIND_OFFSET, correlation, encode(messages.FindOffsetReply(offset))))
 
     async def _fetch_indexed(self, connection: Connection, correlation: int, body: bytes) -> None:
@@ -101,7 +100,7 @@ class ReadOperations:
         await output.reserve(max_bytes)
         try:
             require(connection.principal, shard.name, Action.READ)
-            extent = await self._engine.reader.read_indexed(
+            extent = await self._engine.read_indexed(
                 shard, request.by, request.word, request.from_offset, max_bytes, latest=request.latest
             )
             self._send_extent(connection, Op.FETCH_INDEXED, correlation, shard, extent)

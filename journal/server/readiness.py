@@ -19,8 +19,8 @@ def why_not_ready(engine: Engine, loop_lag: LoopLag, *, is_stopping: bool) -> li
     reasons = [STOPPING] if is_stopping else []
     if engine.failure is not None:
         reasons.append(str(engine.failure))
-    if engine.checkpointer.disk_full is not None:
-        reasons.append(str(engine.checkpointer.disk_full))
+    if engine.disk_full is not None:
+        reasons.append(str(engine.disk_full))
     if loop_lag.held_back_s > PATIENCE_S:
         reasons.append(f"appends have been held back for {loop_lag.held_back_s:.0f} s: {_what_is_full(engine)}")
     return reasons
@@ -28,7 +28,8 @@ def why_not_ready(engine: Engine, loop_lag: LoopLag, *, is_stopping: bool) -> li
 
 def _what_is_full(engine: Engine) -> str:
     storage = engine.config.storage
-    used, tails = engine.writer.used_bytes, engine.table.tail_pool.held_bytes
+    statistics = engine.statistics()
+    used, tails = statistics.journal_bytes, statistics.tail_bytes
     if used >= storage.journal_budget_bytes:
         return (
             f"the checkpoint is too far behind, journal files hold {used} of {storage.journal_budget_bytes} bytes "

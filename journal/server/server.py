@@ -86,7 +86,7 @@ class Server:
         self.stopping = trio.Event() if stopping is None else stopping
         self.addresses: list[str] = []
         self.inventory = InventoryTaker(engine)
-        self.loop_lag = LoopLag(engine.checkpointer.has_room)
+        self.loop_lag = LoopLag(lambda: engine.has_room)
         self.loop_monitor = LoopMonitor()
         storage = engine.config.storage
         self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
@@ -107,32 +107,32 @@ class Server:
 
     def describe(self) -> dict[str, Any]:
         """Statistics for STATUS: plain numbers by name."""
-        engine, statistics = self.engine, self.statistics
+        engine, statistics = self.engine.statistics(), self.statistics
         return {
-            "node_id": engine.node_id,
+            "node_id": self.engine.node_id,
             "uptime_s": round(time.monotonic() - self._started, 3),
             "connections": statistics.connections,
             "appends": statistics.appends,
             "append_bytes": statistics.append_bytes,
             "fetched_bytes": statistics.fetched_bytes,
-            "shards": len(engine.table.catalogue),
-            "subscriptions": engine.subscriptions.count,
-            "committed_lsn": engine.committer.committed_lsn,
-            "commit_groups": engine.committer.groups_committed,
-            "checkpoints": engine.checkpointer.checkpoints,
-            "journal_used_bytes": engine.writer.used_bytes,
-            "tail_bytes": engine.table.tail_pool.held_bytes,
-            "memory_bytes": engine.table.memory_pool.held_bytes,
+            "shards": engine.shard_count,
+            "subscriptions": engine.subscription_count,
+            "committed_lsn": engine.committed_lsn,
+            "commit_groups": engine.commit_groups,
+            "checkpoints": engine.checkpoints,
+            "journal_used_bytes": engine.journal_bytes,
+            "tail_bytes": engine.tail_bytes,
+            "memory_bytes": engine.memory_bytes,
             "max_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "disk_full": engine.checkpointer.disk_full is not None,
-            "sealed_segments": engine.sealing.sealed_segments,
-            "sealing_failure": engine.sealing.last_failure,
-            "failure": str(engine.failure or ""),
+            "disk_full": engine.disk_full,
+            "sealed_segments": engine.sealed_segments,
+            "sealing_failure": engine.sealing_failure,
+            "failure": str(self.engine.failure or ""),
         }
 
     def _status(self) -> dict[str, Any]:
         """What STATUS answers: the statistics, and how the node was restored."""
-        return {**self.describe(), "restores": self.engine.restores.told()}
+        return {**self.describe(), "restores": self.engine.described_restores()}
 
     def _administration(self) -> Administration:
         return Administration(
@@ -156,7 +156,7 @@ class Server:
             reasons,
             self.addresses,
             self.describe(),
-            self.engine.restores.told(),
+            self.engine.described_restores(),
         )
 
     def why_not_ready(self) -> list[str]:
@@ -223,7 +223,7 @@ class Server:
             trio.lowlevel.remove_instrument(self.loop_monitor)
 
     async def _stop_after_failure(self) -> None:
-        await self.engine.committer.has_failed.wait()
+        await self.engine.wait_failed()
         log.error("stopping, as the storage failed", at_most_s=_GOODBYE_AFTER_FAILURE_S, setting="storage.on_failure")
         self.stopping.set()
 

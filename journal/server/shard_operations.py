@@ -128,7 +128,7 @@ class ShardOperations:
         step = TimeSlice()
         while (names := await pages.more()) is not None:
             for name in names:
-                if (shard_id := self._id_of(name)) is None or (shard := self._engine.table.peek(shard_id)) is None:
+                if (shard_id := self._id_of(name)) is None or (shard := self._engine.peek(shard_id)) is None:
                     continue
                 room -= len(name.encode()) + _ENTRY_BYTES
                 if len(found) == limit or (found and room < 0):
@@ -139,13 +139,13 @@ class ShardOperations:
         return ShardPage(found, more=False)
 
     def _names(self, who: Asker, topic_filter: str, after: str) -> NameScan:
-        scan = NameScan(self._engine.table.catalogue, topic_filter, after)
+        scan = self._engine.scan_names(topic_filter, after)
         require(who.principal, topic_filter, Action.READ, Action.ADMINISTER)
         return scan
 
     def _id_of(self, name: str) -> int | None:
         """None if it was deleted since its name was found."""
-        return self._engine.table.catalogue.id_of(name)
+        return self._engine.shard_id(name)
 
     @property
     def _page_bytes(self) -> int:
@@ -164,7 +164,7 @@ class ShardOperations:
             ShardNotFoundError: There is none.
         """
         require(who.principal, name, Action.READ, Action.ADMINISTER)
-        return self._engine.table.peek_by_name(name).info(with_segments=True)
+        return self._engine.describe_shard(name, with_segments=True)
 
     def describe_page(self, who: Asker, name: str, from_offset: int, limit: int) -> SegmentPage:
         """A shard with up to ``limit`` of its segments, from the one that holds an offset on.
@@ -206,13 +206,12 @@ class ShardOperations:
         return CursorPage(found, more=False, after=last)
 
     async def _add_cursors(self, name: str, found: list[CursorLag], step: TimeSlice) -> None:
-        table = self._engine.table
         behind = ""
         while (shard_id := self._id_of(name)) is not None:
-            shard = table.peek(shard_id)
+            shard = self._engine.peek(shard_id)
             if shard is None or shard.damage:
                 return
-            cursors = self._engine.views.cursors.list(shard_id, behind, LARGEST_PAGE)
+            cursors = self._engine.cursors_of(shard_id, behind, LARGEST_PAGE)
             found += [_lag(shard, cursor) for cursor in cursors]
             if step.is_over:
                 await step.rest()
@@ -229,7 +228,7 @@ class ShardOperations:
         """
         require(who.principal, name, Action.READ, Action.ADMINISTER)
         limit = max(1, min(limit, LARGEST_PAGE, self._page_bytes // (MAX_NAME_BYTES + _ENTRY_BYTES)))
-        cursors = self._engine.commands.list_cursors(name, after, limit + 1)
+        cursors = self._engine.list_cursors(name, after, limit + 1)
         return cursors[:limit], len(cursors) > limit
 
     async def create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
@@ -248,14 +247,14 @@ class ShardOperations:
         await self._create(who, name, config, exist_ok=True)
 
     async def _create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool) -> ShardInfo:
-        commands, meter = self._engine.commands, who.meter
-        if meter is None or self._engine.table.catalogue.id_of(name) is not None:
-            return await commands.create_shard(name, config, exist_ok=exist_ok)
+        engine, meter = self._engine, who.meter
+        if meter is None or engine.shard_id(name) is not None:
+            return await engine.create_shard(name, config, exist_ok=exist_ok)
         meter.check_new_shard(name)
         # Counted before it is there: others that are being created at the same time count, too.
         meter.count_shard(name, 1)
         try:
-            return await commands.create_shard(name, config, exist_ok=exist_ok)
+            return await engine.create_shard(name, config, exist_ok=exist_ok)
         except BaseException:
             meter.count_shard(name, -1)
             raise
@@ -263,13 +262,13 @@ class ShardOperations:
     async def delete(self, who: Asker, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
         require(who.principal, name, Action.ADMINISTER)
-        commands, meter = self._engine.commands, who.meter
-        if meter is None or self._engine.table.catalogue.id_of(name) is None:
-            return await commands.delete_shard(name)
+        engine, meter = self._engine, who.meter
+        if meter is None or engine.shard_id(name) is None:
+            return await engine.delete_shard(name)
         # Before it is gone, so that a measurement at this moment counts one too many rather than one too few.
         meter.count_shard(name, -1)
         try:
-            await commands.delete_shard(name)
+            await engine.delete_shard(name)
         except BaseException:
             meter.count_shard(name, 1)
             raise
@@ -277,14 +276,14 @@ class ShardOperations:
     async def set_mode(self, who: Asker, name: str, mode: Mode) -> ShardInfo:
         """Switch a shard to memory or file mode while it is in use."""
         require(who.principal, name, Action.ADMINISTER)
-        return await self._engine.commands.set_mode(name, mode)
+        return await self._engine.set_mode(name, mode)
 
     async def configure(
         self, who: Asker, name: str, *, retention: Retention | None, segment_bytes: int | None
     ) -> ShardInfo:
         """Change how a shard is kept from now on; None leaves a part as it is."""
         require(who.principal, name, Action.ADMINISTER)
-        return await self._engine.commands.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
+        return await self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
     async def seal(self, who: Asker, name: str, *, wait: bool = False) -> ShardInfo:
         """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files."""
@@ -294,12 +293,12 @@ class ShardOperations:
     async def trim(self, who: Asker, name: str, before_offset: int) -> ShardInfo:
         """Drop all records below an offset."""
         require(who.principal, name, Action.ADMINISTER)
-        return await self._engine.commands.trim(name, before_offset)
+        return await self._engine.trim(name, before_offset)
 
     async def delete_cursor(self, who: Asker, shard: str, name: str, version: int | None) -> None:
         """Remove a cursor, if its version is the expected one."""
         require(who.principal, shard, Action.ADMINISTER)
-        await self._engine.commands.delete_cursor(shard, name, version)
+        await self._engine.delete_cursor(shard, name, version)
 
 
 def _lag(shard: Shard, cursor: Cursor) -> CursorLag:

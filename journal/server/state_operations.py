@@ -50,7 +50,7 @@ class StateOperations:
     def _get_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorRequest = decode_request(Op.CURSOR_GET, body)
         require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
-        cursor = self._engine.commands.get_cursor(request.shard, request.name)
+        cursor = self._engine.get_cursor(request.shard, request.name)
         connection.reply(build(Op.CURSOR_GET, correlation, encode(messages.CursorReply(cursor))))
 
     def _list_cursors(self, connection: Connection, correlation: int, body: bytes) -> None:
@@ -61,15 +61,13 @@ class StateOperations:
     async def _commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)
         require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
-        cursor = await self._engine.commands.commit_cursor(
-            request.shard, request.name, request.offset, request.expected_version
-        )
+        cursor = await self._engine.commit_cursor(request.shard, request.name, request.offset, request.expected_version)
         connection.reply(build(Op.CURSOR_COMMIT, correlation, encode(cursor)))
 
     async def _delete_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorDeleteRequest = decode_request(Op.CURSOR_DELETE, body)
         require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
-        await self._engine.commands.delete_cursor(request.shard, request.name, request.expected_version)
+        await self._engine.delete_cursor(request.shard, request.name, request.expected_version)
         connection.reply(build(Op.CURSOR_DELETE, correlation))
 
     # State and producers
@@ -77,13 +75,13 @@ class StateOperations:
     def _get_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateGetRequest = decode_request(Op.STATE_GET, body)
         require(connection.principal, state_target(request.key), Action.READ)
-        value = self._engine.commands.get_state(request.key)
+        value = self._engine.get_state(request.key)
         connection.reply(build(Op.STATE_GET, correlation, encode(messages.StateGetReply(value))))
 
     async def _put_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StatePutRequest = decode_request(Op.STATE_PUT, body)
         require(connection.principal, state_target(request.key), Action.APPEND)
-        value = await self._engine.commands.put_state(
+        value = await self._engine.put_state(
             request.key, request.value, request.expected_version, request.expires_at_us
         )
         connection.reply(build(Op.STATE_PUT, correlation, encode(value)))
@@ -91,7 +89,7 @@ class StateOperations:
     async def _delete_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateDeleteRequest = decode_request(Op.STATE_DELETE, body)
         require(connection.principal, state_target(request.key), Action.APPEND)
-        await self._engine.commands.delete_state(request.key, request.expected_version)
+        await self._engine.delete_state(request.key, request.expected_version)
         connection.reply(build(Op.STATE_DELETE, correlation))
 
     async def _commit(self, connection: Connection, correlation: int, body: bytes) -> None:
@@ -104,7 +102,7 @@ class StateOperations:
             require(connection.principal, state_target(key), Action.APPEND)
         for check in request.cursors:
             require(connection.principal, check.shard, Action.READ)
-        appended, values = await self._engine.transactions.commit(
+        appended, values = await self._engine.commit(
             [(one.shard, one.batch) for one in request.appends],
             [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
             [Delete(one.key, one.expected_version) for one in request.deletes],
@@ -126,7 +124,7 @@ class StateOperations:
         output = connection.output
         await output.reserve(room)
         try:
-            values, more = await self._engine.commands.scan_state(request.prefix, request.after, limit, room)
+            values, more = await self._engine.scan_state(request.prefix, request.after, limit, room)
             page = self._fit(values)
             reply = messages.StateScanReply(page, more or len(page) < len(values))
             connection.reply(build(Op.STATE_SCAN, correlation, encode(reply)))
@@ -147,9 +145,9 @@ class StateOperations:
         require_somewhere(connection.principal, Action.APPEND)
         name = connection.producers + request.name
         if connection.meter is not None:
-            counts = self._engine.commands.new_producers(name, connection.producers)
+            counts = self._engine.new_producers(name, connection.producers)
             if counts is not None:
                 connection.meter.check_new_producer(*counts)
-        identity = await self._engine.commands.open_producer(name)
-        self._engine.producer_use.opened(identity.producer_id, identity.epoch, connection.number)
+        identity = await self._engine.open_producer(name)
+        self._engine.producer_opened(identity, connection.number)
         connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))

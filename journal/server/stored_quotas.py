@@ -9,7 +9,6 @@ import trio
 
 from journal.access.quotas import Account, Quotas
 from journal.engine import Engine
-from journal.engine.state.name_scan import NameScan
 from journal.engine.time_slice import TimeSlice
 from shards.errors import ShardNotFoundError
 
@@ -54,7 +53,7 @@ class StoredQuotas:
         was_full = account.is_full
         shards = stored_bytes = 0
         for at, topic_filter in enumerate(account.filters):
-            scan, step = NameScan(self._engine.table.catalogue, topic_filter), TimeSlice()
+            scan, step = self._engine.scan_names(topic_filter), TimeSlice()
             while (names := await scan.more()) is not None:
                 for name in names:
                     if not account.counts_earlier(name, at):
@@ -67,7 +66,7 @@ class StoredQuotas:
 
     def _size_bytes(self, name: str) -> int:
         try:
-            return self._engine.table.peek_by_name(name).info(with_segments=False).size_bytes
+            return self._engine.describe_shard(name, with_segments=False).size_bytes
         except ShardNotFoundError:
             # It was deleted a moment ago.
             return 0

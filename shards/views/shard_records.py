@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator
+from typing import TypeAlias
 
 from shards.errors import CorruptionError, FormatVersionError
 from shards.model import SegmentKind
@@ -44,6 +45,10 @@ _PARQUET_VERSION = 2
 _RESTORED_VERSION = 2
 _LOSSES_VERSION = 3
 _HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE, _LOSSES_VERSION: _LOSSES_HEAD_VALUE}
+
+
+Outline: TypeAlias = tuple[int, SegmentKind | None, bool, int]
+"""(shard id, kind, closed, end position) of a segment; of a shard (id, None, damaged, next offset)."""
 
 
 def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
@@ -277,7 +282,7 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
             yield None
 
 
-def outlines(store: OrderedStore) -> Generator[tuple[int, SegmentKind | None, bool, int] | None, None, None]:
+def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
     """Go through all records; give (number, kind, closed, end position) for each segment, None to let others work.
 
     For a shard's head the kind is None, the flag tells of damage, and the last is the next offset. Unreadable records

@@ -37,7 +37,7 @@ async def write(directory: Path, *values: bytes, seal: bool = False) -> None:
     async with open_engine(
         str(directory), config(), make_sealer=lambda: InlineConverter(lambda plan: convert_log(FILES, plan))
     ) as engine:
-        await engine.commands.create_shard("plant", ShardConfig(), exist_ok=True)
+        await engine.create_shard("plant", ShardConfig(), exist_ok=True)
         await append(engine, "plant", *values)
         if seal:
             await engine.seal("plant", wait=True)
@@ -492,9 +492,9 @@ async def test_a_directory_as_a_crash_left_it_is_backed_up_as_it_is(tmp_path: Pa
     """Its views are behind its journal: a start on the restored directory recovers, as one on this would."""
     data = tmp_path / "data"
     async with open_engine(str(data), config()) as engine:
-        await engine.commands.create_shard("plant", ShardConfig())
+        await engine.create_shard("plant", ShardConfig())
         await append(engine, "plant", *VALUES)
-        lsn = engine.committer.journal_lsn
+        lsn = engine.parts.committer.journal_lsn
         stop_without_checkpoint(engine)
     assert make(data, tmp_path / "backup").lsn == lsn
     assert check_directory(str(tmp_path / "backup")).damages == []

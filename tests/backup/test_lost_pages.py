@@ -56,10 +56,10 @@ class WritingBack(SimulatedFileSystem):
 async def filled(*values: bytes, files: SimulatedFileSystem | None = None) -> SimulatedFileSystem:
     files = files or WritingBack()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("plant", ShardConfig(), exist_ok=True)
+        await engine.create_shard("plant", ShardConfig(), exist_ok=True)
         for value in values:
             await append(engine, "plant", value)
-            await engine.commands.seal("plant")
+            await engine.seal("plant")
     return files
 
 

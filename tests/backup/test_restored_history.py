@@ -87,29 +87,29 @@ class Given:
 
 async def work(engine: Engine, given: Given, name: str) -> None:
     """Use everything that gives a number out, and note it. What readers see counts, acknowledged or not."""
-    commands = engine.commands
+    commands = engine.parts.commands
     info = await commands.create_shard(f"new/{name}", ShardConfig())
     given.add(info.shard_id)
     for shard in ("file", "memory"):
         await append(engine, shard, name.encode())
-        given.add(engine.table.by_name(shard).published_lsn)
+        given.add(engine.parts.table.by_name(shard).published_lsn)
     given.add((await commands.put_state(b"key", name.encode(), None, 0)).version)
     given.add((await commands.commit_cursor("file", "reader", 1, None)).version)
     known, unknown = await commands.open_producer("known"), await commands.open_producer(name)
     given.epochs |= {(known.producer_id, known.epoch), (unknown.producer_id, unknown.epoch)}
     given.add(unknown.producer_id)
     await append(engine, "file", b"end")
-    given.add(engine.table.by_name("file").published_lsn)
+    given.add(engine.parts.table.by_name("file").published_lsn)
 
 
 async def originals(files: SimulatedFileSystem, *, crash: bool = False) -> tuple[SimulatedFileSystem, Given]:
     """A node with a backup, and what it gave out after that."""
     async with opened(files, DATA) as engine:
         for name, mode in (("file", Mode.FILE), ("memory", Mode.MEMORY), ("quiet", Mode.FILE), ("empty", Mode.FILE)):
-            await engine.commands.create_shard(name, ShardConfig(mode=mode))
+            await engine.create_shard(name, ShardConfig(mode=mode))
             if name != "empty":
                 await append(engine, name, b"first")
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         await work(engine, Given(), "before")
         if crash:
             stop_without_checkpoint(engine)
@@ -134,7 +134,7 @@ async def test_no_number_is_given_out_twice_after_a_restore(crash: bool) -> None
     restore(files, BACKUP, RESTORED)
     restored = Given()
     async with opened(files, RESTORED) as engine:
-        assert engine.committer.next_lsn >= LEAST_LSN_STEP
+        assert engine.parts.committer.next_lsn >= LEAST_LSN_STEP
         await work(engine, restored, "restored")
     async with opened(files, RESTORED) as engine:
         await work(engine, restored, "again")
@@ -173,9 +173,9 @@ async def test_a_restored_node_that_is_restored_again_remembers_both() -> None:
     clock.advance(seconds=3600)
     second = Given()
     async with opened(files, f"{RESTORED}-2", clock) as engine:
-        offsets = {name: engine.table.by_name(name).info(with_segments=False) for name in ("file", "quiet")}
+        offsets = {name: engine.parts.table.by_name(name).info(with_segments=False) for name in ("file", "quiet")}
         await work(engine, second, "second")
-        told = engine.restores.told()
+        told = engine.parts.restores.told()
     first.none_is_in(second)
     assert len(told) == 2
     lsns = [lsn for one in told for lsn in (one["lsn_before"], one["lsn_after"])]
@@ -194,18 +194,18 @@ async def test_readers_of_a_shard_see_from_which_offset_its_history_may_differ()
     """Offsets above the backup are given to other records, and nothing told a reader that had been further."""
     files, _ = await originals(SimulatedFileSystem(), crash=True)
     async with opened(files, DATA) as engine:
-        assert engine.table.by_name("file").info(with_segments=False).restored_offset is None
-        assert engine.restores.told() == []
+        assert engine.parts.table.by_name("file").info(with_segments=False).restored_offset is None
+        assert engine.parts.restores.told() == []
     restore(files, BACKUP, RESTORED)
 
     async def offset_of(engine: Engine, name: str) -> int | None:
-        return engine.table.by_name(name).info(with_segments=False).restored_offset
+        return engine.parts.table.by_name(name).info(with_segments=False).restored_offset
 
     async with opened(files, RESTORED) as engine:
-        assert await offset_of(engine, "file") == engine.table.by_name("file").published_offset == 3
+        assert await offset_of(engine, "file") == engine.parts.table.by_name("file").published_offset == 3
         assert await offset_of(engine, "empty") == 0
         await append(engine, "file", b"other")
-        await engine.commands.create_shard("younger", ShardConfig())
+        await engine.create_shard("younger", ShardConfig())
         stop_without_checkpoint(engine)
     files = files.crash(everything_survived)
     for _ in range(2):
@@ -217,7 +217,7 @@ async def test_readers_of_a_shard_see_from_which_offset_its_history_may_differ()
     async with opened(files, RESTORED) as engine:
         # A listing only looks at it; then it is opened for the first time, two restarts later.
         for name, expected in (("quiet", 1), ("memory", 1), ("empty", 0), ("younger", None)):
-            assert engine.table.peek_by_name(name).info(with_segments=False).restored_offset == expected
+            assert engine.parts.table.peek_by_name(name).info(with_segments=False).restored_offset == expected
         assert await offset_of(engine, "quiet") == 1
         await append(engine, "quiet", b"other")
         await append(engine, "empty", b"other")
@@ -230,11 +230,11 @@ async def test_an_lsn_that_a_reader_remembers_lies_between_those_of_the_restore(
     files, after = await originals(SimulatedFileSystem())
     restore(files, BACKUP, RESTORED)
     async with opened(files, RESTORED) as engine:
-        (told,) = engine.restores.told()
+        (told,) = engine.parts.restores.told()
         assert all(told["lsn_before"] < lsn < told["lsn_after"] for lsn in after.lsns)
         await append(engine, "file", b"new")
-        shard = engine.table.by_name("file")
-        extent = await engine.reader.read(shard, shard.published_offset - 1, 1 << 20)
+        shard = engine.parts.table.by_name("file")
+        extent = await engine.parts.reader.read(shard, shard.published_offset - 1, 1 << 20)
         assert BatchHeader.unpack(b"".join(map(bytes, extent.buffers))).lsn >= told["lsn_after"]
 
 
@@ -243,18 +243,18 @@ async def test_positions_within_the_jump_and_behind_it_are_found() -> None:
     files, after = await originals(SimulatedFileSystem())
     restore(files, BACKUP, RESTORED)
     async with opened(files, RESTORED) as engine:
-        shard = engine.table.by_name("file")
+        shard = engine.parts.table.by_name("file")
         end = shard.published_offset
-        assert await engine.reader.find_offset(shard, Start.lsn(max(after.lsns))) == end
+        assert await engine.parts.reader.find_offset(shard, Start.lsn(max(after.lsns))) == end
         for name in ("file", "memory", "quiet"):
             await append(engine, name, b"new")
-        newest = engine.committer.committed_lsn
+        newest = engine.parts.committer.committed_lsn
         assert newest > LEAST_LSN_STEP
-        for position in (*sorted(after.lsns), min(after.lsns) + (1 << 39), engine.restores.newest_lsn - 1):
-            assert await engine.reader.find_offset(shard, Start.lsn(position)) == end
-        assert await engine.reader.find_offset(shard, Start.lsn(newest + 1)) == end + 1
+        for position in (*sorted(after.lsns), min(after.lsns) + (1 << 39), engine.parts.restores.newest_lsn - 1):
+            assert await engine.parts.reader.find_offset(shard, Start.lsn(position)) == end
+        assert await engine.parts.reader.find_offset(shard, Start.lsn(newest + 1)) == end + 1
         async with EmbeddedAdapter(engine) as adapter:
-            for position in (min(after.lsns), max(after.lsns), engine.restores.newest_lsn - 1):
+            for position in (min(after.lsns), max(after.lsns), engine.parts.restores.newest_lsn - 1):
                 found = []
                 async with adapter.follow("#", position, until_lsn=newest) as feed:
                     async for item in feed:
@@ -271,14 +271,14 @@ async def test_a_producer_that_was_opened_after_the_backup_is_fenced() -> None:
     restore(files, BACKUP, RESTORED)
     async with opened(files, RESTORED) as engine:
         old = ProducerIdentity(*max(pair for pair in after.epochs if pair[0] < min(after.lsns)))
-        new = await engine.commands.open_producer("known")
+        new = await engine.open_producer("known")
         assert new.producer_id == old.producer_id
         assert new.epoch > old.epoch + 1000
-        shard = engine.table.by_name("file")
+        shard = engine.parts.table.by_name("file")
         with pytest.raises(StaleEpochError):
             await engine.append(shard, batch_of(old))
         await engine.append(shard, batch_of(new))
-        assert (await engine.commands.open_producer("known")).epoch == new.epoch + 1
+        assert (await engine.open_producer("known")).epoch == new.epoch + 1
 
 
 def batch_of(identity: ProducerIdentity) -> bytes:
@@ -297,14 +297,14 @@ async def test_a_start_that_is_interrupted_takes_a_restore_over_once() -> None:
     content = files.open(f"{RESTORED}/{MARKER}").pread(1000, 0)
     async with opened(files, RESTORED) as engine:
         assert not files.exists(f"{RESTORED}/{MARKER}")
-        (first,) = engine.restores.told()
+        (first,) = engine.parts.restores.told()
         await append(engine, "file", b"new")
     # A crash between the checkpoint and the removal of the marker.
     files.open(f"{RESTORED}/{MARKER}", create=True).pwritev([content], 0)
     async with opened(files, RESTORED) as engine:
-        assert engine.restores.told() == [first]
+        assert engine.parts.restores.told() == [first]
         assert not files.exists(f"{RESTORED}/{MARKER}")
-        assert engine.table.by_name("file").restored_offset == 3
+        assert engine.parts.table.by_name("file").restored_offset == 3
         assert (await values_of(engine, "file"))[-1] == b"new"
 
 
@@ -349,7 +349,7 @@ async def test_a_restored_node_does_not_start_without_room_for_its_first_checkpo
                 raise AssertionError
     assert files.exists(f"{RESTORED}/{MARKER}")
     async with opened(files, RESTORED) as engine:
-        assert len(engine.restores.told()) == 1
+        assert len(engine.parts.restores.told()) == 1
 
 
 def fates(seed: int) -> list[Choose]:
@@ -409,9 +409,9 @@ def _crashes_and_recovers(files: SimulatedFileSystem, given: Given, choose: Choo
         await work(engine, given, f"life-{next(lives)}")
 
     async def look(engine: Engine) -> None:
-        assert len(engine.restores.told()) == 1
-        assert engine.table.by_name("file").restored_offset == 3
-        assert engine.table.by_name("quiet").restored_offset == 1
+        assert len(engine.parts.restores.told()) == 1
+        assert engine.parts.table.by_name("file").restored_offset == 3
+        assert engine.parts.table.by_name("quiet").restored_offset == 1
         await trio.lowlevel.checkpoint()
 
     has_ended = False

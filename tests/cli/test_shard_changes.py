@@ -14,9 +14,9 @@ from tests.server.serving import serving
 
 async def test_a_damaged_shard_can_be_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(tmp_path) as served:
-        await served.engine.commands.create_shard("s", ShardConfig())
-        served.engine.table.by_name("s").damage = "its log is damaged"
+        await served.engine.create_shard("s", ShardConfig())
+        served.engine.parts.table.by_name("s").damage = "its log is damaged"
         await delete(f"127.0.0.1:{served.ports['tcp']}", "s", yes=True, as_json=False)
         with pytest.raises(ShardNotFoundError):
-            served.engine.table.by_name("s")
+            served.engine.parts.table.by_name("s")
     assert capsys.readouterr().out.startswith("s: deleted")

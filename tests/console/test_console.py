@@ -57,7 +57,7 @@ async def test_many_shards_come_a_page_at_a_time(served: Served, browser: Browse
 
 async def test_the_mode_is_switched_after_it_was_confirmed(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1", b"2")
-    shard = served.engine.table.by_name("plant/a")
+    shard = served.engine.parts.table.by_name("plant/a")
     page = await browser.page(url(served, "#/shard?name=plant%2Fa"))
     await page.click("#switch-mode")
     await page.says("they are lost when the node stops")
@@ -83,7 +83,7 @@ async def test_segments_retention_and_sealing(served: Served, browser: Browser) 
     await page.says("Keep less?")
     await page.click("dialog button[type=submit]")
     await page.says("Retention of plant/a is set.")
-    assert served.engine.table.by_name("plant/a").config.retention.max_records == 1000
+    assert served.engine.parts.table.by_name("plant/a").config.retention.max_records == 1000
     assert page.errors == []
 
 
@@ -95,7 +95,7 @@ async def test_a_shard_is_deleted_only_after_the_word_is_typed(served: Served, b
     await page.fill("dialog input", "delete")
     await page.click("dialog button[type=submit]")
     await page.says("No shard matches this filter.")
-    assert served.engine.table.catalogue.id_of("plant/a") is None
+    assert served.engine.parts.table.catalogue.id_of("plant/a") is None
 
 
 async def test_a_filter_is_tailed_paused_and_bounded(served: Served, browser: Browser) -> None:
@@ -129,10 +129,10 @@ async def test_a_queue_drains(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served, "#/queues"))
     await page.until("document.querySelector('[data-queue=warehouse]')?.innerText.includes('400')")
     await page.says("400 records wait")
-    await served.engine.commands.commit_cursor("$queue/warehouse", "drained", 300, None)
+    await served.engine.commit_cursor("$queue/warehouse", "drained", 300, None)
     await page.says("75 % of 400 drained")
     await page.until("document.querySelector('[data-queue=warehouse] progress').value === 0.75")
-    await served.engine.commands.commit_cursor("$queue/warehouse", "drained", 400, None)
+    await served.engine.commit_cursor("$queue/warehouse", "drained", 400, None)
     await page.says("empty")
     assert page.errors == []
 
@@ -142,12 +142,12 @@ async def test_records_that_memory_lost_are_shown_nowhere_as_records(tmp_path: P
     async with serving(tmp_path / "data") as served:
         await fill(served, "plant/a", *[b"lost"] * 10, config=MEMORY)
         await fill(served, "$queue/warehouse", *[b"lost"] * 10, config=MEMORY)
-        await served.engine.commands.commit_cursor("$queue/warehouse", "drained", 4, None)
+        await served.engine.commit_cursor("$queue/warehouse", "drained", 4, None)
         stop_without_checkpoint(served.engine)
     async with serving(tmp_path / "data") as served:
         await fill(served, "plant/a", *[b"kept"] * 7)
         await fill(served, "$queue/warehouse", *[b"kept"] * 3)
-        shard = served.engine.table.by_name("plant/a")
+        shard = served.engine.parts.table.by_name("plant/a")
         assert shard.next_offset > 1 << 20
         page = await browser.page(url(served, "#/shards?filter=plant/%23"))
         await page.says("plant/a")
@@ -211,7 +211,7 @@ async def test_a_queue_says_first_how_its_sink_is_and_why(served: Served, browse
 
 async def test_cursors_show_how_far_they_are_behind(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", *[b"row"] * 40)
-    await served.engine.commands.commit_cursor("plant/a", "report", 15, None)
+    await served.engine.commit_cursor("plant/a", "report", 15, None)
     page = await browser.page(url(served, "#/cursors"))
     await page.says("report")
     row = await page.ask("document.querySelector('tbody tr').innerText.replace(/\\s+/g, ' ')")

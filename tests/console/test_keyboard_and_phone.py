@@ -47,7 +47,7 @@ async def test_the_keyboard_is_enough(served: Served, browser: Browser) -> None:
 
 async def test_tab_reaches_every_control_in_order_and_shows_where_it_is(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1")
-    await served.engine.commands.commit_cursor("plant/a", "report", 0, None)
+    await served.engine.commit_cursor("plant/a", "report", 0, None)
     page = await browser.page(url(served))
     for place, awaited in [
         ("#/shards", "plant/a"),
@@ -87,7 +87,7 @@ _CONTROLS = (
 
 async def test_every_control_has_a_name(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1")
-    await served.engine.commands.commit_cursor("plant/a", "report", 0, None)
+    await served.engine.commit_cursor("plant/a", "report", 0, None)
     page = await browser.page(url(served))
     for place, awaited in [
         ("#/shards", "plant/a"),
@@ -114,7 +114,7 @@ async def test_every_control_has_a_name(served: Served, browser: Browser) -> Non
 async def test_everything_fits_a_phone(served: Served, browser: Browser) -> None:
     await fill(served, "plant/" + "a-very-long-level-without-a-break" * 4, *[b"x" * 3_000] * 3)
     await fill(served, "$queue/warehouse-of-the-second-plant", b"1")
-    await served.engine.commands.commit_cursor("$queue/warehouse-of-the-second-plant", "drained", 0, None)
+    await served.engine.commit_cursor("$queue/warehouse-of-the-second-plant", "drained", 0, None)
     page = await browser.page(url(served))
     await page.size(390, 780, phone=True)
     name = "plant%2F" + "a-very-long-level-without-a-break" * 4

@@ -51,14 +51,14 @@ async def test_100_000_shards_are_filtered_and_paged_by_the_node(served: Served,
 
 async def make(served: Served, first: int) -> None:
     for number in range(first, SHARDS, AT_ONCE):
-        await served.engine.commands.create_shard(f"many/{number // 1000:03}/{number % 1000:03}", ShardConfig())
+        await served.engine.create_shard(f"many/{number // 1000:03}/{number % 1000:03}", ShardConfig())
 
 
 async def test_of_a_shard_with_very_many_cursors_some_are_listed(served: Served, browser: Browser) -> None:
-    await served.engine.commands.create_shard("plant/a", ShardConfig())
+    await served.engine.create_shard("plant/a", ShardConfig())
     async with trio.open_nursery() as nursery:
         for number in range(450):
-            nursery.start_soon(served.engine.commands.commit_cursor, "plant/a", f"reader-{number:03}", 0, None)
+            nursery.start_soon(served.engine.parts.commands.commit_cursor, "plant/a", f"reader-{number:03}", 0, None)
     page = await browser.page(url(served, "#/cursors"))
     await page.says("250 more are not listed")
     assert await page.ask("document.querySelectorAll('tbody tr').length") == 200

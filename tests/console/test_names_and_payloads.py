@@ -18,7 +18,7 @@ async def test_topics_and_payloads_are_text(served: Served, browser: Browser) ->
     payload = b"<script>window.hit=1</script><img src=x onerror='window.hit=1'>"
     await fill(served, name, payload)
     await fill(served, f"$queue/{MARKUP}", b"1")
-    await served.engine.commands.commit_cursor(name, MARKUP, 0, None)
+    await served.engine.commit_cursor(name, MARKUP, 0, None)
     page = await browser.page(url(served))
     await page.says(name)
     await page.click("tbody a")

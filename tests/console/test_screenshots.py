@@ -75,16 +75,16 @@ async def prepare(served: Served) -> None:
         for count in (500, 350):
             await served.engine.seal("plant/line1/temperature", wait=True)
             await client.append_values(handle, *[b"21.5"] * count)
-        await served.engine.commands.set_mode("plant/line1/temperature", MEMORY.mode)
+        await served.engine.set_mode("plant/line1/temperature", MEMORY.mode)
         await client.append_values(handle, *[b"21.5"] * 250)
-        await served.engine.commands.set_mode("plant/line1/temperature", FILE.mode)
+        await served.engine.set_mode("plant/line1/temperature", FILE.mode)
         for name in _IN_MEMORY:
-            await served.engine.commands.set_mode(name, MEMORY.mode)
+            await served.engine.set_mode(name, MEMORY.mode)
     async with open_adapter(f"journal://127.0.0.1:{served.ports['tcp']}") as adapter:
         for queue, waiting in (("warehouse", WAITING), ("cloud-archive", 900)):
             await filled(adapter, *[b'{"value": 21.5}'] * waiting, queue=queue)
-    await served.engine.commands.commit_cursor("plant/line1/temperature", "report", 700, None)
-    await served.engine.commands.commit_cursor("plant/line1/temperature", "dashboard", 1_040, None)
+    await served.engine.commit_cursor("plant/line1/temperature", "report", 700, None)
+    await served.engine.commit_cursor("plant/line1/temperature", "dashboard", 1_040, None)
 
 
 async def work(served: Served) -> None:

@@ -22,7 +22,7 @@ async def test_a_token_opens_the_console_and_its_tail(tmp_path: Path, browser: B
     tokens = tmp_path / "tokens"
     tokens.write_text(f"operator:{TokenHash.of('operator', TOKEN).digest.hex()}\n")
     async with serving(tmp_path, access__tokens_file=str(tokens)) as served:
-        await served.engine.commands.create_shard("plant/a", ShardConfig())
+        await served.engine.create_shard("plant/a", ShardConfig())
         page = await browser.page(f"http://127.0.0.1:{served.ports['http']}/")
         await page.says("Sign in to this node")
         assert await page.focused() == "token"
@@ -50,7 +50,7 @@ ALL = rule("#", principal="admin")
 
 async def test_a_password_opens_the_console_and_is_kept_nowhere(tmp_path: Path, browser: Browser) -> None:
     async with guarded(tmp_path, ALL) as served:
-        await served.engine.commands.create_shard("plant/a", ShardConfig())
+        await served.engine.create_shard("plant/a", ShardConfig())
         page = await browser.page(url(served))
         await page.says("Sign in to this node")
         await sign_in(page, "admin", "a guess")
@@ -79,7 +79,7 @@ async def test_what_a_principal_may_not_do_is_said(tmp_path: Path, browser: Brow
     async with guarded(tmp_path, READER, ALL) as served:
         async with served.client(user="admin", password=PASSWORD) as client:
             await client.append_values(await client.open("plant/a"), b"1", b"2")
-        await served.engine.commands.commit_cursor("plant/a", "report", 0, None)
+        await served.engine.commit_cursor("plant/a", "report", 0, None)
         page = await browser.page(url(served))
         await page.says("Sign in to this node")
         await sign_in(page, "anna", PASSWORD)
@@ -116,9 +116,9 @@ async def test_what_a_principal_may_not_do_is_said(tmp_path: Path, browser: Brow
         for place, awaited in (("node", "may not administer '#'"), ("queues", "may not read or administer '$queue/#'")):
             await page.open(url(served, f"#/{place}"))
             await page.says(awaited)
-        shard = served.engine.table.by_name("plant/a").info(with_segments=True)
+        shard = served.engine.parts.table.by_name("plant/a").info(with_segments=True)
         assert (shard.config, len(shard.segments)) == (ShardConfig(), 1)
-        assert len(served.engine.commands.list_cursors("plant/a")) == 1
+        assert len(served.engine.list_cursors("plant/a")) == 1
 
 
 async def test_signing_in_fits_a_phone(tmp_path: Path, browser: Browser) -> None:

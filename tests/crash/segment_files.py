@@ -19,10 +19,10 @@ from tests.crash.ledger import require
 async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
     """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over."""
     while True:
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         # Held, so that no thread puts a file into its place while they are compared.
-        async with engine.segment_files.hold():
-            if engine.segment_files.settled and not files.listdir(f"{data}/sealing"):
+        async with engine.parts.segment_files.hold():
+            if engine.parts.segment_files.settled and not files.listdir(f"{data}/sealing"):
                 _compare(engine, files, data)
                 return
         # A segment is being sealed.
@@ -33,8 +33,8 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
     wanted: set[str] = set()
     possible: set[str] = set()
     starts: dict[str, int] = {}
-    for name in engine.table.catalogue.matching("#"):
-        shard = engine.table.by_name(name)
+    for name in engine.parts.table.catalogue.matching("#"):
+        shard = engine.parts.table.by_name(name)
         for segment in shard.segments:
             if isinstance(segment, LogSegment):
                 (wanted if segment.flushed_offset > segment.base_offset else possible).add(segment.path)
@@ -58,7 +58,7 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
 
 def refers_to(engine: Engine, path: str) -> bool:
     """Whether a segment of any shard lies in this file. A stopped shard may: not all of its segments are known."""
-    shards = map(engine.table.by_name, engine.table.catalogue.matching("#"))
+    shards = map(engine.parts.table.by_name, engine.parts.table.catalogue.matching("#"))
     return any(
         shard.damage
         or any(segment.path == path for segment in shard.segments if isinstance(segment, LogSegment | ParquetSegment))

@@ -116,9 +116,9 @@ class SequenceWorkload(Workload):
             super()._check_failure()
 
     async def _seal(self, shard: Shard) -> None:
-        failure = self._engine.sealing.last_failure
+        failure = self._engine.parts.sealing.last_failure
         await super()._seal(shard)
-        failed = self._engine.sealing.last_failure
+        failed = self._engine.parts.sealing.last_failure
         require(self._files.failed or failed in ("", failure), "sealing fails on a sound disk", shard.name, failed)
 
     async def _produce(self, shard: Shard, known: ShardLedger, producer: ProducerLedger) -> None:
@@ -202,7 +202,7 @@ class SequenceWorkload(Workload):
         known.ever_in_memory = known.retention_trims = True
         for _ in range(self._steps):
             for mode in (Mode.MEMORY, Mode.FILE):
-                await self._engine.commands.set_mode(shard.name, mode)
+                await self._engine.set_mode(shard.name, mode)
             for _ in range(self._rng.randrange(1, 7)):
                 await self._append_one(shard, known)
             if self._rng.randrange(2):
@@ -250,7 +250,7 @@ class SequenceWorkload(Workload):
             (name, encode_values(one.values, timestamp_us=self._clock.now_us()))
             for name, one in zip(PAIR, sent, strict=True)
         ]
-        appended, stored = await self._engine.transactions.commit(batches, [Put(COUNTER, counter, None)], [])
+        appended, stored = await self._engine.parts.transactions.commit(batches, [Put(COUNTER, counter, None)], [])
         for known, one, got in zip((left, right), sent, appended, strict=True):
             known.acknowledge(one, got.base_offset, got.level)
         register.acknowledge(counter, stored[0].version)
@@ -266,7 +266,7 @@ class SequenceWorkload(Workload):
             pass
 
         try:
-            await self._engine.checkpointer.after_checkpoint(nothing)
+            await self._engine.parts.checkpointer.after_checkpoint(nothing)
         except DiskFullError:
             require(self._files.failed, "no checkpoint can be made on a disk with space")
 
@@ -281,7 +281,7 @@ class SequenceWorkload(Workload):
         known = copy.deepcopy(self._sequence_ledger)
         known.backup = None
         try:
-            async with self._engine.snapshots.take() as snapshot:
+            async with self._engine.parts.snapshots.take() as snapshot:
                 await trio.to_thread.run_sync(
                     lambda: back_up(
                         self._files, snapshot.path, BACKUP, lsn=snapshot.lsn, now_us=self._clock.now_us(), keep=2
@@ -297,10 +297,10 @@ async def look_at_all(ledger: SequenceLedger, engine: Engine) -> None:
     """Read everything, in memory too, and check what holds at any time: times do not fall, no lsn is used twice."""
     stamps: list[tuple[int, int, str, int]] = []
     for name, known in ledger.shards.items():
-        if engine.table.catalogue.id_of(name) is None:
+        if engine.parts.table.catalogue.id_of(name) is None:
             # It was never created: the client was not answered.
             continue
-        for item in await read_all(engine, engine.table.by_name(name)):
+        for item in await read_all(engine, engine.parts.table.by_name(name)):
             if isinstance(item, StoredRecord):
                 stamps.append((item.lsn, item.append_time_us, name, item.offset))
                 base_offset = item.offset - known.owners[item.value].values.index(item.value)
@@ -322,9 +322,9 @@ async def _check_pairs(ledger: SequenceLedger, engine: Engine) -> None:
     for name in PAIR:
         if name not in ledger.shards:
             return
-        items = await read_all(engine, engine.table.by_name(name))
+        items = await read_all(engine, engine.parts.table.by_name(name))
         present.append({item.value for item in items if isinstance(item, StoredRecord)})
-    counter = engine.commands.get_state(COUNTER)
+    counter = engine.get_state(COUNTER)
     newest = int(counter.value) if counter is not None else 0
     last = 0
     for number, (left, right) in enumerate(ledger.pairs, 1):

@@ -62,14 +62,14 @@ async def append_together(
     ack: AckLevel = AckLevel.DEFAULT,
 ) -> None:
     """Append batches as frames that lie back to back in one receive buffer; the acknowledgements go to `note`."""
-    await engine.checkpointer.wait_for_room()
+    await engine.parts.checkpointer.wait_for_room()
     frames = [build_append(number, 0, batch, ack_level=ack) for number, batch in enumerate(batches)]
     sink = _Waiters(len(batches), note)
     engine.begin_chunk()
     try:
-        engine.appender.append_all(memoryview(bytearray(b"".join(frames))), (shard,), sink)
+        engine.parts.appender.append_all(memoryview(bytearray(b"".join(frames))), (shard,), sink)
     finally:
-        engine.appender.finish()
+        engine.parts.appender.finish()
     await sink.wait()
 
 
@@ -78,7 +78,7 @@ async def read_all(engine: Engine, shard: Shard, offset: int | None = None) -> l
     found: list[StoredRecord | Gap] = []
     at = shard.start_offset if offset is None else offset
     while True:
-        extent = await engine.reader.read(shard, at, 1500)
+        extent = await engine.parts.reader.read(shard, at, 1500)
         if not extent.buffers:
             return found
         require(extent.next_offset > at, "a read does not get on", shard.name, at, extent.next_offset)
@@ -135,7 +135,7 @@ class Workload:
             self._check_failure()
 
     def _check_disk_full(self) -> None:
-        require(self._engine.checkpointer.disk_full is not None, "a full disk that the engine does not admit")
+        require(self._engine.parts.checkpointer.disk_full is not None, "a full disk that the engine does not admit")
 
     def _check_failure(self) -> None:
         require(self._engine.failure is not None, "a failure that the engine does not admit")
@@ -144,13 +144,13 @@ class Workload:
         known = self._ledger.shards.get(name)
         if known is None:
             known = self._ledger.shards[name] = ShardLedger(name, creating=True, ever_in_memory=mode is Mode.MEMORY)
-        info = await self._engine.commands.create_shard(name, ShardConfig(mode=mode), exist_ok=True)
+        info = await self._engine.create_shard(name, ShardConfig(mode=mode), exist_ok=True)
         known.creating = False
         # Memory mode has a bound by bytes even if no retention is set.
         known.retention_trims = known.ever_in_memory
         known.shard_id = info.shard_id
         self._ledger.newest_shard_id = max(self._ledger.newest_shard_id, info.shard_id)
-        return self._engine.table.by_name(name), known
+        return self._engine.parts.table.by_name(name), known
 
     def _values(self) -> tuple[bytes, ...]:
         return tuple(self._ledger.value(self._rng.randrange(150)) for _ in range(self._rng.randrange(1, 5)))
@@ -172,7 +172,7 @@ class Workload:
             info = await self._engine.seal(shard.name, wait=wait)
         except SealFailedError:
             # It stays a log; everything else goes on.
-            require(self._engine.sealing.last_failure != "", "a failure that sealing does not admit")
+            require(self._engine.parts.sealing.last_failure != "", "a failure that sealing does not admit")
             return
         left = [
             segment
@@ -186,7 +186,7 @@ class Workload:
 
     async def _write_file_shard(self) -> None:
         shard, known = await self._ensure("log/plain", Mode.FILE)
-        commands = self._engine.commands
+        commands = self._engine.parts.commands
         for _ in range(self._steps):
             choice = self._rng.randrange(10)
             if choice == 0:
@@ -207,7 +207,7 @@ class Workload:
         known = self._ledger.producers.setdefault(name, ProducerLedger(name))
         if known.identity is None or known.opening or self._rng.randrange(4) == 0:
             known.opening = True
-            identity = await self._engine.commands.open_producer(name)
+            identity = await self._engine.open_producer(name)
             if known.identity is not None:
                 require(identity.producer_id == known.identity.producer_id, "a producer lost its id", name, identity)
                 require(identity.epoch > known.identity.epoch, "an epoch does not rise", name, identity, known)
@@ -274,7 +274,7 @@ class Workload:
             if choice < 2:
                 mode = Mode.FILE if shard.in_memory_mode else Mode.MEMORY
                 known.ever_in_memory = known.retention_trims = True
-                info = await self._engine.commands.set_mode(shard.name, mode)
+                info = await self._engine.set_mode(shard.name, mode)
                 require(info.config.mode is mode, "a mode is not there", info)
             elif choice == 2:
                 await self._repeat(shard, known, producer)
@@ -301,13 +301,13 @@ class Workload:
             register = known.cursors.setdefault(name, Register())
             if self._rng.randrange(5) == 0:
                 register.attempt(None)
-                await self._engine.commands.delete_cursor(shard.name, name, None)
+                await self._engine.delete_cursor(shard.name, name, None)
                 register.acknowledge(None, 0)
                 continue
             offset = self._rng.randint(0, shard.published_offset)
             register.attempt(offset)
             expected = self._rng.choice([None, register.version if register.value is not None else 0])
-            cursor = await self._engine.commands.commit_cursor(shard.name, name, offset, expected)
+            cursor = await self._engine.commit_cursor(shard.name, name, offset, expected)
             register.acknowledge(offset, cursor.version)
 
     async def _put_state(self) -> None:
@@ -317,12 +317,12 @@ class Workload:
             expected = self._rng.choice([None, register.version if register.value is not None else 0])
             if self._rng.randrange(5) == 0:
                 register.attempt(None)
-                await self._engine.commands.delete_state(key, expected)
+                await self._engine.delete_state(key, expected)
                 register.acknowledge(None, 0)
                 continue
             value = self._ledger.value(self._rng.randrange(200))
             register.attempt(value)
-            stored = await self._engine.commands.put_state(key, value, expected, 0)
+            stored = await self._engine.put_state(key, value, expected, 0)
             register.acknowledge(value, stored.version)
 
     async def _come_and_go(self) -> None:
@@ -332,7 +332,7 @@ class Workload:
             for _ in range(self._rng.randrange(3)):
                 await self._append(shard, known)
             known.deleting = True
-            await self._engine.commands.delete_shard(name)
+            await self._engine.delete_shard(name)
             del self._ledger.shards[name]
 
     async def _follow(self) -> None:
@@ -344,7 +344,7 @@ class Workload:
             if shard.start_offset > offset:
                 offset = shard.start_offset
             try:
-                extent = await self._engine.reader.read(shard, offset, 2000)
+                extent = await self._engine.parts.reader.read(shard, offset, 2000)
             except OffsetOutOfRangeError:
                 require(shard.start_offset > offset, "an offset is out of range though nobody trimmed it", offset)
                 continue
@@ -356,9 +356,9 @@ class Workload:
 async def check(ledger: Ledger, engine: Engine) -> None:
     """Compare all that an engine holds after a start with what its clients know."""
     require(not engine.recovery.damages, "damage is reported", engine.recovery)
-    require(not engine.table.recovering, "still recovering")
+    require(not engine.parts.table.recovering, "still recovering")
     for name, known in list(ledger.shards.items()):
-        shard_id = engine.table.catalogue.id_of(name)
+        shard_id = engine.parts.table.catalogue.id_of(name)
         if shard_id is None:
             require(known.creating or known.deleting, "a shard is missing", name, known.shard_id)
             del ledger.shards[name]
@@ -369,13 +369,13 @@ async def check(ledger: Ledger, engine: Engine) -> None:
             require(shard_id > ledger.newest_shard_id, "a shard id is used again", name, shard_id)
             known.shard_id = shard_id
         known.creating = known.deleting = False
-        shard = engine.table.by_name(name)
+        shard = engine.parts.table.by_name(name)
         require(not shard.damage, "a shard is stopped", name, shard.damage)
         known.check(await read_all(engine, shard), shard.start_offset, shard.published_offset)
-        ledger.check_cursors(known, engine.commands.list_cursors(name))
-    for name in engine.table.catalogue.matching("#"):
+        ledger.check_cursors(known, engine.list_cursors(name))
+    for name in engine.parts.table.catalogue.matching("#"):
         require(name in ledger.shards, "a shard that nobody created, or that was deleted", name)
-    ledger.check_state((await engine.commands.scan_state(b"", None, 1000))[0])
+    ledger.check_state((await engine.scan_state(b"", None, 1000))[0])
     await _check_producers(ledger, engine)
 
 
@@ -390,7 +390,7 @@ async def _check_producers(ledger: Ledger, engine: Engine) -> None:
             [b"stale"], timestamp_us=1, producer_id=identity.producer_id, producer_epoch=identity.epoch - 1
         )
         try:
-            await engine.append(engine.table.by_name(shard_name), stale)
+            await engine.append(engine.parts.table.by_name(shard_name), stale)
         except StaleEpochError:
             continue
         require(False, "a fenced producer was let in", name, identity)

@@ -40,7 +40,7 @@ class Life:
         async def body(engine: Engine) -> None:
             await self.check(engine)
             for shard in SHARDS:
-                await engine.commands.create_shard(shard, ShardConfig(), exist_ok=True)
+                await engine.create_shard(shard, ShardConfig(), exist_ok=True)
             async with trio.open_nursery() as nursery:
                 for writer in range(WRITERS):
                     nursery.start_soon(self.write, engine, commits, random.Random(self.seed * 10 + writer))
@@ -50,7 +50,7 @@ class Life:
 
     async def write(self, engine: Engine, commits: int, rng: random.Random) -> None:
         for _ in range(commits):
-            counter = engine.commands.get_state(b"counter")
+            counter = engine.get_state(b"counter")
             number = int(counter.value) + 1 if counter else 1
             value = b"%d " % number + bytes(rng.choice((0, 700)))
             batch = encode_values([value], timestamp_us=1)
@@ -59,28 +59,28 @@ class Life:
                 Put(b"number/%d" % number, value),
             ]
             try:
-                await engine.transactions.commit([(shard, batch) for shard in SHARDS], puts, [])
+                await engine.parts.transactions.commit([(shard, batch) for shard in SHARDS], puts, [])
             except VersionConflictError:
                 continue
             self.answered.add(number)
 
     async def check(self, engine: Engine) -> None:
-        counter = engine.commands.get_state(b"counter")
+        counter = engine.get_state(b"counter")
         last = int(counter.value) if counter else 0
         numbers = list(range(1, last + 1))
         assert self.answered <= set(numbers)
-        assert len((await engine.commands.scan_state(b"number/", None, 10_000))[0]) == last
+        assert len((await engine.scan_state(b"number/", None, 10_000))[0]) == last
         for name in SHARDS:
-            if engine.table.catalogue.id_of(name) is not None:
+            if engine.parts.table.catalogue.id_of(name) is not None:
                 assert await numbers_in(engine, name) == numbers
 
 
 async def numbers_in(engine: Engine, name: str) -> list[int]:
-    shard = engine.table.by_name(name)
+    shard = engine.parts.table.by_name(name)
     found: list[int] = []
     offset = 0
     while offset < shard.published_offset:
-        extent = await engine.reader.read(shard, offset, 1 << 20, None)
+        extent = await engine.parts.reader.read(shard, offset, 1 << 20, None)
         records = read_records(b"".join(extent.buffers), start_offset=offset)
         found += [int(record.value.split(b" ")[0]) for record in records if isinstance(record, StoredRecord)]
         offset = extent.next_offset

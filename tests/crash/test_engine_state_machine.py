@@ -210,7 +210,7 @@ class EngineMachine(RuleBasedStateMachine):
         return self.host.call(work)
 
     def commands(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        return self.call(lambda engine: getattr(engine.commands, method)(*arguments, **keywords))
+        return self.call(lambda engine: getattr(engine.parts.commands, method)(*arguments, **keywords))
 
     # Shards
 
@@ -282,10 +282,10 @@ class EngineMachine(RuleBasedStateMachine):
             self.commands("configure_shard", name, retention=Retention(max_records=most))
 
             async def apply(engine: Engine) -> int:
-                await engine.checkpointer.apply_retention()
-                await engine.committer.wait_for_all()
-                await engine.checkpointer.remove_files()
-                return engine.table.by_name(name).start_offset
+                await engine.parts.checkpointer.apply_retention()
+                await engine.parts.committer.wait_for_all()
+                await engine.parts.checkpointer.remove_files()
+                return engine.parts.table.by_name(name).start_offset
 
             start = self.call(apply)
             kept = sum(offset >= start for offset in model.records())
@@ -307,7 +307,7 @@ class EngineMachine(RuleBasedStateMachine):
         encoded = encode_values(values, timestamp_us=newest, **fields)
 
         async def append(engine: Engine) -> tuple[Appended, int]:
-            shard = engine.table.by_name(name)
+            shard = engine.parts.table.by_name(name)
             return await engine.append(shard, encoded, expected_offset=expected), shard.published_lsn
 
         appended, lsn = self.call(append)
@@ -397,9 +397,9 @@ class EngineMachine(RuleBasedStateMachine):
         records = model.records()
 
         async def read(engine: Engine) -> tuple[list[Any], int]:
-            shard = engine.table.by_name(name)
+            shard = engine.parts.table.by_name(name)
             assert (shard.start_offset, shard.published_offset) == (model.start, model.end)
-            extent = await engine.reader.read(shard, at, max_bytes)
+            extent = await engine.parts.reader.read(shard, at, max_bytes)
             return read_records(b"".join(extent.buffers), start_offset=at), extent.next_offset
 
         while True:
@@ -449,7 +449,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _find(self, name: str, start: Start) -> int:
         async def find(engine: Engine) -> int:
-            return await engine.reader.find_offset(engine.table.by_name(name), start)
+            return await engine.parts.reader.find_offset(engine.parts.table.by_name(name), start)
 
         return self.call(find)
 
@@ -481,7 +481,7 @@ class EngineMachine(RuleBasedStateMachine):
         if model := self.shards.get(name):
 
             async def found(engine: Engine) -> dict[str, tuple[int, int]]:
-                return {one.name: (one.offset, one.version) for one in engine.commands.list_cursors(name)}
+                return {one.name: (one.offset, one.version) for one in engine.list_cursors(name)}
 
             assert self.call(found) == model.cursors
 
@@ -509,7 +509,7 @@ class EngineMachine(RuleBasedStateMachine):
         self._expire()
 
         async def found(engine: Engine) -> dict[bytes, tuple[bytes, int, int]]:
-            values, _ = await engine.commands.scan_state(prefix, None, 100)
+            values, _ = await engine.scan_state(prefix, None, 100)
             return {one.key: (one.value, one.version, one.expires_at_us) for one in values}
 
         assert self.call(found) == {key: value for key, value in self.state.items() if key.startswith(prefix)}
@@ -526,7 +526,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(whole=st.booleans())
     def flush_or_checkpoint(self, whole: bool) -> None:
-        self.call(lambda engine: engine.checkpointer.checkpoint() if whole else engine.checkpointer.flush())
+        self.call(lambda engine: engine.parts.checkpointer.checkpoint() if whole else engine.parts.checkpointer.flush())
 
     @rule()
     def restart(self) -> None:
@@ -543,7 +543,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.host.restart(choose)
 
         async def ends(engine: Engine) -> dict[str, int]:
-            return {name: engine.table.by_name(name).published_offset for name in self.shards}
+            return {name: engine.parts.table.by_name(name).published_offset for name in self.shards}
 
         for name, end in self.call(ends).items():
             model = self.shards[name]

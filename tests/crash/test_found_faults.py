@@ -19,27 +19,27 @@ from tests.simulation.file_system import SimulatedFileSystem, everything_lost
 
 def test_a_time_is_not_found_in_trimmed_records() -> None:
     async def story(engine: Engine) -> None:
-        await engine.commands.create_shard("s", ShardConfig())
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig())
+        shard = engine.parts.table.by_name("s")
         for timestamp_us in (1000, 10):
             await engine.append(shard, encode_values([b"v"], timestamp_us=timestamp_us))
-        await engine.commands.trim("s", 1)
-        assert await engine.reader.find_offset(shard, Start.time(500)) == shard.published_offset
+        await engine.trim("s", 1)
+        assert await engine.parts.reader.find_offset(shard, Start.time(500)) == shard.published_offset
 
     assert run(SimulatedFileSystem(), story, seed=1, clock=ManualClock(), config=QUIET) is None
 
 
 def test_trimming_empty_segments_leaves_the_file_that_they_share_with_another() -> None:
     async def story(engine: Engine) -> None:
-        await engine.commands.create_shard("s", ShardConfig())
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig())
+        shard = engine.parts.table.by_name("s")
         for mode in (Mode.MEMORY, Mode.FILE, Mode.MEMORY, Mode.FILE):
-            await engine.commands.set_mode("s", mode)
+            await engine.set_mode("s", mode)
         for value in (b"0", b"1"):
             await engine.append(shard, encode_values([value], timestamp_us=1))
-        await engine.checkpointer.flush()
-        await engine.commands.trim("s", 1)
-        await engine.checkpointer.remove_files()
+        await engine.parts.checkpointer.flush()
+        await engine.trim("s", 1)
+        await engine.parts.checkpointer.remove_files()
         assert [record.value for record in await read_all(engine, shard) if isinstance(record, StoredRecord)] == [b"1"]
 
     assert run(SimulatedFileSystem(), story, seed=1, clock=ManualClock(), config=QUIET) is None
@@ -54,18 +54,18 @@ def test_a_removed_file_does_not_come_back_for_good_when_the_process_is_killed_a
     files, clock = SimulatedFileSystem(), ManualClock()
 
     async def trim(engine: Engine) -> None:
-        await engine.commands.create_shard("s", ShardConfig())
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig())
+        shard = engine.parts.table.by_name("s")
         await engine.append(shard, encode_values([b"0"], timestamp_us=1))
-        await engine.commands.seal("s")
+        await engine.seal("s")
         await engine.append(shard, encode_values([b"1"], timestamp_us=1))
-        await engine.checkpointer.checkpoint()
-        await engine.commands.trim("s", 1)
-        await engine.checkpointer.remove_files()
+        await engine.parts.checkpointer.checkpoint()
+        await engine.trim("s", 1)
+        await engine.parts.checkpointer.remove_files()
         files.stop()
 
     async def checkpoint(engine: Engine) -> None:
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
 
     async def look(engine: Engine) -> None:
         await check_files(engine, files, DATA)
@@ -85,20 +85,20 @@ def test_a_log_file_that_is_missing_is_not_made_anew_with_zeros_where_acknowledg
     files, clock = SimulatedFileSystem(), ManualClock()
 
     async def append(engine: Engine) -> None:
-        await engine.commands.create_shard("s", ShardConfig())
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig())
+        shard = engine.parts.table.by_name("s")
         for value in (b"0", b"1"):
             await engine.append(shard, encode_values([value], timestamp_us=1))
             if value == b"0":
-                await engine.checkpointer.checkpoint()
+                await engine.parts.checkpointer.checkpoint()
         files.stop()
 
     async def checkpoint(engine: Engine) -> None:
         with contextlib.suppress(StorageError):
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
 
     async def look(engine: Engine) -> None:
-        found = await read_all(engine, engine.table.by_name("s"))
+        found = await read_all(engine, engine.parts.table.by_name("s"))
         assert [record.value for record in found if isinstance(record, StoredRecord)] == [b"0", b"1"]
 
     run(files, append, seed=1, clock=clock, config=QUIET)

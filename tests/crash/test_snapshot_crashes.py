@@ -26,9 +26,9 @@ def test_a_start_removes_what_a_crash_left_at_any_operation_of_a_snapshot() -> N
         files.crash_at(nth, pattern=f"{SNAPSHOTS}/", written=0.5)
 
         async def snapshot(engine: Engine) -> None:
-            await engine.commands.create_shard("s", ShardConfig())
+            await engine.create_shard("s", ShardConfig())
             await append(engine, "s", b"value")
-            async with engine.snapshots.take():
+            async with engine.parts.snapshots.take():
                 pass
 
         was_stopped = run(files, snapshot, seed=nth, clock=clock) is not None

@@ -58,7 +58,7 @@ async def test_a_full_disk_of_any_part_refuses_appends_and_takes_them_again_when
     async with on_a_disk_of_its_own(tmp_path, part) as (data, ballast):
         values: list[bytes] = []
         async with open_engine(data, CONFIG) as engine:
-            await engine.commands.create_shard("s", ShardConfig())
+            await engine.create_shard("s", ShardConfig())
             await append(engine, "s", b"first")
             values.append(b"first")
             fill(ballast)
@@ -76,8 +76,8 @@ async def test_a_full_disk_of_any_part_refuses_appends_and_takes_them_again_when
                 def met() -> bool:
                     if part == "journal":
                         # Not only a spare file found no space, but a group.
-                        return engine.committer.disk_full is not None
-                    return engine.checkpointer.disk_full is not None
+                        return engine.parts.committer.disk_full is not None
+                    return engine.parts.checkpointer.disk_full is not None
 
                 with trio.fail_after(PATIENCE_S):
                     while not met():
@@ -86,22 +86,22 @@ async def test_a_full_disk_of_any_part_refuses_appends_and_takes_them_again_when
                         waiting.append(value)
                         nursery.start_soon(accepted, value)
                         if part == "log":
-                            engine.checkpointer.flush_soon(engine.table.by_name("s"))
+                            engine.parts.checkpointer.flush_soon(engine.parts.table.by_name("s"))
                         elif part == "state":
                             await checkpointed(engine)
                         await trio.sleep(0.001)
-                assert f"{data}/{part}: No space left on device" in str(engine.checkpointer.disk_full)
+                assert f"{data}/{part}: No space left on device" in str(engine.parts.checkpointer.disk_full)
                 assert engine.failure is None
                 if part != "log":
                     # That of the log files is met again by each flush; with a reserve it is refused before.
-                    engine.checkpointer.look_at_disk()
+                    engine.parts.checkpointer.look_at_disk()
                     with pytest.raises(DiskFullError, match=f"{data}/{part}"):
                         await append(engine, "s", b"refused")
                 assert (await values_of(engine, "s"))[0] == b"first"
                 ballast.unlink()
             assert not waiting
             with trio.fail_after(PATIENCE_S):
-                while engine.checkpointer.disk_full is not None:
+                while engine.parts.checkpointer.disk_full is not None:
                     await trio.sleep(0.01)
             await append(engine, "s", b"taken again")
             values.append(b"taken again")
@@ -117,7 +117,7 @@ async def checkpointed(engine: Engine) -> None:
         await trio.lowlevel.checkpoint()
 
     try:
-        await engine.checkpointer.after_checkpoint(nothing)
+        await engine.parts.checkpointer.after_checkpoint(nothing)
     except DiskFullError as error:
         assert "free some space" in str(error)
 
@@ -129,7 +129,7 @@ async def test_the_free_space_of_every_disk_involved_is_watched(tmp_path: Path, 
         # More than the disk of 40 MiB can have free, less than the one below it has.
         storage = attrs.evolve(CONFIG.storage, disk_reserve_bytes=64 * MIB)
         async with open_engine(data, attrs.evolve(CONFIG, storage=storage)) as engine:
-            engine.checkpointer.look_at_disk()
-            assert f"the disk of {data}/{part} has " in str(engine.checkpointer.disk_full)
-            assert "storage.disk_reserve_bytes" in str(engine.checkpointer.disk_full)
-            assert engine.checkpointer.free_bytes < 40 * MIB
+            engine.parts.checkpointer.look_at_disk()
+            assert f"the disk of {data}/{part} has " in str(engine.parts.checkpointer.disk_full)
+            assert "storage.disk_reserve_bytes" in str(engine.parts.checkpointer.disk_full)
+            assert engine.parts.checkpointer.free_bytes < 40 * MIB

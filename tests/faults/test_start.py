@@ -136,9 +136,9 @@ def write_some(data: Path, *, stop: bool = False, **shards: list[bytes]) -> None
     async def write() -> None:
         async with open_engine(str(origin), config) as engine:
             for name, values in shards.items():
-                await engine.commands.create_shard(name, ShardConfig())
+                await engine.create_shard(name, ShardConfig())
                 for value in values:
-                    await engine.append(engine.table.by_name(name), encode_values([value], timestamp_us=1_000))
+                    await engine.append(engine.parts.table.by_name(name), encode_values([value], timestamp_us=1_000))
             if not stop:
                 shutil.copytree(origin, data)
 

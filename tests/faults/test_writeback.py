@@ -54,15 +54,15 @@ async def test_a_page_of_a_log_file_that_was_lost_between_write_and_sync_stops_t
         shutil.copytree(tmp_path / "content", log, dirs_exist_ok=True)
         async with open_engine(str(data), CONFIG) as engine:
             for each in range(shards):
-                await engine.commands.create_shard(f"s{each}", ShardConfig())
+                await engine.create_shard(f"s{each}", ShardConfig())
                 for value in values[:3]:
                     await append(engine, f"s{each}", value)
-            assert await engine.checkpointer.flush()
+            assert await engine.parts.checkpointer.flush()
             # The inodes are on the disk: a lost one would be damage of the file system.
             OsFileSystem().sync_all(str(log))
             for each in range(shards):
                 await append(engine, f"s{each}", values[3])
-            assert await engine.checkpointer.flush()
+            assert await engine.parts.checkpointer.flush()
             fill(ballast)
             with pytest.raises(OSError, match="syncfs"):
                 OsFileSystem().sync_all(str(log))
@@ -73,12 +73,12 @@ async def test_a_page_of_a_log_file_that_was_lost_between_write_and_sync_stops_t
                 await trio.lowlevel.checkpoint()
 
             with trio.fail_after(PATIENCE_S), pytest.raises(StorageFailedError):
-                await engine.checkpointer.after_checkpoint(nothing)
+                await engine.parts.checkpointer.after_checkpoint(nothing)
             assert engine.failure is not None
         # The journal has everything; the files are written anew.
         async with open_engine(str(data), CONFIG) as engine:
-            await engine.checkpointer.checkpoint()
-            assert engine.checkpointer.checkpoints == 1
+            await engine.parts.checkpointer.checkpoint()
+            assert engine.parts.checkpointer.checkpoints == 1
         forget_clean_inodes()
         async with open_engine(str(data), CONFIG) as engine:
             for each in range(shards):

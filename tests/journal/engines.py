@@ -39,12 +39,12 @@ def open_simulated(files: FileSystem, settings: ServerConfig | None = None) -> A
 
 def stop_without_checkpoint(engine: Engine) -> None:
     """Have the engine write nothing more, not when it is closed either: what is on the disk is what a crash leaves."""
-    engine.committer.failure = StorageFailedError("the power is gone")
+    engine.parts.committer.failure = StorageFailedError("the power is gone")
 
 
 async def append(engine: Engine, shard: str, *values: bytes) -> None:
     """Append one batch and wait until it is acknowledged."""
-    await engine.append(engine.table.by_name(shard), encode_values(values, timestamp_us=NOW_US))
+    await engine.append(engine.parts.table.by_name(shard), encode_values(values, timestamp_us=NOW_US))
 
 
 async def append_at_once(engine: Engine, shard: str, count: int) -> None:
@@ -56,11 +56,11 @@ async def append_at_once(engine: Engine, shard: str, count: int) -> None:
 
 async def values_of(engine: Engine, shard_name: str) -> list[bytes]:
     """All values that a reader sees."""
-    shard = engine.table.by_name(shard_name)
+    shard = engine.parts.table.by_name(shard_name)
     found: list[bytes] = []
     offset = shard.start_offset
     while offset < shard.published_offset:
-        extent = await engine.reader.read(shard, offset, 1 << 20)
+        extent = await engine.parts.reader.read(shard, offset, 1 << 20)
         records = read_records(b"".join(map(bytes, extent.buffers)), start_offset=offset)
         found += [record.value for record in records if not isinstance(record, Gap)]
         offset = extent.next_offset

@@ -49,13 +49,13 @@ async def test_the_deletion_of_an_indexed_shard_was_one_write_of_all_its_keys() 
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
-        store = engine.views.store
+        store = engine.parts.views.store
         assert isinstance(store, MemoryStore)
-        info = await engine.commands.create_shard("a", INDEXED)
-        shard = engine.table.by_name("a")
+        info = await engine.create_shard("a", INDEXED)
+        shard = engine.parts.table.by_name("a")
         for _ in range(3):
             await engine.append(shard, batch_with_keys(WORDS))
-        await engine.commands.commit_cursor("a", "c", 5, None)
+        await engine.commit_cursor("a", "c", 5, None)
         largest = 0
         write = store.write
 
@@ -65,8 +65,8 @@ async def test_the_deletion_of_an_indexed_shard_was_one_write_of_all_its_keys() 
             write(mutations)
 
         store.write = measured  # type: ignore[method-assign]
-        await engine.commands.delete_shard("a")
-        await engine.checkpointer.remove_leftovers()
+        await engine.delete_shard("a")
+        await engine.parts.checkpointer.remove_leftovers()
         assert not left_of(store, info.shard_id)
         assert not list(leftovers.noted(store))
         assert largest <= _REMOVED_AT_ONCE + 2
@@ -76,23 +76,24 @@ async def test_what_a_deleted_shard_left_is_removed_after_a_crash_and_never_seen
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
-        old = await engine.commands.create_shard("a", INDEXED)
-        await engine.append(engine.table.by_name("a"), batch_with_keys(WORDS))
-        await engine.commands.commit_cursor("a", "c", 5, None)
-        await engine.checkpointer.checkpoint()
-        await engine.commands.delete_shard("a")
-        await engine.commands.create_shard("a", INDEXED)
-        assert engine.commands.get_cursor("a", "c") is None
+        old = await engine.create_shard("a", INDEXED)
+        await engine.append(engine.parts.table.by_name("a"), batch_with_keys(WORDS))
+        await engine.commit_cursor("a", "c", 5, None)
+        await engine.parts.checkpointer.checkpoint()
+        await engine.delete_shard("a")
+        await engine.create_shard("a", INDEXED)
+        assert engine.get_cursor("a", "c") is None
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
-        store = engine.views.store
+        store = engine.parts.views.store
         assert isinstance(store, MemoryStore)
-        assert engine.table.by_name("a").shard_id != old.shard_id
-        assert engine.commands.list_cursors("a") == []
-        assert list(engine.views.word_index.offsets(engine.table.by_name("a").shard_id, "key", b"1", 0)) == []
+        shard_id = engine.shard("a").shard_id
+        assert shard_id != old.shard_id
+        assert engine.list_cursors("a") == []
+        assert list(engine.parts.views.word_index.offsets(shard_id, "key", b"1", 0)) == []
         with trio.fail_after(5):
-            while engine.views.leftovers:
-                await engine.checkpointer.remove_leftovers()
+            while engine.parts.views.leftovers:
+                await engine.parts.checkpointer.remove_leftovers()
         assert left_of(store, old.shard_id) == []
 
 
@@ -178,16 +179,16 @@ async def test_a_checkpoint_waited_until_all_expired_state_was_removed(autojump_
             removing.set()
             await going_on.wait()
 
-        engine.commands.expire_state = slow  # type: ignore[method-assign]
+        engine.parts.commands.expire_state = slow  # type: ignore[method-assign]
         with trio.fail_after(3600):
             await removing.wait()
-            made = engine.checkpointer.checkpoints
+            made = engine.parts.checkpointer.checkpoints
 
             async def nothing() -> None:
                 pass
 
-            await engine.checkpointer.after_checkpoint(nothing)
-            assert engine.checkpointer.checkpoints == made + 1
+            await engine.parts.checkpointer.after_checkpoint(nothing)
+            assert engine.parts.checkpointer.checkpoints == made + 1
         going_on.set()
 
 
@@ -196,39 +197,39 @@ async def test_a_cursor_made_the_next_checkpoint_save_its_shard_again() -> None:
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("a", ShardConfig())
+        await engine.create_shard("a", ShardConfig())
         await append(engine, "a", b"0")
-        await engine.checkpointer.checkpoint()
-        assert not engine.checkpointer.dirty
-        await engine.commands.commit_cursor("a", "c", 1, None)
-        await engine.commands.commit_cursor("a", "gone", 1, None)
-        await engine.commands.delete_cursor("a", "gone", None)
-        assert not engine.checkpointer.dirty
-        await engine.commands.trim("a", 1)
-        assert engine.checkpointer.dirty
+        await engine.parts.checkpointer.checkpoint()
+        assert not engine.parts.checkpointer.dirty
+        await engine.commit_cursor("a", "c", 1, None)
+        await engine.commit_cursor("a", "gone", 1, None)
+        await engine.delete_cursor("a", "gone", None)
+        assert not engine.parts.checkpointer.dirty
+        await engine.trim("a", 1)
+        assert engine.parts.checkpointer.dirty
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
-        assert [(cursor.name, cursor.offset) for cursor in engine.commands.list_cursors("a")] == [("c", 1)]
+        assert [(cursor.name, cursor.offset) for cursor in engine.list_cursors("a")] == [("c", 1)]
 
 
 async def test_state_that_was_put_again_since_it_was_found_expired_is_not_removed() -> None:
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
-        await engine.commands.put_state(b"k", b"old", None, 1)
-        await engine.commands.put_state(b"gone", b"old", None, 1)
-        found = engine.views.state.expired_in_steps
+        await engine.put_state(b"k", b"old", None, 1)
+        await engine.put_state(b"gone", b"old", None, 1)
+        found = engine.parts.views.state.expired_in_steps
 
         def before_a_pause(now_us: int) -> Iterator[bytes | None]:
             yield b"k"
             yield from found(now_us)
 
-        engine.views.state.expired_in_steps = before_a_pause  # type: ignore[method-assign]
-        await engine.commands.put_state(b"k", b"new", None, 0)
-        await engine.commands.expire_state()
-        left = [value.key for value in engine.views.state.scan(b"", 0, limit=9)]
+        engine.parts.views.state.expired_in_steps = before_a_pause  # type: ignore[method-assign]
+        await engine.put_state(b"k", b"new", None, 0)
+        await engine.parts.commands.expire_state()
+        left = [value.key for value in engine.parts.views.state.scan(b"", 0, limit=9)]
         assert left == [b"k"]
-        assert engine.commands.get_state(b"k") is not None
+        assert engine.get_state(b"k") is not None
 
 
 async def test_shards_that_are_closed_together_are_not_freed_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,17 +239,17 @@ async def test_shards_that_are_closed_together_are_not_freed_in_one_step(monkeyp
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
         for number in range(20):
-            await engine.commands.create_shard(f"s/{number}", ShardConfig())
-        await engine.checkpointer.checkpoint()
-        shards = weakref.WeakSet(engine.table.open_shards())
-        engine.table.most_open = 0
+            await engine.create_shard(f"s/{number}", ShardConfig())
+        await engine.parts.checkpointer.checkpoint()
+        shards = weakref.WeakSet(engine.parts.table.open_shards())
+        engine.parts.table.most_open = 0
         counts = []
 
         async def rest(self: time_slice.TimeSlice) -> None:
             counts.append(len(shards))
 
         monkeypatch.setattr(time_slice.TimeSlice, "rest", rest)
-        await engine.checkpointer.retaining.close_idle()
+        await engine.parts.checkpointer.retaining.close_idle()
         assert len(shards) == 0
         # The one that was closed last is still at hand.
         assert counts == list(range(20, 0, -1))
@@ -294,13 +295,13 @@ async def test_a_page_of_state_ends_with_its_bytes(tmp_path: Path) -> None:
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("a", ShardConfig())
+        await engine.create_shard("a", ShardConfig())
         await append(engine, "a", b"0")
         for number in range(5):
-            await engine.commands.put_state(b"%d" % number, bytes(1000), None, 0)
-        page, more = await engine.commands.scan_state(b"", None, 10, 2500)
+            await engine.put_state(b"%d" % number, bytes(1000), None, 0)
+        page, more = await engine.scan_state(b"", None, 10, 2500)
         assert ([value.key for value in page], more) == ([b"0", b"1", b"2"], True)
-        page, more = await engine.commands.scan_state(b"", b"2", 10, 1 << 20)
+        page, more = await engine.scan_state(b"", b"2", 10, 1 << 20)
         assert ([value.key for value in page], more) == ([b"3", b"4"], False)
 
 
@@ -310,21 +311,21 @@ async def test_many_changes_at_once_were_folded_in_one_step() -> None:
     files.mkdir(DATA)
     async with open_simulated(files, config(journal_file_bytes=4 << 20)) as engine:
         folded: list[int] = []
-        fold = engine.views.fold
+        fold = engine.parts.views.fold
 
         def measured(decisions, words=()):  # type: ignore[no-untyped-def]
             folded.append(len(decisions))
             fold(decisions, words)
 
-        engine.views.fold = measured  # type: ignore[method-assign]
+        engine.parts.views.fold = measured  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             for number in range(3 * MOST_DECISIONS):
-                nursery.start_soon(engine.commands.put_state, b"%d" % number, b"v", None, 0)
+                nursery.start_soon(engine.parts.commands.put_state, b"%d" % number, b"v", None, 0)
         assert sum(folded) == 3 * MOST_DECISIONS
         assert max(folded) <= MOST_DECISIONS
         # What has to be made together stays together.
         puts = [Put(b"p%d" % number, b"v") for number in range(MOST_DECISIONS + 10)]
-        await engine.transactions.commit([], puts, [])
+        await engine.parts.transactions.commit([], puts, [])
         assert folded[-1] == len(puts)
 
 
@@ -335,9 +336,9 @@ async def test_one_commit_of_very_many_changes_held_the_loop_and_is_refused() ->
     async with open_simulated(files, config(journal_file_bytes=16 << 20)) as engine:
         puts = [Put(b"p%d" % number, b"v") for number in range(MOST_CHANGES + 1)]
         with pytest.raises(LimitExceededError, match=r"2501 changes .* over the limit of 2500; put what"):
-            await engine.transactions.commit([], puts, [])
-        assert engine.commands.get_state(b"p0") is None
-        await engine.transactions.commit([], puts[1:], [])
+            await engine.parts.transactions.commit([], puts, [])
+        assert engine.get_state(b"p0") is None
+        await engine.parts.transactions.commit([], puts[1:], [])
 
 
 async def test_one_batch_of_very_many_indexed_keys_held_the_loop_and_is_refused() -> None:
@@ -345,31 +346,31 @@ async def test_one_batch_of_very_many_indexed_keys_held_the_loop_and_is_refused(
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files, config(journal_file_bytes=16 << 20)) as engine:
-        await engine.commands.create_shard("a", INDEXED)
-        shard = engine.table.by_name("a")
+        await engine.create_shard("a", INDEXED)
+        shard = engine.parts.table.by_name("a")
         with pytest.raises(LimitExceededError, match=r"10001 keys and tags .* limit of 10000 in one batch; send fewer"):
             await engine.append(shard, batch_with_keys(MOST_WORDS + 1))
         assert shard.next_offset == 0
         await engine.append(shard, batch_with_keys(MOST_WORDS))
         half = batch_with_keys(MOST_WORDS // 2 + 1)
         with pytest.raises(LimitExceededError, match="a commit with 10002 keys and tags"):
-            await engine.transactions.commit([("a", half), ("a", half)], [], [])
+            await engine.parts.transactions.commit([("a", half), ("a", half)], [], [])
 
 
 async def test_the_words_of_many_batches_were_folded_in_one_step() -> None:
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files, config(journal_file_bytes=16 << 20)) as engine:
-        await engine.commands.create_shard("a", INDEXED)
-        shard = engine.table.by_name("a")
+        await engine.create_shard("a", INDEXED)
+        shard = engine.parts.table.by_name("a")
         folded: list[int] = []
-        fold = engine.views.fold
+        fold = engine.parts.views.fold
 
         def measured(decisions, words=()):  # type: ignore[no-untyped-def]
             folded.append(sum(len(found) for _, _, found in words))
             fold(decisions, words)
 
-        engine.views.fold = measured  # type: ignore[method-assign]
+        engine.parts.views.fold = measured  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             for _ in range(9):
                 nursery.start_soon(engine.append, shard, batch_with_keys(MOST_WORDS // 4))
@@ -406,23 +407,23 @@ async def test_the_index_of_trimmed_records_was_cleaned_to_its_end_in_one_turn(m
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
-        info = await engine.commands.create_shard("a", INDEXED)
-        await engine.append(engine.table.by_name("a"), batch_with_keys(100))
-        store = engine.views.store
+        info = await engine.create_shard("a", INDEXED)
+        await engine.append(engine.parts.table.by_name("a"), batch_with_keys(100))
+        store = engine.parts.views.store
         assert isinstance(store, MemoryStore)
         # The background task would clean as well, between two steps.
-        clean = engine.checkpointer.clean_indexes
+        clean = engine.parts.checkpointer.clean_indexes
 
         async def nothing() -> None:
             pass
 
-        monkeypatch.setattr(engine.checkpointer, "clean_indexes", nothing)
-        shard = engine.table.by_name("a")
+        monkeypatch.setattr(engine.parts.checkpointer, "clean_indexes", nothing)
+        shard = engine.parts.table.by_name("a")
         shard.start_offset = 100
-        engine.checkpointer._to_unindex[shard.shard_id] = shard
+        engine.parts.checkpointer._to_unindex[shard.shard_id] = shard
         await clean()
         assert len(left_of(store, info.shard_id)) == 70
-        monkeypatch.setattr(engine.checkpointer, "clean_indexes", clean)
+        monkeypatch.setattr(engine.parts.checkpointer, "clean_indexes", clean)
         with trio.fail_after(PATIENCE_S):
             while left_of(store, info.shard_id):
                 await trio.sleep(0.01)

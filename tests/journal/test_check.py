@@ -38,7 +38,7 @@ async def directory(*, crash: bool = False) -> SimulatedFileSystem:
     """A directory with a bit of everything; shard 1 has two log segments, the first with an index."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-        commands = engine.commands
+        commands = engine.parts.commands
         await commands.create_shard("plant/line", ShardConfig(index_keys=True, index_tags=True))
         await commands.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
         for number in range(3):
@@ -50,9 +50,9 @@ async def directory(*, crash: bool = False) -> SimulatedFileSystem:
         await commands.put_state(b"key", b"value", None, 1 << 60)
         await commands.open_producer("bridge")
         if crash:
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
             await append(engine, "plant/line", b"after the checkpoint")
-            await engine.checkpointer.flush()
+            await engine.parts.checkpointer.flush()
             stop_without_checkpoint(engine)
     return files.crash(everything_survived) if crash else files
 
@@ -259,12 +259,12 @@ async def test_a_recycled_journal_file_that_a_power_loss_brings_back_without_the
     """
     files = SimulatedFileSystem()
     async with open_simulated(files, config()) as engine:
-        await engine.commands.create_shard("plant/line", ShardConfig())
+        await engine.create_shard("plant/line", ShardConfig())
         await append(engine, "plant/line", b"0" * 40_000)
         first = files.open(JOURNAL).pread(64 * 1024, 0)
         for number in range(3):
             await append(engine, "plant/line", b"%d" % number * 40_000)
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     files = files.crash(everything_survived)
     assert not files.exists(JOURNAL)
@@ -283,7 +283,7 @@ async def test_views_that_are_empty_beside_a_journal_that_was_used_are_told_as_a
     """Its first journal file alone, as before the first checkpoint, and an empty directory in place of ``state/``."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.commands.create_shard("plant/line", ShardConfig())
+        await engine.create_shard("plant/line", ShardConfig())
         await append(engine, "plant/line", b"v")
         stop_without_checkpoint(engine)
     files = files.crash(everything_survived)
@@ -357,7 +357,7 @@ async def test_a_payload_that_holds_batches_of_its_shard_is_not_taken_for_them()
     """A copy of the log lies in a record, and the batch that holds it is damaged."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.commands.create_shard("plant/line", ShardConfig())
+        await engine.create_shard("plant/line", ShardConfig())
         await append(engine, "plant/line", b"a")
         copy = append_entry(2, 1, 0, b"a")[40:]
         await append(engine, "plant/line", copy * 3)
@@ -371,7 +371,7 @@ async def test_a_payload_that_holds_batches_of_its_shard_is_not_taken_for_them()
 async def test_the_real_store_and_disk_are_checked_the_same_way(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     async with open_engine(data, config()) as engine:
-        await engine.commands.create_shard("plant/line", ShardConfig())
+        await engine.create_shard("plant/line", ShardConfig())
         await append(engine, "plant/line", b"a")
     assert check_directory(data).damages == []
     (log,) = tmp_path.rglob("data/log/*/*.log")

@@ -56,7 +56,7 @@ steps = st.lists(
 
 
 async def take(engine: Engine, step: Step) -> None:
-    commands, shard = engine.commands, engine.table.by_name(step.shard)
+    commands, shard = engine.parts.commands, engine.parts.table.by_name(step.shard)
     match step.action:
         case "append":
             await append(engine, step.shard, *[b"%d" % number for number in range(1 + step.amount % 5)])
@@ -71,9 +71,9 @@ async def take(engine: Engine, step: Step) -> None:
         case "trim":
             await commands.trim(step.shard, shard.published_offset * step.amount // 100)
         case "flush":
-            await engine.checkpointer.flush()
+            await engine.parts.checkpointer.flush()
         case "checkpoint":
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
         case "cursor":
             await commands.commit_cursor(step.shard, f"reader-{step.amount % 3}", shard.published_offset, None)
         case "state":
@@ -106,14 +106,14 @@ async def crash_twice(first: list[Step], second: list[Step], choose: Choose) -> 
         async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:
             assert engine.recovery.damages == ()
             for name in SHARDS if number == 0 else ():
-                await engine.commands.create_shard(name, ShardConfig())
+                await engine.create_shard(name, ShardConfig())
             for step in wanted:
                 await take(engine, step)
             stop_without_checkpoint(engine)
         files = files.crash(choose)
         assert damages(files) == []
     async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:
-        assert all(shard.damage == "" for shard in engine.table.open_shards())
+        assert all(shard.damage == "" for shard in engine.parts.table.open_shards())
         before = await values_in_files(engine)
     assert damages(files) == []
     async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:

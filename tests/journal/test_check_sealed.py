@@ -55,8 +55,8 @@ def copy(files: SimulatedFileSystem, path: str, to: str) -> None:
 
 async def seal_closed(engine: Engine, files: SimulatedFileSystem, name: str = "plant/line") -> list[ParquetSegment]:
     """Seal what is closed: the file first, then the shard, then the log goes."""
-    await engine.checkpointer.flush()
-    shard = engine.table.by_name(name)
+    await engine.parts.checkpointer.flush()
+    shard = engine.parts.table.by_name(name)
     made = []
     for segment in [each for each in shard.segments if isinstance(each, LogSegment) and each.sealed]:
         sealed = seal_segment(files, segment, SEALED)
@@ -65,7 +65,7 @@ async def seal_closed(engine: Engine, files: SimulatedFileSystem, name: str = "p
             if files.exists(path):
                 files.remove(path)
         made.append(sealed)
-    engine.checkpointer.dirty[shard.shard_id] = shard
+    engine.parts.checkpointer.dirty[shard.shard_id] = shard
     return made
 
 
@@ -73,16 +73,16 @@ async def directory(trim: int = 0) -> SimulatedFileSystem:
     """A shard with two sealed segments of three and two records, and a log with one."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.commands.create_shard("plant/line", ShardConfig(index_keys=True))
+        await engine.create_shard("plant/line", ShardConfig(index_keys=True))
         for number in range(3):
             await append(engine, "plant/line", b"%d" % number * 40_000)
-        await engine.commands.seal("plant/line")
+        await engine.seal("plant/line")
         await append(engine, "plant/line", b"second", b"segment")
-        await engine.commands.seal("plant/line")
+        await engine.seal("plant/line")
         await append(engine, "plant/line", b"in the log")
         await seal_closed(engine, files)
         if trim:
-            await engine.commands.trim("plant/line", trim)
+            await engine.trim("plant/line", trim)
     files.mkdir(SEALING)
     return files
 
@@ -123,10 +123,10 @@ async def test_a_whole_file_that_is_not_the_recorded_one_is_told_by_its_digest()
     files = await directory()
     other = SimulatedFileSystem()
     async with open_simulated(other, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.commands.create_shard("plant/line", ShardConfig())
+        await engine.create_shard("plant/line", ShardConfig())
         for number in range(3):
             await append(engine, "plant/line", b"%d" % (number + 5) * 40_000)
-        await engine.commands.seal("plant/line")
+        await engine.seal("plant/line")
         await seal_closed(engine, other)
     put(files, FIRST, other.open(FIRST).pread(1 << 30, 0))
     assert any("SHA-256 of the file" in damage.problem for damage in check(files).damages)
@@ -198,11 +198,11 @@ async def test_a_seal_that_only_the_journal_knows_counts() -> None:
     """After a crash the views may be those from before the seal: its log need not be there, its file must be."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-        await engine.commands.create_shard("plant/line", ShardConfig())
+        await engine.create_shard("plant/line", ShardConfig())
         await append(engine, "plant/line", b"a", b"b", b"c")
-        await engine.commands.seal("plant/line")
-        await engine.checkpointer.flush()
-        log = engine.table.by_name("plant/line").segments[0]
+        await engine.seal("plant/line")
+        await engine.parts.checkpointer.flush()
+        log = engine.parts.table.by_name("plant/line").segments[0]
         assert isinstance(log, LogSegment)
         sealed = seal_segment(files, log, SEALED)
     fields = {field.name: getattr(sealed, field.name) for field in attrs.fields(Sealed)}
@@ -231,16 +231,16 @@ async def test_a_trim_or_a_deletion_that_only_the_journal_knows_lets_files_be_go
     for delete in (False, True):
         files = SimulatedFileSystem()
         async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
-            await engine.commands.create_shard("plant/line", ShardConfig())
+            await engine.create_shard("plant/line", ShardConfig())
             await append(engine, "plant/line", b"a", b"b", b"c")
-            await engine.commands.seal("plant/line")
+            await engine.seal("plant/line")
             (sealed,) = await seal_closed(engine, files)
             await append(engine, "plant/line", b"d")
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
             if delete:
-                await engine.commands.delete_shard("plant/line")
+                await engine.delete_shard("plant/line")
             else:
-                await engine.commands.trim("plant/line", 3)
+                await engine.trim("plant/line", 3)
             stop_without_checkpoint(engine)
         files = files.crash(everything_survived)
         if files.exists(sealed.path):

@@ -39,7 +39,7 @@ async def read_all(engine: Engine, shard: Shard) -> list[StoredRecord | Gap]:
     found: list[StoredRecord | Gap] = []
     offset = shard.start_offset
     while offset < shard.published_offset:
-        extent = await engine.reader.read(shard, offset, MIB)
+        extent = await engine.parts.reader.read(shard, offset, MIB)
         found += read_records(b"".join(extent.buffers), start_offset=offset)
         offset = extent.next_offset
     return found
@@ -51,10 +51,10 @@ def memory_bytes(shard: Shard) -> int:
 
 async def test_memory_mode_is_bounded_without_dropping_what_lies_in_files(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig())
+        shard = engine.parts.table.by_name("s")
         await fill(engine, shard, 1000)
-        await engine.commands.set_mode("s", Mode.MEMORY)
+        await engine.set_mode("s", Mode.MEMORY)
         await fill(engine, shard, 1000)
         assert memory_bytes(shard) <= 256 * 1024 + 2 * 64 * 1024
         assert shard.start_offset == 0
@@ -70,10 +70,10 @@ async def test_memory_mode_is_bounded_without_dropping_what_lies_in_files(tmp_pa
 
 async def test_a_shard_that_was_always_in_memory_is_trimmed_to_its_bound(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig(mode=Mode.MEMORY))
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig(mode=Mode.MEMORY))
+        shard = engine.parts.table.by_name("s")
         await fill(engine, shard, 2000)
-        await engine.committer.drain()
+        await engine.parts.committer.drain()
         assert memory_bytes(shard) <= 256 * 1024 + 2 * 64 * 1024
         assert shard.start_offset == shard.segments[0].base_offset > 0
         assert all(isinstance(record, StoredRecord) for record in await read_all(engine, shard))
@@ -82,25 +82,25 @@ async def test_a_shard_that_was_always_in_memory_is_trimmed_to_its_bound(tmp_pat
 async def test_a_retention_of_its_own_counts_for_files_and_memory_alike(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
         config = ShardConfig(retention=Retention(max_records=500), segment_bytes=64 * 1024)
-        await engine.commands.create_shard("s", config)
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", config)
+        shard = engine.parts.table.by_name("s")
         await fill(engine, shard, 1000)
-        await engine.checkpointer.apply_retention()
-        await engine.committer.drain()
+        await engine.parts.checkpointer.apply_retention()
+        await engine.parts.committer.drain()
         assert 400 <= shard.published_offset - shard.start_offset <= 600
 
 
 async def test_the_index_forgets_trimmed_records(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig(index_keys=True))
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig(index_keys=True))
+        shard = engine.parts.table.by_name("s")
         for number in range(10):
             await engine.append(shard, encode([Record(key=b"k%d" % (number % 3))], now_us=1))
-        await engine.commands.trim("s", 6)
+        await engine.trim("s", 6)
         entries: list[bytes] = []
         with trio.fail_after(PATIENCE_S):
-            while len(entries := [key for key, _ in engine.views.store.scan(Family.KEY_INDEX)]) != 4:
-                engine.checkpointer.wake()
+            while len(entries := [key for key, _ in engine.parts.views.store.scan(Family.KEY_INDEX)]) != 4:
+                engine.parts.checkpointer.wake()
                 await trio.lowlevel.checkpoint()
         assert len(entries) == 4
 
@@ -108,14 +108,14 @@ async def test_the_index_forgets_trimmed_records(tmp_path: Path) -> None:
 async def test_the_newest_record_of_a_key_is_the_newest_that_is_left(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     async with open_engine(path, CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig(index_keys=True))
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig(index_keys=True))
+        shard = engine.parts.table.by_name("s")
         await engine.append(shard, encode([Record(key=b"k", value=b"in a file")], now_us=1))
-        await engine.commands.set_mode("s", Mode.MEMORY)
+        await engine.set_mode("s", Mode.MEMORY)
         await engine.append(shard, encode([Record(key=b"k", value=b"in memory")], now_us=1))
     async with open_engine(path, attrs.evolve(CONFIG)) as engine:
-        shard = engine.table.by_name("s")
-        extent = await engine.reader.read_indexed(shard, "key", b"k", 0, MIB, latest=True)
+        shard = engine.parts.table.by_name("s")
+        extent = await engine.parts.reader.read_indexed(shard, "key", b"k", 0, MIB, latest=True)
         found = read_records(b"".join(extent.buffers))
         assert [record.value for record in found if isinstance(record, StoredRecord)] == [b"in a file"]
 
@@ -123,11 +123,11 @@ async def test_the_newest_record_of_a_key_is_the_newest_that_is_left(tmp_path: P
 async def test_a_journal_file_of_larger_settings_lets_appends_in(tmp_path: Path) -> None:
     """Guards against a server that is started with a smaller budget than it was and waits for ever for room."""
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
-        await fill(engine, engine.table.by_name("s"), 10)
+        await engine.create_shard("s", ShardConfig())
+        await fill(engine, engine.parts.table.by_name("s"), 10)
     smaller = attrs.evolve(CONFIG.storage, journal_file_bytes=MIB, journal_budget_bytes=2 * MIB)
     async with open_engine(str(tmp_path / "data"), attrs.evolve(CONFIG, storage=smaller)) as engine:
-        shard = engine.table.by_name("s")
+        shard = engine.parts.table.by_name("s")
         with trio.fail_after(30):
             await fill(engine, shard, 8000)
         assert len(await read_all(engine, shard)) == 8010

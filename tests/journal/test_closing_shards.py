@@ -24,19 +24,19 @@ SHARDS = 40
 
 async def make(engine: Engine, count: int = SHARDS) -> None:
     for number in range(count):
-        await engine.commands.create_shard(f"s/{number}", ShardConfig())
+        await engine.create_shard(f"s/{number}", ShardConfig())
         await append(engine, f"s/{number}", b"%d" % number)
 
 
 async def close_idle(engine: Engine, *, most_open: int = 0) -> None:
     """What the background work does from time to time."""
-    engine.table.most_open = most_open
-    await engine.checkpointer.checkpoint()
-    await engine.checkpointer.apply_retention()
+    engine.parts.table.most_open = most_open
+    await engine.parts.checkpointer.checkpoint()
+    await engine.parts.checkpointer.apply_retention()
 
 
 async def subscribed(engine: Engine, topic_filter: str, start: Start) -> AnySubscription:
-    return await engine.subscriptions.subscribe(
+    return await engine.parts.subscriptions.subscribe(
         shard=None,
         topic_filter=topic_filter,
         start=start,
@@ -52,13 +52,13 @@ async def test_shards_that_were_opened_are_closed_again(tmp_path: Path) -> None:
         await make(engine)
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         for number in range(SHARDS):
-            assert engine.commands.get_cursor(f"s/{number}", "c") is None
+            assert engine.get_cursor(f"s/{number}", "c") is None
             await append(engine, f"s/{number}", b"more")
-        objects = weakref.WeakSet(engine.table.open_shards())
+        objects = weakref.WeakSet(engine.parts.table.open_shards())
         assert len(objects) == SHARDS
         await close_idle(engine, most_open=10)
         gc.collect()
-        assert len(engine.table.open_shards()) == len(objects) == 10
+        assert len(engine.parts.table.open_shards()) == len(objects) == 10
         for number in range(SHARDS):
             assert await values_of(engine, f"s/{number}") == [b"%d" % number, b"more"]
 
@@ -66,32 +66,32 @@ async def test_shards_that_were_opened_are_closed_again(tmp_path: Path) -> None:
 async def test_what_is_in_use_or_looked_at_from_time_to_time_stays_open(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         await make(engine, 4)
-        await engine.commands.create_shard("memory", ShardConfig(Mode.MEMORY))
-        await engine.commands.create_shard("retained", ShardConfig(retention=Retention(max_records=5)))
+        await engine.create_shard("memory", ShardConfig(Mode.MEMORY))
+        await engine.create_shard("retained", ShardConfig(retention=Retention(max_records=5)))
         feed = await subscribed(engine, "s/1", Start.latest())
         await append(engine, "s/1", b"x")
         while await feed.take(1 << 20) is not None:
             pass
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         await append(engine, "s/2", b"not saved yet")
-        engine.table.most_open = 0
-        await engine.checkpointer.apply_retention()
-        assert {shard.name for shard in engine.table.open_shards()} == {"memory", "retained", "s/1", "s/2"}
+        engine.parts.table.most_open = 0
+        await engine.parts.checkpointer.apply_retention()
+        assert {shard.name for shard in engine.parts.table.open_shards()} == {"memory", "retained", "s/1", "s/2"}
         feed.close()
 
 
 async def test_who_holds_a_closed_shard_and_who_opens_it_again_have_the_same(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         await make(engine, 3)
-        held = engine.table.by_name("s/1")
+        held = engine.parts.table.by_name("s/1")
         await close_idle(engine)
-        assert not engine.table.open_shards()
+        assert not engine.parts.table.open_shards()
         # As a client's handle does.
         assert (await engine.append(held, encode_values([b"x"], timestamp_us=1))).base_offset == 1
-        await engine.checkpointer.checkpoint()
-        assert engine.table.by_name("s/1") is held
+        await engine.parts.checkpointer.checkpoint()
+        assert engine.parts.table.by_name("s/1") is held
         await close_idle(engine)
-        assert engine.table.by_name("s/1") is held
+        assert engine.parts.table.by_name("s/1") is held
         del held
         await close_idle(engine)
         assert await values_of(engine, "s/1") == [b"1", b"x"]
@@ -100,11 +100,11 @@ async def test_who_holds_a_closed_shard_and_who_opens_it_again_have_the_same(tmp
 async def test_a_feed_finds_closed_shards_that_have_published_since(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         await make(engine, 2 * SHARDS)
-        from_lsn = engine.committer.committed_lsn + 1
+        from_lsn = engine.parts.committer.committed_lsn + 1
         for number in range(0, SHARDS, 3):
             await append(engine, f"s/{number}", b"new")
         await close_idle(engine)
-        assert not engine.table.open_shards()
+        assert not engine.parts.table.open_shards()
         for topic_filter in ("s/#", "+/+"):
             feed = await subscribed(engine, topic_filter, Start.lsn(from_lsn))
             pushed = 0
@@ -115,7 +115,7 @@ async def test_a_feed_finds_closed_shards_that_have_published_since(tmp_path: Pa
             while not isinstance(await feed.take(1 << 20), Push):
                 await trio.lowlevel.checkpoint()
             feed.close()
-            await engine.commands.trim("s/1", engine.table.by_name("s/1").published_offset)
+            await engine.trim("s/1", engine.parts.table.by_name("s/1").published_offset)
 
 
 numbers = st.integers(0, 3)
@@ -148,12 +148,12 @@ async def test_nothing_changes_by_being_closed(history: list[tuple[str, int]]) -
     count = 0
     for life in lives:
         async with open_simulated(files) as engine:
-            engine.table.most_open = 0
+            engine.parts.table.most_open = 0
             for what, number in life:
                 name = f"s/{number}"
                 if what == "append":
                     if name not in model:
-                        await engine.commands.create_shard(name, ShardConfig())
+                        await engine.create_shard(name, ShardConfig())
                         model[name], starts[name] = [], 0
                     count += 1
                     await append(engine, name, b"%d" % count)
@@ -164,29 +164,29 @@ async def test_nothing_changes_by_being_closed(history: list[tuple[str, int]]) -
                     continue
                 elif what == "mode":
                     memory ^= {name}
-                    await engine.commands.set_mode(name, Mode.MEMORY if name in memory else Mode.FILE)
+                    await engine.set_mode(name, Mode.MEMORY if name in memory else Mode.FILE)
                 elif what == "seal":
-                    await engine.commands.seal(name)
+                    await engine.seal(name)
                 elif what == "trim" and model[name]:
                     starts[name] = len(model[name]) - 1
-                    await engine.commands.trim(name, starts[name])
+                    await engine.trim(name, starts[name])
                 elif what == "cursor":
                     cursors[name] = len(model[name])
-                    await engine.commands.commit_cursor(name, "c", cursors[name], None)
+                    await engine.commit_cursor(name, "c", cursors[name], None)
                 elif what == "delete":
-                    await engine.commands.delete_shard(name)
+                    await engine.delete_shard(name)
                     del model[name]
                     cursors.pop(name, None)
                     memory.discard(name)
                 if memory:
                     # What lies in memory is lost with a restart: not what this is about.
                     for each in sorted(memory):
-                        await engine.commands.set_mode(each, Mode.FILE)
+                        await engine.set_mode(each, Mode.FILE)
                     memory.clear()
             for name, values in model.items():
-                shard = engine.table.by_name(name)
+                shard = engine.parts.table.by_name(name)
                 assert shard.published_offset == len(values)
                 assert shard.start_offset == starts[name]
                 assert await values_of(engine, name) == values[starts[name] :]
-                cursor = engine.commands.get_cursor(name, "c")
+                cursor = engine.get_cursor(name, "c")
                 assert (None if cursor is None else cursor.offset) == cursors.get(name)

@@ -25,16 +25,16 @@ async def data(tmp_path: Path) -> Path:
     """A directory with a sealed segment and a log, and much in the views that was deleted again."""
     directory = tmp_path / "data"
     async with open_engine(str(directory), config()) as engine:
-        await engine.commands.create_shard("plant", ShardConfig())
+        await engine.create_shard("plant", ShardConfig())
         await append(engine, "plant", b"sealed" * 1000)
         await engine.seal("plant", wait=True)
         await append(engine, "plant", b"in the log" * 1000)
         for number in range(300):
             value = random.Random(number).randbytes(DELETED_BYTES // 300)
-            await engine.commands.put_state(b"%d" % number, value, None, 0)
+            await engine.put_state(b"%d" % number, value, None, 0)
     async with open_engine(str(directory), config()) as engine:
         for number in range(300):
-            await engine.commands.delete_state(b"%d" % number, None)
+            await engine.delete_state(b"%d" % number, None)
     return directory
 
 
@@ -82,7 +82,7 @@ async def test_what_no_record_knows_goes_and_the_rest_stays_as_it_is(data: Path)
     assert (report.damages, report.notes) == ([], [])
     async with open_engine(str(data), config()) as engine:
         assert await values_of(engine, "plant") == [b"sealed" * 1000, b"in the log" * 1000]
-        assert (await engine.commands.scan_state(b"", None, 10))[0] == []
+        assert (await engine.scan_state(b"", None, 10))[0] == []
 
 
 async def test_a_second_time_there_is_nothing_to_gain(data: Path) -> None:

@@ -68,9 +68,9 @@ async def test_a_log_file_whose_sync_finds_no_space_is_not_synced_again_as_if_no
     files = FailingFiles()
     values = [b"flushed early, not synced", *(large(each) for each in range(5))]
     async with open_simulated(files, CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", values[0])
-        assert await engine.checkpointer.flush()
+        assert await engine.parts.checkpointer.flush()
         await appended(engine, "s", *values[1:])
         files.fail_next("^fdatasync /data/log/", number)
         await checkpoint_in_background(engine)
@@ -91,7 +91,7 @@ async def checkpoint_in_background(engine: Engine) -> None:
         await trio.lowlevel.checkpoint()
 
     with trio.fail_after(PATIENCE_S), pytest.raises(StorageFailedError):
-        await engine.checkpointer.after_checkpoint(nothing)
+        await engine.parts.checkpointer.after_checkpoint(nothing)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
@@ -101,7 +101,7 @@ async def test_a_checkpoint_whose_sync_fails_is_not_made_later(number: int, shar
     files = FailingFiles()
     async with open_simulated(files, CONFIG) as engine:
         for each in range(shards):
-            await engine.commands.create_shard(f"s{each}", ShardConfig())
+            await engine.create_shard(f"s{each}", ShardConfig())
             await append(engine, f"s{each}", b"v")
         files.fail_next("^sync all" if shards > 32 else "^fdatasync /data/log/", number)
         await checkpoint_in_background(engine)
@@ -119,24 +119,24 @@ async def test_a_write_that_finds_no_space_is_repeated_when_there_is_some(number
     files = FailingFiles()
     values = [large(each) for each in range(5)]
     async with open_simulated(files, CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await appended(engine, "s", *values)
-        shard = engine.table.by_name("s")
+        shard = engine.parts.table.by_name("s")
         path = f"/data/log/{shard.shard_id % 256:02x}/"
         if what == "write":
             # Part of it is in its file, and not synced, when the disk fills up.
-            assert await engine.checkpointer.flush()
+            assert await engine.parts.checkpointer.flush()
             await append(engine, "s", b"one more")
             values.append(b"one more")
         files.fail_next(f"^{what} .*{path}", number)
-        assert not await engine.checkpointer.flush()
+        assert not await engine.parts.checkpointer.flush()
         assert engine.failure is None
-        assert engine.checkpointer.disk_full is not None
-        assert "/data/log" in str(engine.checkpointer.disk_full)
-        engine.checkpointer.look_at_disk()
-        assert engine.checkpointer.disk_full is None
-        await engine.checkpointer.checkpoint()
-        assert engine.checkpointer.checkpoints == 1
+        assert engine.parts.checkpointer.disk_full is not None
+        assert "/data/log" in str(engine.parts.checkpointer.disk_full)
+        engine.parts.checkpointer.look_at_disk()
+        assert engine.parts.checkpointer.disk_full is None
+        await engine.parts.checkpointer.checkpoint()
+        assert engine.parts.checkpointer.checkpoints == 1
     after = files.crash(everything_lost)
     async with open_simulated(after, CONFIG) as engine:
         assert await values_of(engine, "s") == values
@@ -207,9 +207,9 @@ async def test_a_page_that_the_kernel_could_not_write_back_is_noticed_at_the_che
     files = ForgetfulFiles()
     async with open_simulated(files, CONFIG) as engine:
         for each in range(shards):
-            await engine.commands.create_shard(f"s{each}", ShardConfig())
+            await engine.create_shard(f"s{each}", ShardConfig())
             await append(engine, f"s{each}", b"v")
-        assert await engine.checkpointer.flush()
+        assert await engine.parts.checkpointer.flush()
         files.lose_pages("/data/log/")
         await checkpoint_in_background(engine)
         assert engine.failure is not None
@@ -223,11 +223,11 @@ async def test_the_number_of_files_that_wait_open_for_their_sync_is_bounded() ->
     files = ForgetfulFiles()
     async with open_simulated(files, attrs.evolve(CONFIG)) as engine:
         for each in range(300):
-            await engine.commands.create_shard(f"s{each}", ShardConfig())
+            await engine.create_shard(f"s{each}", ShardConfig())
             await append(engine, f"s{each}", b"v")
             if each % 20 == 0:
-                assert await engine.checkpointer.flush()
+                assert await engine.parts.checkpointer.flush()
                 assert sum("/log/" in file.name and not file._closed for file in files.opened) <= 32
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         assert not any("/log/" in file.name and not file._closed for file in files.opened)
     assert files.most_open < 300

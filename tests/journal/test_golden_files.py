@@ -127,42 +127,42 @@ async def test_the_golden_directory_opens_and_gives_the_known_records(data_direc
         assert engine.node_id == "0123456789abcdef"
         assert engine.recovery.entries > 0
         assert (engine.recovery.truncated_bytes, engine.recovery.damages) == (0, ())
-        assert engine.table.catalogue.matching("#") == ["numbered", "plant/line-\u00fc", "switched", "volatile"]
+        assert engine.parts.table.catalogue.matching("#") == ["numbered", "plant/line-\u00fc", "switched", "volatile"]
         large = [b"%d" % number * 20_000 for number in range(6)]
         later = [b"behind the checkpoint", b"and the last one"]
         assert await values_of(engine, "plant/line-\u00fc") == [*large[2:], b"second", b"segment", *later]
         assert await values_of(engine, "switched") == [b"in a file", b"in a file again"]
         assert await values_of(engine, "volatile") == []
 
-        plant = engine.table.by_name("plant/line-\u00fc").info(with_segments=True)
+        plant = engine.parts.table.by_name("plant/line-\u00fc").info(with_segments=True)
         assert plant.config == ShardConfig(
             retention=Retention(max_records=1000), segment_bytes=1 << 20, index_keys=True, index_tags=True
         )
         assert (plant.start_offset, plant.next_offset) == (2, 10)
         assert [(segment.base_offset, segment.next_offset) for segment in plant.segments] == [(0, 6), (6, 10)]
-        found = await engine.reader.read_indexed(
-            engine.table.by_name("plant/line-\u00fc"), "key", b"k", 0, 1 << 20, latest=True
+        found = await engine.parts.reader.read_indexed(
+            engine.parts.table.by_name("plant/line-\u00fc"), "key", b"k", 0, 1 << 20, latest=True
         )
         assert decode(b"".join(map(bytes, found.buffers)))[0].value == b"and the last one"
 
-        switched = engine.table.by_name("switched").info(with_segments=True)
+        switched = engine.parts.table.by_name("switched").info(with_segments=True)
         assert [(segment.base_offset, segment.next_offset) for segment in switched.segments] == [(0, 1), (2, 3)]
-        volatile = engine.table.by_name("volatile")
+        volatile = engine.parts.table.by_name("volatile")
         assert volatile.config.mode is Mode.MEMORY
         assert volatile.published_offset >= 3
 
-        assert engine.commands.list_cursors("plant/line-\u00fc") == [Cursor("later", 8, 40), Cursor("reader", 3, 21)]
-        assert (await engine.commands.scan_state(b"", None, 10))[0] == [
+        assert engine.list_cursors("plant/line-\u00fc") == [Cursor("later", 8, 40), Cursor("reader", 3, 21)]
+        assert (await engine.scan_state(b"", None, 10))[0] == [
             StateValue(b"kept", b"for ever", 26, 0),
             StateValue(b"later", b"behind the checkpoint", 41, 0),
             StateValue(b"leased", b"till 2100", 27, 4_102_444_800_000_000),
         ]
-        producers = engine.views.producers
+        producers = engine.parts.views.producers
         assert producers.get("bridge") == ProducerIdentity(30, 2)
-        assert engine.committer.next_lsn > 41
+        assert engine.parts.committer.next_lsn > 41
 
         # A batch that the producer sent before and after the checkpoint is known, sent again; its next one is taken.
-        numbered = engine.table.by_name("numbered")
+        numbered = engine.parts.table.by_name("numbered")
         for values, sequence, expected in (
             ([b"zero", b"one"], 0, Appended(0, AckLevel.DURABLE, duplicate=True)),
             ([b"two"], 2, Appended(2, AckLevel.DURABLE, duplicate=True)),

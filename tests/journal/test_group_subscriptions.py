@@ -60,7 +60,7 @@ class Consumer:
         return self._member
 
     async def join(self, *, shard: str | None = None, topic_filter: str | None = None, group: str = "g") -> None:
-        member = await self.engine.subscriptions.subscribe(
+        member = await self.engine.parts.subscriptions.subscribe(
             shard=shard,
             topic_filter=topic_filter,
             start=Start.earliest(),
@@ -100,16 +100,16 @@ async def shards_of(path: Path, count: int = SHARDS) -> AsyncIterator[Engine]:
     async with open_engine(str(path / "data"), CONFIG) as engine:
         async with trio.open_nursery() as nursery:
             for number in range(count):
-                nursery.start_soon(engine.commands.create_shard, f"s/{number}", ShardConfig())
+                nursery.start_soon(engine.parts.commands.create_shard, f"s/{number}", ShardConfig())
         yield engine
 
 
 async def append(engine: Engine, name: str) -> None:
-    await engine.append(engine.table.by_name(name), BATCH)
+    await engine.append(engine.parts.table.by_name(name), BATCH)
 
 
 def position(engine: Engine, name: str, group: str = "g") -> int:
-    cursor = engine.commands.get_cursor(name, f"group/{group}")
+    cursor = engine.get_cursor(name, f"group/{group}")
     return -1 if cursor is None else cursor.offset
 
 
@@ -120,7 +120,7 @@ async def until_stored(engine: Engine, name: str, offset: int) -> None:
 
 
 def the_group(engine: Engine) -> SharedGroup:
-    [group] = engine.subscriptions.groups()
+    [group] = engine.parts.subscriptions.groups()
     return group
 
 
@@ -198,12 +198,12 @@ async def test_a_position_refused_while_the_disk_is_full_is_stored_when_it_is_no
         await append(engine, "s/1")
         await consumer.take_all()
         # The background work would find that there is room.
-        monkeypatch.setattr(engine.checkpointer, "look_at_disk", lambda: None)
-        engine.commands.refuse = DiskFullError("the disk is full")
+        monkeypatch.setattr(engine.parts.checkpointer, "look_at_disk", lambda: None)
+        engine.parts.commands.refuse = DiskFullError("the disk is full")
         consumer.acknowledge()
         await trio.sleep(0.1)
         assert position(engine, "s/1") == 0
-        engine.commands.refuse = None
+        engine.parts.commands.refuse = None
         await until_stored(engine, "s/1", 1)
         consumer.member.close()
 
@@ -218,15 +218,15 @@ async def test_positions_are_not_asked_for_again_and_again_while_they_are_refuse
             await until_stored(engine, f"s/{number}", 0)
             await append(engine, f"s/{number}")
         await consumer.take_all()
-        monkeypatch.setattr(engine.checkpointer, "look_at_disk", lambda: None)
-        engine.commands.refuse = DiskFullError("the disk is full")
+        monkeypatch.setattr(engine.parts.checkpointer, "look_at_disk", lambda: None)
+        engine.parts.commands.refuse = DiskFullError("the disk is full")
         asked = []
-        check = engine.commands.check_may_change
-        monkeypatch.setattr(engine.commands, "check_may_change", lambda **how: (asked.append(1), check(**how)))
+        check = engine.parts.commands.check_may_change
+        monkeypatch.setattr(engine.parts.commands, "check_may_change", lambda **how: (asked.append(1), check(**how)))
         consumer.acknowledge()
         await trio.sleep(0.5)
         assert 1 <= len(asked) <= 2
-        engine.commands.refuse = None
+        engine.parts.commands.refuse = None
         consumer.member.close()
 
 
@@ -255,14 +255,14 @@ async def test_a_group_forgets_a_deleted_shard(tmp_path: Path) -> None:
         await consumer.join(topic_filter="s/#")
         for number in range(20):
             name = f"s/passing/{number}"
-            await engine.commands.create_shard(name, ShardConfig())
+            await engine.create_shard(name, ShardConfig())
             await append(engine, name)
             await consumer.take_all()
             if number % 2:
                 consumer.acknowledge()
             # Also when nobody could be given anything.
             consumer.credit_bytes = 0 if number % 3 else MIB
-            await engine.commands.delete_shard(name)
+            await engine.delete_shard(name)
             await consumer.take_all()
         assert consumer.ended == [f"s/passing/{number}" for number in range(20)]
         group = the_group(engine)
@@ -271,7 +271,7 @@ async def test_a_group_forgets_a_deleted_shard(tmp_path: Path) -> None:
         assert not consumer.member.holding
         consumer.member.close()
         await trio.testing.wait_all_tasks_blocked()
-        assert not engine.subscriptions.groups()
+        assert not engine.parts.subscriptions.groups()
 
 
 async def test_a_shard_that_is_always_busy_does_not_hold_up_the_others(tmp_path: Path) -> None:
@@ -323,18 +323,18 @@ async def test_a_group_that_meets_a_missing_file_says_so_and_the_shard_takes_app
         await _meet_a_missing_file(tmp_path, log)
     (tmp_path / "aside").rename(log)
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        assert engine.table.by_name("s").published_offset == 2
+        assert engine.parts.table.by_name("s").published_offset == 2
 
 
 async def _meet_a_missing_file(tmp_path: Path, log: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig())
+        shard = engine.parts.table.by_name("s")
         await engine.append(shard, BATCH)
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         log.rename(tmp_path / "aside")
         ready = trio.Event()
-        member = await engine.subscriptions.subscribe(
+        member = await engine.parts.subscriptions.subscribe(
             shard="s",
             topic_filter=None,
             start=Start.earliest(),
@@ -388,17 +388,17 @@ async def test_every_record_is_acknowledged_whatever_comes_and_goes(
         async def do(what: str, number: int, amount: int | None) -> None:
             name = named(number)
             if what == "append":
-                await engine.commands.create_shard(name, ShardConfig(), exist_ok=True)
+                await engine.create_shard(name, ShardConfig(), exist_ok=True)
                 for _ in range(amount or 1):
                     await append(engine, name)
                     appended[name] += 1
             elif what == "delete" and name in appended:
-                await engine.commands.delete_shard(name)
+                await engine.delete_shard(name)
                 del appended[name]
                 lives[number] += 1
             elif what == "trim" and appended[name]:
                 trimmed[name] = appended[name] - 1
-                await engine.commands.trim(name, trimmed[name])
+                await engine.trim(name, trimmed[name])
             elif what == "join" and number not in members:
                 members[number] = Consumer(engine)
                 await members[number].join(topic_filter="s/#", group=group)

@@ -36,9 +36,9 @@ async def used_directory() -> SimulatedFileSystem:
     """Three journal files or more, whose records no checkpoint covers."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config()) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
     async with open_simulated(files, SMALL) as engine:
-        engine.checkpointer.checkpoint = _no_checkpoint  # type: ignore[method-assign]
+        engine.parts.checkpointer.checkpoint = _no_checkpoint  # type: ignore[method-assign]
         for value in VALUES:
             await append(engine, "s", value)
         stop_without_checkpoint(engine)
@@ -120,8 +120,8 @@ async def test_a_journal_that_ends_before_what_the_views_hold_is_refused() -> No
     files = await used_directory()
     _, newest = list_journal_files(files, f"{DATA}/journal")[-1]
     async with open_simulated(files, SMALL) as engine:
-        await engine.commands.put_state(b"key", b"value", None, 0)
-        engine._store.flush()
+        await engine.put_state(b"key", b"value", None, 0)
+        engine.parts._store.flush()
         stop_without_checkpoint(engine)
     _, newest = list_journal_files(files, f"{DATA}/journal")[-1]
     file = files.open(newest)
@@ -154,7 +154,7 @@ async def test_first_starts_may_be_killed_in_a_row_after_their_journal_file_was_
         files.crash_at(3, pattern=f"{DATA}/state/content.new")
         files = await _killed_start(files)
     async with open_simulated(files, SMALL) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
 
 
 async def _killed_start(files: SimulatedFileSystem) -> SimulatedFileSystem:
@@ -170,7 +170,7 @@ async def test_views_of_another_node_are_refused() -> None:
     files, other = SimulatedFileSystem(), SimulatedFileSystem()
     for each in (files, other):
         async with open_simulated(each) as engine:
-            await engine.commands.create_shard("s", ShardConfig())
+            await engine.create_shard("s", ShardConfig())
             await append(engine, "s", b"value")
     content = other.open(f"{DATA}/state/content").pread(1 << 20, 0)
     own = files.open(f"{DATA}/state/content").pread(1 << 20, 0)
@@ -208,7 +208,7 @@ async def test_a_directory_whose_making_was_cut_short_anywhere_is_made_to_its_en
                     pass
             files = files.crash(fates)
             async with open_simulated(files, SMALL) as engine:
-                await engine.commands.create_shard("s", ShardConfig())
+                await engine.create_shard("s", ShardConfig())
                 await append(engine, "s", b"value")
             async with open_simulated(files, SMALL) as engine:
                 assert await values_of(engine, "s") == [b"value"]
@@ -220,7 +220,7 @@ async def test_a_new_directory_may_have_its_journal_mounted_before_the_first_sta
     for name in ("journal/lost+found", "state"):
         files.mkdir(f"{DATA}/{name}")
     async with open_simulated(files, SMALL) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"value")
     async with open_simulated(files, SMALL) as engine:
         assert await values_of(engine, "s") == [b"value"]

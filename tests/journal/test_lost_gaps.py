@@ -20,10 +20,10 @@ Shown = tuple[int, int] | bytes
 
 async def shown(engine: Engine, lsn: int) -> list[Shown]:
     """What a subscription by filter gives from an lsn on: (first, next) of gaps, and values."""
-    committed = engine.committer.committed_lsn
+    committed = engine.parts.committer.committed_lsn
     if lsn > committed:
         return []
-    subscription = await engine.subscriptions.subscribe(
+    subscription = await engine.parts.subscriptions.subscribe(
         shard=None,
         topic_filter="#",
         start=Start.lsn(lsn),
@@ -52,26 +52,26 @@ async def test_the_loss_of_a_memory_shard_was_silent_for_a_reader_by_lsn(checkpo
     """It went on with the first record behind the gap, and was not told that there was one."""
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("a", MEMORY)
+        await engine.create_shard("a", MEMORY)
         await append(engine, "a", b"read")
-        behind_read = engine.committer.committed_lsn + 1
+        behind_read = engine.parts.committer.committed_lsn + 1
         await append(engine, "a", b"lost")
         if checkpointed:
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
-        end = engine.table.peek_by_name("a").next_offset
+        end = engine.parts.table.peek_by_name("a").next_offset
         # Before anything is appended, whether the shard is open or not, and behind it.
         assert await shown(engine, behind_read) == [(0, end)]
-        behind_gap = engine.committer.committed_lsn + 1
+        behind_gap = engine.parts.committer.committed_lsn + 1
         await append(engine, "a", b"new")
         assert await shown(engine, behind_read) == [(0, end), b"new"]
         assert await shown(engine, behind_gap) == [b"new"]
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
         # The record after the gap is lost as well: of the first gap only who has not seen it is told again.
-        after = engine.table.peek_by_name("a").next_offset
+        after = engine.parts.table.peek_by_name("a").next_offset
         assert await shown(engine, behind_gap) == [(end, after)]
         assert await shown(engine, behind_read) == [(0, after)]
 
@@ -80,19 +80,19 @@ async def test_the_loss_of_a_memory_shard_was_silent_for_a_reader_by_lsn(checkpo
 async def test_a_gap_between_segments_in_files_was_silent_for_a_reader_by_lsn(checkpointed: bool) -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("a", ShardConfig())
+        await engine.create_shard("a", ShardConfig())
         await append(engine, "a", b"before")
-        await engine.commands.set_mode("a", Mode.MEMORY)
+        await engine.set_mode("a", Mode.MEMORY)
         await append(engine, "a", b"read")
-        behind_read = engine.committer.committed_lsn + 1
+        behind_read = engine.parts.committer.committed_lsn + 1
         await append(engine, "a", b"lost")
-        behind_lost = engine.committer.committed_lsn + 1
-        await engine.commands.set_mode("a", Mode.FILE)
-        behind_switch = engine.committer.committed_lsn + 1
+        behind_lost = engine.parts.committer.committed_lsn + 1
+        await engine.set_mode("a", Mode.FILE)
+        behind_switch = engine.parts.committer.committed_lsn + 1
         await append(engine, "a", b"behind")
         assert await shown(engine, behind_lost) == [b"behind"]
         if checkpointed:
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     for _ in range(2):
         async with open_simulated(files) as engine:
@@ -106,23 +106,23 @@ async def test_a_gap_between_segments_in_files_was_silent_for_a_reader_by_lsn(ch
 async def test_the_rest_of_a_gap_was_silent_after_a_trim_into_it() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("a", MEMORY)
+        await engine.create_shard("a", MEMORY)
         await append(engine, "a", b"lost")
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
-        end = engine.table.peek_by_name("a").next_offset
+        end = engine.parts.table.peek_by_name("a").next_offset
         await append(engine, "a", b"new")
-        await engine.commands.trim("a", end // 2)
+        await engine.trim("a", end // 2)
         assert await shown(engine, 1) == [(end // 2, end), b"new"]
 
 
 async def test_a_shard_that_lost_nothing_gives_no_gap() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("file", ShardConfig())
-        await engine.commands.create_shard("unused", MEMORY)
+        await engine.create_shard("file", ShardConfig())
+        await engine.create_shard("unused", MEMORY)
         await append(engine, "file", b"1")
-        await engine.commands.seal("file")
+        await engine.seal("file")
         await append(engine, "file", b"2")
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
@@ -132,11 +132,11 @@ async def test_a_shard_that_lost_nothing_gives_no_gap() -> None:
 async def test_who_has_read_everything_before_an_orderly_stop_gets_no_gap() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("a", MEMORY)
+        await engine.create_shard("a", MEMORY)
         await append(engine, "a", b"1")
-        first = engine.committer.committed_lsn
+        first = engine.parts.committer.committed_lsn
         await append(engine, "a", b"2")
-        committed = engine.committer.committed_lsn
+        committed = engine.parts.committer.committed_lsn
     async with open_simulated(files) as engine:
         assert await shown(engine, committed + 1) == []
         assert await shown(engine, first + 1) == [(0, 2)]
@@ -149,11 +149,11 @@ async def test_what_is_noted_of_losses_is_bounded() -> None:
     for life in range(MOST_LOSSES + 3):
         async with open_simulated(files) as engine:
             if not life:
-                await engine.commands.create_shard("a", MEMORY)
+                await engine.create_shard("a", MEMORY)
             await append(engine, "a", b"x")
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
             stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
-        shard = engine.table.by_name("a")
+        shard = engine.parts.table.by_name("a")
         assert len(shard.losses) == MOST_LOSSES
         assert await shown(engine, 1) == [(0, shard.next_offset)]

@@ -48,7 +48,7 @@ async def test_a_start_takes_a_journal_on_a_file_system_of_its_own(tmp_path: Pat
     data.mkdir()
     with mounted(data / "journal", "-t", "tmpfs", "-o", "size=100m", "none"):
         async with open_engine(str(data), CONFIG) as engine:
-            await engine.commands.create_shard("s", ShardConfig())
+            await engine.create_shard("s", ShardConfig())
             await append(engine, "s", b"value")
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
             assert await values_of(engine, "s") == [b"value"]

@@ -48,10 +48,10 @@ async def opened(files: SimulatedFileSystem, clock: ManualClock) -> AsyncIterato
 
 
 async def append_times(engine: Engine, name: str) -> list[int]:
-    shard = engine.table.by_name(name)
+    shard = engine.parts.table.by_name(name)
     found, offset = [], shard.start_offset
     while offset < shard.published_offset:
-        extent = await engine.reader.read(shard, offset, 1)
+        extent = await engine.parts.reader.read(shard, offset, 1)
         found.append(BatchHeader.unpack(b"".join(map(bytes, extent.buffers))).append_time_us)
         offset = extent.next_offset
     return found
@@ -61,7 +61,7 @@ def pass_time(engine: Engine, clock: ManualClock, seconds: int) -> None:
     """Let time pass with a sample each second."""
     for _ in range(seconds):
         clock.advance(seconds=1)
-        engine.time.sample()
+        engine.parts.time.sample()
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
@@ -69,7 +69,7 @@ async def test_append_times_do_not_fall_when_the_clock_is_set_back_across_a_rest
     """They fell: sealing then reported corruption for ever, and `journal check` reported damage."""
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"before")
         if crash:
             stop_without_checkpoint(engine)
@@ -91,10 +91,10 @@ async def test_append_times_do_not_fall_when_decisions_alone_are_newer() -> None
     """A closed segment's successor is created at a time that its first batch must not be before."""
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"before")
         clock.advance(seconds=HOUR_S)
-        await engine.commands.seal("s")
+        await engine.seal("s")
         stop_without_checkpoint(engine)
     created_us = clock.now_us()
     clock.jump(seconds=-HOUR_S)
@@ -107,7 +107,7 @@ async def test_append_times_do_not_fall_on_a_directory_that_has_no_recorded_mark
     """An older program recorded none; the records of the segments tell."""
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"before")
     store = SimulatedStore(files, f"{DATA}/state")
     mutations = Mutations()
@@ -125,7 +125,7 @@ async def test_append_times_do_not_fall_on_a_directory_that_has_no_recorded_mark
 async def test_a_clock_behind_what_is_stored_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
     clock.jump(seconds=-HOUR_S)
     with caplog.at_level(logging.WARNING):
         async with opened(files, clock):
@@ -138,60 +138,60 @@ async def test_one_wrong_sample_does_not_hide_what_is_stored_after_it() -> None:
     clock = ManualClock()
     async with opened(SimulatedFileSystem(), clock) as engine:
         clock.jump(seconds=24 * HOUR_S)
-        engine.time.sample()
+        engine.parts.time.sample()
         engine.begin_chunk()
-        assert engine.commands.get_state(b"lease") is None
+        assert engine.get_state(b"lease") is None
         clock.jump(seconds=-24 * HOUR_S)
-        await engine.commands.put_state(b"lease", b"first", 0, clock.now_us() + 30 * SECOND_US)
-        found = engine.commands.get_state(b"lease")
+        await engine.put_state(b"lease", b"first", 0, clock.now_us() + 30 * SECOND_US)
+        found = engine.get_state(b"lease")
         assert found is not None
         assert found.value == b"first"
         with pytest.raises(VersionConflictError):
-            await engine.commands.put_state(b"lease", b"second", 0, clock.now_us() + 30 * SECOND_US)
+            await engine.put_state(b"lease", b"second", 0, clock.now_us() + 30 * SECOND_US)
 
 
 async def test_a_lease_does_not_end_early_because_the_clock_jumps_forwards() -> None:
     """Its holder counts on thirty seconds; another could take it at the moment of the jump."""
     clock = ManualClock()
     async with opened(SimulatedFileSystem(), clock) as engine:
-        await engine.commands.put_state(b"lease", b"first", 0, clock.now_us() + 30 * SECOND_US)
+        await engine.put_state(b"lease", b"first", 0, clock.now_us() + 30 * SECOND_US)
         clock.jump(seconds=HOUR_S)
         pass_time(engine, clock, 29)
         with pytest.raises(VersionConflictError):
-            await engine.commands.put_state(b"lease", b"second", 0, 0)
+            await engine.put_state(b"lease", b"second", 0, 0)
         pass_time(engine, clock, 1)
-        await engine.commands.put_state(b"lease", b"second", 0, 0)
+        await engine.put_state(b"lease", b"second", 0, 0)
 
 
 async def test_a_jump_forwards_removes_nothing_for_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
     """A clock set far ahead made retention and expiry delete for good at once."""
     clock = ManualClock()
     async with opened(SimulatedFileSystem(), clock) as engine:
-        await engine.commands.create_shard("s", ShardConfig(retention=Retention(max_age_s=24 * HOUR_S)))
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig(retention=Retention(max_age_s=24 * HOUR_S)))
+        shard = engine.parts.table.by_name("s")
         await append(engine, "s", b"kept for a day")
-        await engine.commands.put_state(b"key", b"value", None, clock.now_us() + 24 * HOUR_S * SECOND_US)
+        await engine.put_state(b"key", b"value", None, clock.now_us() + 24 * HOUR_S * SECOND_US)
         clock.jump(seconds=365 * 24 * HOUR_S)
         with caplog.at_level(logging.WARNING):
             pass_time(engine, clock, FORWARD_HOLD_US // SECOND_US)
         assert "jumped forward by 31536000.0 s" in caplog.text
-        assert engine.time.difference_us == 365 * 24 * HOUR_S * SECOND_US
+        assert engine.parts.time.difference_us == 365 * 24 * HOUR_S * SECOND_US
         for _ in range(2):  # closes the segment, and would then let it go
-            await engine.checkpointer.apply_retention()
-        assert engine.commands.get_state(b"key") is not None
+            await engine.parts.checkpointer.apply_retention()
+        assert engine.get_state(b"key") is not None
         assert (shard.start_offset, len(shard.segments)) == (0, 1)
         pass_time(engine, clock, 1)
         for _ in range(2):
-            await engine.checkpointer.apply_retention()
-            await engine.committer.drain()
-        assert engine.commands.get_state(b"key") is None
+            await engine.parts.checkpointer.apply_retention()
+            await engine.parts.committer.drain()
+        assert engine.get_state(b"key") is None
         assert shard.start_offset == 1
 
 
 async def test_a_jump_that_is_taken_back_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     async with opened(SimulatedFileSystem(), clock) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         clock.jump(seconds=HOUR_S)
         pass_time(engine, clock, 300)
         await append(engine, "s", b"meanwhile")
@@ -207,7 +207,7 @@ async def test_a_jump_that_is_taken_back_leaves_no_trace(caplog: pytest.LogCaptu
 async def test_append_times_stand_still_while_a_jump_back_is_followed() -> None:
     clock = ManualClock()
     async with opened(SimulatedFileSystem(), clock) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"before")
         clock.jump(seconds=-HOUR_S)
         pass_time(engine, clock, 11)
@@ -222,4 +222,4 @@ async def test_the_clock_is_sampled_once_a_second(autojump_clock: trio.testing.M
     async with opened(SimulatedFileSystem(), clock) as engine:
         clock.jump(seconds=HOUR_S)
         await trio.sleep(1.5)
-        assert engine.time.difference_us == HOUR_S * SECOND_US
+        assert engine.parts.time.difference_us == HOUR_S * SECOND_US

@@ -44,12 +44,12 @@ CONFIG = ServerConfig(
 async def closed_segment(path: Path, sealer: WorkerConverter) -> AsyncIterator[tuple[Engine, ConversionPlan]]:
     """An engine with a shard ``s`` whose only segment with records is closed, and a plan for that."""
     async with open_engine(str(path / "data"), CONFIG, make_sealer=lambda: sealer) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         for number in range(10):
             await append(engine, "s", b"value %d" % number)
         await engine.seal("s")
-        await engine.checkpointer.flush()
-        segment = engine.table.by_name("s").segments[0]
+        await engine.parts.checkpointer.flush()
+        segment = engine.parts.table.by_name("s").segments[0]
         assert isinstance(segment, LogSegment)
         plan = ConversionPlan(
             log_path=segment.path,
@@ -145,7 +145,7 @@ async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
             await engine.seal("s", wait=True)
         assert engine.failure is None
         await append(engine, "s", b"and on")
-        shard = engine.table.by_name("s")
+        shard = engine.parts.table.by_name("s")
         assert {segment.kind for segment in shard.segments} == {SegmentKind.LOG}
         assert await values_of(engine, "s") == [*(b"value %d" % number for number in range(10)), b"and on"]
     assert os.listdir(tmp_path / "data" / "sealed") == [MARKER]
@@ -167,7 +167,7 @@ async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next
             await trio.testing.wait_all_tasks_blocked(0.05)
             os.kill(sealer.pid, signal.SIGKILL)
         await engine.seal("s", wait=True)
-        assert engine.table.by_name("s").segments[0].kind is SegmentKind.PARQUET
+        assert engine.parts.table.by_name("s").segments[0].kind is SegmentKind.PARQUET
         assert len(await values_of(engine, "s")) == 10
 
 

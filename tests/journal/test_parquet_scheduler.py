@@ -131,8 +131,8 @@ async def fill(engine: Engine, name: str, count: int, *, first: int = 0) -> list
 
 
 async def create(engine: Engine, name: str = "s", **config: object) -> Shard:
-    await engine.commands.create_shard(name, ShardConfig(**config))  # type: ignore[arg-type]
-    return engine.table.by_name(name)
+    await engine.create_shard(name, ShardConfig(**config))  # type: ignore[arg-type]
+    return engine.parts.table.by_name(name)
 
 
 def kinds(shard: Shard) -> list[SegmentKind]:
@@ -154,7 +154,7 @@ async def test_a_full_segment_becomes_a_parquet_file_and_its_log_goes() -> None:
         await check_files(engine, files, DATA)
         assert [name.partition("-")[0] for name in sealed_files(files)] == ["0" * 20, "0" * 19 + "4"]
     async with opened(files) as engine:
-        assert kinds(engine.table.by_name("s")) == [SegmentKind.PARQUET, SegmentKind.PARQUET, SegmentKind.LOG]
+        assert kinds(engine.parts.table.by_name("s")) == [SegmentKind.PARQUET, SegmentKind.PARQUET, SegmentKind.LOG]
         assert await values_of(engine, "s") == values
 
 
@@ -163,7 +163,7 @@ async def test_a_small_segment_stays_a_log_until_somebody_asks() -> None:
     async with opened(files) as engine:
         shard = await create(engine)
         await append(engine, "s", b"small")
-        await engine.commands.seal("s")
+        await engine.seal("s")
         await fill(engine, "s", 8, first=1)
         await until(lambda: SegmentKind.PARQUET in kinds(shard))
         assert kinds(shard)[0] is SegmentKind.LOG
@@ -180,10 +180,10 @@ async def test_a_segment_that_is_open_for_long_is_closed_if_it_is_large_enough()
         await fill(engine, "large", 5)
         await fill(engine, "small", 1)
         clock.advance(seconds=59)
-        await engine.checkpointer.apply_retention()
+        await engine.parts.checkpointer.apply_retention()
         assert kinds(large) == kinds(small) == [SegmentKind.LOG]
         clock.advance(seconds=2)
-        await engine.checkpointer.apply_retention()
+        await engine.parts.checkpointer.apply_retention()
         await until(lambda: kinds(large) == [SegmentKind.PARQUET, SegmentKind.LOG])
         assert kinds(small) == [SegmentKind.LOG]
 
@@ -195,7 +195,7 @@ async def test_segments_that_were_closed_before_a_start_are_sealed_after_it() ->
         values = await fill(engine, "s", 10)
     async with opened(files) as engine:
         # Nobody has used the shard since the start.
-        await until(lambda: engine.sealing.sealed_segments == 2)
+        await until(lambda: engine.parts.sealing.sealed_segments == 2)
         assert await values_of(engine, "s") == values
 
 
@@ -204,9 +204,9 @@ async def test_the_last_segment_may_be_sealed_and_published() -> None:
     async with opened(files) as engine:
         await create(engine)
         values = await fill(engine, "s", 3)
-        await engine.commands.set_mode("s", Mode.MEMORY)
+        await engine.set_mode("s", Mode.MEMORY)
     async with opened(files) as engine:
-        shard = engine.table.by_name("s")
+        shard = engine.parts.table.by_name("s")
         assert shard.published_segment is shard.segments[-1]
         await engine.seal("s", wait=True)
         assert kinds(shard) == [SegmentKind.PARQUET]
@@ -224,14 +224,14 @@ async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await gate.asked.wait()
-        await engine.commands.trim("s", 4)
+        await engine.trim("s", 4)
         gate.open.set()
         await append(engine, "s", b"after")
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
         assert kinds(shard) == [SegmentKind.LOG]
         assert await values_of(engine, "s") == [values[4], b"after"]
         await check_files(engine, files, DATA)
-        assert engine.sealing.sealed_segments == 0
+        assert engine.parts.sealing.sealed_segments == 0
 
 
 @pytest.mark.parametrize("failure", [SealFailedError("No such file"), CorruptionError("log", 0, "ends here")], ids=type)
@@ -248,9 +248,9 @@ async def test_a_seal_that_fails_because_of_a_trim_is_no_failure(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(engine.seal, "s", wait=True))
             await gate.asked.wait()
-            await engine.commands.trim("s", 1)
+            await engine.trim("s", 1)
             gate.open.set()
-        assert engine.sealing.last_failure == ""
+        assert engine.parts.sealing.last_failure == ""
         assert "stays a log file" not in caplog.text
         # Nothing waits for the end of a pause either.
         await append(engine, "s", b"kept")
@@ -273,7 +273,7 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
 
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            await engine.commands.delete_shard("s")
+            await engine.delete_shard("s")
             gate.open.set()
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
         await check_files(engine, files, DATA)
@@ -288,15 +288,15 @@ async def test_a_parquet_file_that_cannot_be_removed_after_its_shard_was_deleted
     async with opened(files) as engine:
         await create(engine)
         other = await create(engine, "t")
-        place = engine.segment_files.place
+        place = engine.parts.segment_files.place
 
         async def place_and_delete(path: str, segment: ParquetSegment, start_offset: int) -> None:
             await place(path, segment, start_offset)
             if segment.name == "s":
-                await engine.commands.delete_shard("s")
+                await engine.delete_shard("s")
                 files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
 
-        monkeypatch.setattr(engine.segment_files, "place", place_and_delete)
+        monkeypatch.setattr(engine.parts.segment_files, "place", place_and_delete)
         await fill(engine, "s", 5)
         await until(lambda: files.failed)
         # When the next segment is sealed, all is done that was to be done about the one before.
@@ -314,13 +314,13 @@ async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> N
         shard = await create(engine)
         values = await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.commands.trim("s", 2)
-        await engine.checkpointer.remove_files()
+        await engine.trim("s", 2)
+        await engine.parts.checkpointer.remove_files()
         mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
         assert json.loads(files.open(mark).pread(100, 0)) == {"start_offset": 2}
         assert await values_of(engine, "s") == values[2:]
-        await engine.commands.trim("s", 6)
-        await engine.checkpointer.remove_files()
+        await engine.trim("s", 6)
+        await engine.parts.checkpointer.remove_files()
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
@@ -342,12 +342,12 @@ async def test_a_directory_that_a_full_disk_does_not_let_go_is_removed_later() -
         await create(engine)
         await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.commands.trim("s", 6)
-        await engine.checkpointer.remove_files()
+        await engine.trim("s", 6)
+        await engine.parts.checkpointer.remove_files()
         assert engine.failure is None
         assert files.listdir(f"{DATA}/sealed/shard=s") == []
         files.is_full = False
-        await engine.checkpointer.remove_files()
+        await engine.parts.checkpointer.remove_files()
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
@@ -356,7 +356,7 @@ async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> 
     async with opened(files) as engine:
         shard = await create(engine)
         await fill(engine, "s", 3)
-        await engine.commands.trim("s", 2)
+        await engine.trim("s", 2)
         await engine.seal("s", wait=True)
         operations = files.operations
         marked = min(n for n, what in enumerate(operations) if what.startswith("rename") and "_start-" in what)
@@ -373,10 +373,10 @@ async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_seal(tri
         await create(engine)
         values = await fill(engine, "s", 3)
         if trim:
-            await engine.commands.trim("s", trim)
+            await engine.trim("s", trim)
     # The trim is in the views alone: a start goes on in a new journal file and removes those before the checkpoint.
     async with opened(files) as engine:
-        shard = engine.table.by_name("s")
+        shard = engine.parts.table.by_name("s")
         await engine.seal("s", wait=True)
         mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
         assert files.exists(mark) == bool(trim)
@@ -402,9 +402,9 @@ async def test_retention_removes_parquet_files() -> None:
         shard = await create(engine, retention=Retention(max_records=5))
         await fill(engine, "s", 12)
         await engine.seal("s", wait=True)
-        await engine.checkpointer.apply_retention()
-        await engine.committer.wait_for_all()
-        await engine.checkpointer.remove_files()
+        await engine.parts.checkpointer.apply_retention()
+        await engine.parts.committer.wait_for_all()
+        await engine.parts.checkpointer.remove_files()
         assert shard.start_offset == 8
         assert len(sealed_files(files)) == 1
 
@@ -415,8 +415,8 @@ async def test_the_parquet_file_stands_after_a_crash_that_came_before_any_checkp
         shard = await create(engine)
         values = await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.checkpointer.remove_files()
-        log = engine.table.log_path(shard.shard_id, 0)
+        await engine.parts.checkpointer.remove_files()
+        log = engine.parts.table.log_path(shard.shard_id, 0)
         assert not files.exists(log)
         stop_without_checkpoint(engine)
     files = files.crash(everything_lost)
@@ -424,7 +424,7 @@ async def test_the_parquet_file_stands_after_a_crash_that_came_before_any_checkp
         async with opened(files) as engine:
             # The journal still has the appends; the log is not made again.
             assert engine.recovery.entries > 0
-            shard = engine.table.by_name("s")
+            shard = engine.parts.table.by_name("s")
             assert kinds(shard)[:2] == [SegmentKind.PARQUET] * 2
             assert await values_of(engine, "s") == values
             stop_without_checkpoint(engine)
@@ -442,12 +442,12 @@ async def test_a_seal_that_is_folded_again_changes_nothing() -> None:
         assert isinstance(segment, ParquetSegment)
         fields = (field.name for field in attrs.fields(Sealed))
         again = Sealed(**{name: getattr(segment, name) for name in fields})
-        engine.views.fold([(engine.views.folded_lsn, shard.shard_id, again)])
+        engine.parts.views.fold([(engine.parts.views.folded_lsn, shard.shard_id, again)])
         assert shard.segments[0] is segment
         await check_files(engine, files, DATA)
         assert await values_of(engine, "s") == values
-        await engine.commands.trim("s", 4)
-        engine.views.fold([(engine.views.folded_lsn, shard.shard_id, again)])
+        await engine.trim("s", 4)
+        engine.parts.views.fold([(engine.parts.views.folded_lsn, shard.shard_id, again)])
         await check_files(engine, files, DATA)
         assert await values_of(engine, "s") == values[4:]
 
@@ -463,10 +463,10 @@ async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_st
         written = convert_log(files, plan)
         segment = shard.segments[0]
         assert isinstance(segment, LogSegment)
-        sealed = engine.table.sealed_segment(
+        sealed = engine.parts.table.sealed_segment(
             shard, Sealed(0, 4, written.size_bytes, written.digest, 1, 1, segment.last_lsn, 1)
         )
-        await engine.segment_files.place(plan.out_path, sealed, 0)
+        await engine.parts.segment_files.place(plan.out_path, sealed, 0)
         assert len(sealed_files(files)) == 1
         stop_without_checkpoint(engine)
     disabled = attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))
@@ -487,14 +487,14 @@ async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_wit
         shard = await create(engine)
         await fill(engine, "s", 6)
         await engine.seal("s", wait=True)
-        await engine.checkpointer.checkpoint()
-        engine.checkpointer.drop = lambda segments: None  # type: ignore[method-assign]
-        await engine.commands.delete_shard("s")
+        await engine.parts.checkpointer.checkpoint()
+        engine.parts.checkpointer.drop = lambda segments: None  # type: ignore[method-assign]
+        await engine.delete_shard("s")
         # RocksDB may write what it was given at any time, long before a checkpoint.
-        engine.views.store.flush()
+        engine.parts.views.store.flush()
         stop_without_checkpoint(engine)
         assert sealed_files(files)
-        assert files.exists(engine.table.log_path(shard.shard_id, 4)) or len(sealed_files(files)) == 2
+        assert files.exists(engine.parts.table.log_path(shard.shard_id, 4)) or len(sealed_files(files)) == 2
     async with opened(files) as engine:
         await check_files(engine, files, DATA)
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
@@ -507,7 +507,7 @@ async def test_a_damaged_log_is_told_of_once_and_disturbs_nobody(caplog: pytest.
         bad, good = await create(engine, "bad"), await create(engine, "good")
         await fill(engine, "bad", 5)
         await gate.asked.wait()
-        path = engine.table.log_path(bad.shard_id, 0)
+        path = engine.parts.table.log_path(bad.shard_id, 0)
         log = files.open(path)
         at = log.size() - 500
         log.pwritev([bytes([log.pread(1, at)[0] ^ 1])], at)
@@ -557,16 +557,16 @@ async def test_a_log_removed_before_its_seal_reads_it_is_no_failure_and_holds_up
         await gate.asked.wait()
         await fill(engine, "other", 5)
         if delete:
-            await engine.commands.delete_shard("s")
+            await engine.delete_shard("s")
         else:
-            await engine.commands.trim("s", 4)
-        await engine.checkpointer.remove_files()
+            await engine.trim("s", 4)
+        await engine.parts.checkpointer.remove_files()
         assert not files.exists(gate.plans[0].log_path)
         gate.open.set()
         await until(lambda: kinds(other)[0] is SegmentKind.PARQUET)
         # Every pause follows an error in the log; the clock of the test also runs on while a thread works.
         assert "stays a log file" not in caplog.text
-        assert engine.sealing.last_failure == ""
+        assert engine.parts.sealing.last_failure == ""
         assert len(gate.plans) == 2
         await check_files(engine, files, DATA)
 
@@ -590,7 +590,7 @@ async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_writte
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
-        await until(lambda: engine.sealing.last_failure == "")
+        await until(lambda: engine.parts.sealing.last_failure == "")
         assert len({plan.out_path for plan in sealer.plans}) == 3
         assert await values_of(engine, "s") == values
         await check_files(engine, files, DATA)
@@ -607,9 +607,9 @@ async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
     async with opened(files, sealer=gate) as engine:
         shard = await create(engine)
         await fill(engine, "s", 5)
-        await until(lambda: engine.sealing.last_failure != "")
-        await engine.commands.trim("s", 4)
-        assert not engine.sealing._trouble
+        await until(lambda: engine.parts.sealing.last_failure != "")
+        await engine.trim("s", 4)
+        assert not engine.parts.sealing._trouble
         await fill(engine, "s", 5, first=5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
 
@@ -624,11 +624,11 @@ async def test_whoever_waits_is_told_that_a_seal_failed() -> None:
         await append(engine, "s", b"v")
         with pytest.raises(SealFailedError, match="had enough"):
             await engine.seal("s", wait=True)
-        assert "had enough" in engine.sealing.last_failure
+        assert "had enough" in engine.parts.sealing.last_failure
         # Asking again tries again at once.
         await engine.seal("s", wait=True)
         assert kinds(shard) == [SegmentKind.PARQUET, SegmentKind.LOG]
-        assert engine.sealing.last_failure == ""
+        assert engine.parts.sealing.last_failure == ""
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])

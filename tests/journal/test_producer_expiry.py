@@ -82,7 +82,7 @@ async def send(engine: Engine, shard: Shard, me: ProducerIdentity, sequence: int
 
 
 def names(engine: Engine) -> list[str]:
-    return [found.name for found in engine.views.producers.registered() if found is not None]
+    return [found.name for found in engine.parts.views.producers.registered() if found is not None]
 
 
 @asynccontextmanager
@@ -97,24 +97,24 @@ async def test_producers_that_nobody_uses_stayed_for_ever(autojump_clock: trio.t
     """Two keys for each client that ever appended stayed in the views, and one in each shard."""
     node = Node()
     async with settled(node) as engine:
-        await engine.commands.create_shard("a", ShardConfig())
-        shard = engine.table.by_name("a")
-        me = await engine.commands.open_producer("old")
+        await engine.create_shard("a", ShardConfig())
+        shard = engine.parts.table.by_name("a")
+        me = await engine.open_producer("old")
         await send(engine, shard, me, 0)
-        engine.producer_use.disconnected(1)
-        await engine.checkpointer.checkpoint()
-        assert len(list(engine.views.store.scan(Family.PRODUCERS))) == 3
+        engine.parts.producer_use.disconnected(1)
+        await engine.parts.checkpointer.checkpoint()
+        assert len(list(engine.parts.views.store.scan(Family.PRODUCERS))) == 3
         await trio.sleep(RETURNS_WITHIN_S)
         node.clock.time_us += UNUSED_PRODUCERS_KEPT_US
-        await engine.producer_expiry.apply()
+        await engine.parts.producer_expiry.apply()
         assert names(engine) == ["old"]
         node.clock.time_us += DAY_US
-        await engine.producer_expiry.apply()
-        await engine.producer_expiry.apply()
-        assert list(engine.views.store.scan(Family.PRODUCERS)) == []
+        await engine.parts.producer_expiry.apply()
+        await engine.parts.producer_expiry.apply()
+        assert list(engine.parts.views.store.scan(Family.PRODUCERS)) == []
         with pytest.raises(UnknownProducerError, match="has expired"):
             await send(engine, shard, me, 1)
-        again = await engine.commands.open_producer("old")
+        again = await engine.open_producer("old")
         assert again.producer_id > me.producer_id
         assert not (await send(engine, shard, again, 0)).duplicate
 
@@ -124,20 +124,20 @@ async def test_a_producer_that_is_connected_does_not_expire_and_a_restart_knows_
 ) -> None:
     node = Node()
     async with settled(node) as engine:
-        await engine.commands.create_shard("a", ShardConfig())
-        me = await engine.commands.open_producer("busy")
-        await send(engine, engine.table.by_name("a"), me, 0)
+        await engine.create_shard("a", ShardConfig())
+        me = await engine.open_producer("busy")
+        await send(engine, engine.parts.table.by_name("a"), me, 0)
         for _ in range(20):
             node.clock.time_us += DAY_US + 1
-            await engine.producer_expiry.apply()
+            await engine.parts.producer_expiry.apply()
         assert names(engine) == ["busy"]
         stop_without_checkpoint(engine)
     async with settled(node) as engine:
-        await engine.producer_expiry.apply()
-        (found,) = engine.views.producers.registered()
+        await engine.parts.producer_expiry.apply()
+        (found,) = engine.parts.views.producers.registered()
         assert found is not None
         assert found.used_us == node.clock.time_us
-        assert (await send(engine, engine.table.by_name("a"), me, 0)).duplicate
+        assert (await send(engine, engine.parts.table.by_name("a"), me, 0)).duplicate
 
 
 async def test_nothing_expires_before_those_who_were_connected_could_return(
@@ -145,13 +145,13 @@ async def test_nothing_expires_before_those_who_were_connected_could_return(
 ) -> None:
     node = Node()
     async with node.open() as engine:
-        await engine.commands.open_producer("away")
+        await engine.open_producer("away")
     node.clock.time_us += 100 * DAY_US
     async with node.open() as engine:
-        await engine.producer_expiry.apply()
+        await engine.parts.producer_expiry.apply()
         assert names(engine) == ["away"]
         await trio.sleep(RETURNS_WITHIN_S)
-        await engine.producer_expiry.apply()
+        await engine.parts.producer_expiry.apply()
         assert names(engine) == []
 
 
@@ -161,14 +161,14 @@ async def test_a_deletion_is_repeated_by_a_recovery_and_an_opening_behind_it_sta
     node = Node()
     async with settled(node) as engine:
         for name in ("gone", "back"):
-            await engine.commands.open_producer(name)
+            await engine.open_producer(name)
         node.clock.time_us += UNUSED_PRODUCERS_KEPT_US + DAY_US
-        await engine.producer_expiry.apply()
-        back = await engine.commands.open_producer("back")
+        await engine.parts.producer_expiry.apply()
+        back = await engine.open_producer("back")
         stop_without_checkpoint(engine)
     async with node.open() as engine:
         assert names(engine) == ["back"]
-        assert engine.views.producers.get("back") == back
+        assert engine.parts.views.producers.get("back") == back
 
 
 @pytest.mark.slow("registers many producers")
@@ -179,22 +179,22 @@ async def test_a_producer_that_was_still_connected_was_forgotten_and_its_resend_
     monkeypatch.setattr(producer_records, "PRODUCERS_REMEMBERED", 2)
     node = Node()
     async with settled(node) as engine:
-        await engine.commands.create_shard("a", ShardConfig())
-        shard = engine.table.by_name("a")
-        mine = [await engine.commands.open_producer(f"p{number}") for number in range(5)]
+        await engine.create_shard("a", ShardConfig())
+        shard = engine.parts.table.by_name("a")
+        mine = [await engine.open_producer(f"p{number}") for number in range(5)]
         for number, me in enumerate(mine):
             for sequence in range(3):
                 await send(engine, shard, me, sequence, number=number + 1)
         for number in (1, 2, 3, 4):
-            engine.producer_use.disconnected(number + 1)
+            engine.parts.producer_use.disconnected(number + 1)
         await trio.sleep(RETURNS_WITHIN_S)
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         assert shard.producers is not None
         assert set(shard.producers) == {mine[0].producer_id, mine[3].producer_id, mine[4].producer_id}
         assert (await send(engine, shard, mine[0], 2, number=1)).duplicate
         stop_without_checkpoint(engine)
     async with node.open() as engine:
-        shard = engine.table.by_name("a")
+        shard = engine.parts.table.by_name("a")
         assert (await send(engine, shard, mine[0], 2)).duplicate
         # One that is forgotten is not stored twice, and may begin anew.
         with pytest.raises(SequenceLostError, match="has forgotten producers") as refused:

@@ -50,10 +50,10 @@ class Node:
 
     @property
     def a(self) -> Shard:
-        return self.engine.table.by_name("t/a")
+        return self.engine.parts.table.by_name("t/a")
 
     def fail_reads(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        read = self.engine.reader.read
+        read = self.engine.parts.reader.read
 
         async def reading(shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
             error = self.error
@@ -64,12 +64,12 @@ class Node:
                 raise error
             return await read(shard, offset, max_bytes, place)
 
-        monkeypatch.setattr(self.engine.reader, "read", reading)
+        monkeypatch.setattr(self.engine.parts.reader, "read", reading)
 
     async def subscribe(
         self, *, shard: str | None = None, start: Start | None = None, until_lsn: int | None = None, group: str = ""
     ) -> AnySubscription:
-        return await self.engine.subscriptions.subscribe(
+        return await self.engine.parts.subscriptions.subscribe(
             shard=shard,
             topic_filter=None if shard else "t/+",
             start=start or Start.earliest(),
@@ -107,8 +107,8 @@ async def node(path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError)
     monkeypatch.setattr("journal.engine.read.read_retries.RETRY_AFTER_S", 0.02)
     async with open_engine(str(path / "data"), CONFIG) as engine:
         for name in ("t/a", "t/b"):
-            await engine.commands.create_shard(name, ShardConfig())
-            await engine.append(engine.table.by_name(name), BATCH)
+            await engine.create_shard(name, ShardConfig())
+            await engine.append(engine.parts.table.by_name(name), BATCH)
         made = Node(engine, error)
         made.fail_reads(monkeypatch)
         yield made
@@ -119,7 +119,7 @@ async def test_a_shortage_of_files_cost_a_filter_records_that_it_counted_as_give
     is_bounded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node(tmp_path, monkeypatch, SHORT) as found, trio.open_nursery() as nursery:
-        committed_lsn = found.engine.committer.committed_lsn
+        committed_lsn = found.engine.parts.committer.committed_lsn
         feed = await found.subscribe(until_lsn=committed_lsn if is_bounded else None)
         nursery.start_soon(found.end_shortage)
         given: dict[str, int] = {}

@@ -33,13 +33,13 @@ def frames_held(error: BaseException) -> int:
 
 async def refused(engine: Engine, kind: type[StorageError]) -> StorageError:
     """Try everything that is refused, once; the error of the last."""
-    shard = engine.table.by_name("s")
+    shard = engine.parts.table.by_name("s")
     with pytest.raises(kind) as caught:
         await engine.append(shard, BATCH)
     with pytest.raises(kind):
-        await engine.commands.put_state(b"key", b"value", None, 0)
+        await engine.put_state(b"key", b"value", None, 0)
     with pytest.raises(kind):
-        await engine.commands.create_shard("t", ShardConfig())
+        await engine.create_shard("t", ShardConfig())
     return caught.value
 
 
@@ -47,20 +47,20 @@ async def refused(engine: Engine, kind: type[StorageError]) -> StorageError:
 async def test_refusals_do_not_pile_up_in_the_memory(cause: str, tmp_path: Path) -> None:
     """Found in a server whose disk had gone: after 40 minutes of retries it held 3 GB, and stood still for 20 s."""
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         kind: type[StorageError]
         if cause == "a disk that is full":
             kind = DiskFullError
-            engine.checkpointer._refuse_for(DiskFullError("full"))
+            engine.parts.checkpointer._refuse_for(DiskFullError("full"))
         else:
             kind = StorageFailedError
-            engine.committer.fail(OSError(5, "Input/output error"))
+            engine.parts.committer.fail(OSError(5, "Input/output error"))
         first = await refused(engine, kind)
         held = frames_held(first)
         for _ in range(TIMES):
             assert await refused(engine, kind) is first
         assert frames_held(first) == held
-        engine.checkpointer._refuse_for(None)
+        engine.parts.checkpointer._refuse_for(None)
 
 
 async def test_the_log_says_when_appends_are_refused_and_when_no_more(
@@ -68,23 +68,23 @@ async def test_the_log_says_when_appends_are_refused_and_when_no_more(
 ) -> None:
     full = attrs.evolve(CONFIG.storage, disk_reserve_bytes=1 << 43)
     async with open_engine(str(tmp_path / "data"), attrs.evolve(CONFIG, storage=full)) as engine:
-        engine.checkpointer.look_at_disk()
-        engine.checkpointer.look_at_disk()
+        engine.parts.checkpointer.look_at_disk()
+        engine.parts.checkpointer.look_at_disk()
         (told,) = [record for record in caplog.records if record.getMessage().startswith("appends are refused: ")]
         assert told.levelname == "WARNING"
         assert "storage.disk_reserve_bytes" in told.getMessage()
         with caplog.at_level("INFO"):
-            engine.checkpointer._refuse_for(None)
-            engine.checkpointer._refuse_for(None)
+            engine.parts.checkpointer._refuse_for(None)
+            engine.parts.checkpointer._refuse_for(None)
         assert [message for message in caplog.messages if message.startswith("appends are taken again: ")] == [
-            f"appends are taken again: {engine.checkpointer.free_bytes} bytes are free"
+            f"appends are taken again: {engine.parts.checkpointer.free_bytes} bytes are free"
         ]
 
 
 async def test_the_log_says_that_the_storage_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
-        engine.committer.fail(OSError(5, "Input/output error"))
-        engine.committer.fail(OSError(5, "Input/output error"))
+        engine.parts.committer.fail(OSError(5, "Input/output error"))
+        engine.parts.committer.fail(OSError(5, "Input/output error"))
         (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
         assert "Input/output error" in told.getMessage()
         assert "Restart the server once the disk is sound" in told.getMessage()

@@ -32,8 +32,8 @@ IN_MEMORY = ShardConfig(mode=Mode.MEMORY)
 async def test_memory_batches_that_wait_for_a_commit_leave_no_gap_in_the_journal() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("volatile", IN_MEMORY)
-        await engine.commands.create_shard("kept", ShardConfig())
+        await engine.create_shard("volatile", IN_MEMORY)
+        await engine.create_shard("kept", ShardConfig())
         await append_at_once(engine, "volatile", 5)
         await append(engine, "kept", b"a")
     async with open_simulated(files) as engine:
@@ -45,8 +45,8 @@ async def test_memory_batches_that_wait_for_a_commit_leave_no_gap_in_the_journal
 async def test_a_start_and_stop_with_nothing_done_leaves_no_gap_in_the_journal() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("volatile", IN_MEMORY)
-        await engine.commands.create_shard("kept", ShardConfig())
+        await engine.create_shard("volatile", IN_MEMORY)
+        await engine.create_shard("kept", ShardConfig())
         for _ in range(3):
             await append(engine, "volatile", b"x")
     async with open_simulated(files):
@@ -60,14 +60,14 @@ async def test_a_start_and_stop_with_nothing_done_leaves_no_gap_in_the_journal()
 async def test_trimming_empty_segments_of_a_mode_switched_back_and_forth_keeps_the_live_file() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("kept", ShardConfig())
+        await engine.create_shard("kept", ShardConfig())
         await append(engine, "kept", b"old")
         for mode in (Mode.MEMORY, Mode.FILE, Mode.MEMORY, Mode.FILE):
-            await engine.commands.set_mode("kept", mode)
+            await engine.set_mode("kept", mode)
         await append(engine, "kept", b"new")
-        await engine.checkpointer.flush()
-        await engine.commands.trim("kept", 1)
-        await engine.checkpointer.remove_files()
+        await engine.parts.checkpointer.flush()
+        await engine.trim("kept", 1)
+        await engine.parts.checkpointer.remove_files()
         assert await values_of(engine, "kept") == [b"new"]
         assert len(files.listdir(f"{DATA}/log/01")) == 1
     async with open_simulated(files) as engine:
@@ -77,22 +77,22 @@ async def test_trimming_empty_segments_of_a_mode_switched_back_and_forth_keeps_t
 async def test_a_segment_closed_while_a_checkpoint_is_made_goes_on_after_a_crash() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("kept", ShardConfig())
+        await engine.create_shard("kept", ShardConfig())
         await append(engine, "kept", b"a")
-        flush = engine.checkpointer.flush
+        flush = engine.parts.checkpointer.flush
 
         async def flush_and_let_more_come() -> None:
             await flush()
             await append(engine, "kept", b"b")
-            await engine.commands.seal("kept")
+            await engine.seal("kept")
             await append(engine, "kept", b"c")
 
-        engine.checkpointer.flush = flush_and_let_more_come  # type: ignore[method-assign]
-        await engine.checkpointer.checkpoint()
-        engine.checkpointer.flush = flush  # type: ignore[method-assign]
+        engine.parts.checkpointer.flush = flush_and_let_more_come  # type: ignore[method-assign]
+        await engine.parts.checkpointer.checkpoint()
+        engine.parts.checkpointer.flush = flush  # type: ignore[method-assign]
         stop_without_checkpoint(engine)
     async with open_simulated(files.crash(everything_lost)) as engine:
-        assert engine.table.by_name("kept").damage == ""
+        assert engine.parts.table.by_name("kept").damage == ""
         assert await values_of(engine, "kept") == [b"a", b"b", b"c"]
 
 
@@ -102,7 +102,7 @@ async def test_nothing_is_lost_when_the_journal_files_get_larger_or_smaller() ->
     for number, kib in enumerate((64, 128, 32, 256)):
         async with open_simulated(files, config(journal_file_bytes=kib * 1024)) as engine:
             if number == 0:
-                await engine.commands.create_shard("kept", ShardConfig())
+                await engine.create_shard("kept", ShardConfig())
             for _ in range(60):
                 expected.append(b"%d" % len(expected) * 500)
                 await append(engine, "kept", expected[-1])
@@ -119,23 +119,23 @@ async def test_a_roll_that_comes_again_over_newer_views_closes_no_newer_segment(
     """
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"file")
-        await engine.commands.set_mode("s", Mode.MEMORY)
+        await engine.set_mode("s", Mode.MEMORY)
         await append(engine, "s", b"memory")
-        await engine.commands.set_mode("s", Mode.FILE)
+        await engine.set_mode("s", Mode.FILE)
         await append(engine, "s", b"file again")
-        checkpointer = engine.checkpointer
+        checkpointer = engine.parts.checkpointer
         await checkpointer.flush()
         await checkpointer._flusher.sync()
         assert await checkpointer._save_records()
-        engine._store.flush()
+        engine.parts._store.flush()
         await append(engine, "s", b"later")
-        before = [(segment.base_offset, segment.next_offset) for segment in engine.table.by_name("s").segments]
+        before = [(segment.base_offset, segment.next_offset) for segment in engine.parts.table.by_name("s").segments]
         await engine.seal("s")
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
-        shard = engine.table.by_name("s")
+        shard = engine.parts.table.by_name("s")
         segments = [(segment.base_offset, segment.next_offset) for segment in shard.segments]
         assert segments[0] == (0, 1)
         assert (2, 4) in segments
@@ -154,7 +154,7 @@ async def test_a_log_file_of_a_process_whose_directory_sync_failed_is_made_anew(
         await _append_and_flush(files)
     async with open_simulated(files) as engine:
         await append(engine, "s", b"two")
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         stop_without_checkpoint(engine)
     async with open_simulated(files.crash(everything_lost)) as engine:
         assert await values_of(engine, "s") == [b"one", b"two"]
@@ -162,10 +162,10 @@ async def test_a_log_file_of_a_process_whose_directory_sync_failed_is_made_anew(
 
 async def _append_and_flush(files: SimulatedFileSystem) -> None:
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"one")
         try:
-            await engine.checkpointer.checkpoint()
+            await engine.parts.checkpointer.checkpoint()
         finally:
             stop_without_checkpoint(engine)
 
@@ -175,11 +175,11 @@ async def test_a_mark_follows_the_last_append_within_seconds() -> None:
     files = SimulatedFileSystem()
     settings = attrs.evolve(config(), storage=attrs.evolve(config().storage, flush_interval_ms=20))
     async with open_simulated(files, settings) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"value")
-        assert not engine.writer.is_marked
+        assert not engine.parts.writer.is_marked
         with trio.fail_after(PATIENCE_S):
-            while not engine.writer.is_marked:
+            while not engine.parts.writer.is_marked:
                 await trio.sleep(0.01)
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
@@ -190,7 +190,7 @@ async def test_a_batch_in_a_group_that_was_never_synced_is_not_durable_by_being_
     """Defect: killed between write and sync; after the restart a resend was acknowledged with no sync before it."""
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"one")
         files.fail_at(len(files.operations) + 2, errno.EIO)
         with pytest.raises(StorageFailedError):
@@ -207,7 +207,7 @@ async def test_an_entry_of_a_newer_program_is_named_by_a_start_and_by_a_dump(tmp
     """Found by fuzzing: start and dump ended in a traceback at an entry with right checksums of another layout."""
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
-        await engine.commands.put_state(b"key", b"value", None, 0)
+        await engine.put_state(b"key", b"value", None, 0)
         stop_without_checkpoint(engine)
     path = f"{DATA}/journal/journal-0000000000000001.jnl"
     file = files.open(path)

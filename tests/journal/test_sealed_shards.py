@@ -44,8 +44,8 @@ class ThreadSealer:
 async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
     """Three closed log segments of four batches each; they are sealed when somebody asks for it."""
     async with open_engine(str(directory / "data"), CONFIG, make_sealer=ThreadSealer) as engine:
-        await engine.commands.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
+        shard = engine.parts.table.by_name("s")
         for number in range(12):
             records = [
                 Record(b"%d.%d" % (number, each), key=b"key%d" % (number % 3), tags=(f"tag{each}",))
@@ -53,27 +53,27 @@ async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
             ]
             await engine.append(shard, encode(records, now_us=NOW_US + number))
             if number % 4 == 3:
-                await engine.commands.seal("s")
-        await engine.checkpointer.flush()
+                await engine.seal("s")
+        await engine.parts.checkpointer.flush()
         yield engine
 
 
 async def seal_everything(engine: Engine) -> None:
-    shard = engine.table.by_name("s")
+    shard = engine.parts.table.by_name("s")
     with trio.fail_after(20):
-        await engine.sealing.wait_until_sealed(shard, shard.published_offset)
+        await engine.parts.sealing.wait_until_sealed(shard, shard.published_offset)
     assert [segment.kind for segment in shard.segments if segment.next_offset > segment.base_offset] == [
         SegmentKind.PARQUET
     ] * 3
 
 
 async def by_word(engine: Engine) -> list[object]:
-    shard = engine.table.by_name("s")
+    shard = engine.parts.table.by_name("s")
     found: list[object] = []
     for by, word in (("key", b"key1"), ("key", b"key9"), ("tag", b"tag2")):
         for first in (0, 13, 36):
             for latest in (False, True):
-                extent = await engine.reader.read_indexed(shard, by, word, first, MIB, latest=latest)
+                extent = await engine.parts.reader.read_indexed(shard, by, word, first, MIB, latest=latest)
                 data = b"".join(map(bytes, extent.buffers))
                 found.append((by, word, first, latest, extent.next_offset, read_records(data)))
     return found
@@ -87,7 +87,7 @@ async def test_reads_by_key_and_tag_find_the_same_records(tmp_path: Path) -> Non
 
 
 async def subscribe(engine: Engine, group: str | None = None) -> AnySubscription:
-    return await engine.subscriptions.subscribe(
+    return await engine.parts.subscriptions.subscribe(
         shard="s",
         topic_filter=None,
         start=Start.earliest(),
@@ -149,12 +149,12 @@ async def test_a_group_is_given_sealed_records_too(tmp_path: Path) -> None:
 async def test_who_waits_at_the_end_of_a_sealed_shard_is_told_of_the_next_record(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
         await seal_everything(engine)
-        shard = engine.table.by_name("s")
+        shard = engine.parts.table.by_name("s")
         async with trio.open_nursery() as nursery:
             with trio.fail_after(20):
                 nursery.start_soon(engine.append, shard, encode([Record(b"new")], now_us=NOW_US))
-                await engine.reader.wait_beyond(shard, len(EXPECTED), 20)
-        extent = await engine.reader.read(shard, len(EXPECTED), MIB)
+                await engine.parts.reader.wait_beyond(shard, len(EXPECTED), 20)
+        extent = await engine.parts.reader.read(shard, len(EXPECTED), MIB)
         assert [each.value for each in read_records(b"".join(map(bytes, extent.buffers)))] == [b"new"]
 
 
@@ -172,7 +172,7 @@ async def test_a_sealed_shard_reads_the_same_after_a_restart(tmp_path: Path) -> 
 async def test_a_check_finds_a_directory_with_sealed_and_trimmed_segments_sound(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
         await seal_everything(engine)
-        await engine.commands.trim("s", 16)
+        await engine.trim("s", 16)
     report = check_directory(str(tmp_path / "data"))
     assert (report.damages, report.notes) == ([], [])
     assert report.counts.sealed_segments == 2

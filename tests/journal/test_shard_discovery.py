@@ -100,22 +100,22 @@ class Model:
         if action == "append":
             await self.append(engine, name)
         elif action == "delete" and name in self.lsns:
-            await engine.commands.delete_shard(name)
+            await engine.delete_shard(name)
             del self.lsns[name]
             for waiter in self.waiting.values():
                 waiter.published.discard(name)
         elif action == "wait" and name not in self.waiting:
             self.waiting[name] = Waiter()
-            engine.news.wait(name, self.waiting[name])
+            engine.parts.news.wait(name, self.waiting[name])
         elif action == "forget" and name in self.waiting:
             waiter = self.waiting.pop(name)
-            engine.news.forget(name, waiter)
+            engine.parts.news.forget(name, waiter)
             waiter.is_forgotten = True
 
     async def append(self, engine: Engine, name: str) -> None:
-        await engine.commands.create_shard(name, CONFIGS[name], exist_ok=True)
+        await engine.create_shard(name, CONFIGS[name], exist_ok=True)
         await append(engine, name, b"x")
-        self.newest_lsn = self.lsns[name] = engine.table.by_name(name).published_lsn
+        self.newest_lsn = self.lsns[name] = engine.parts.table.by_name(name).published_lsn
         for topic_filter, waiter in self.waiting.items():
             if matches(topic_filter, name) and name not in waiter.published:
                 assert name in waiter.told, f"{topic_filter} was not told of the first record of {name}"
@@ -126,10 +126,10 @@ class Model:
         for topic_filter in FILTERS:
             fitting = {name for name in self.lsns if matches(topic_filter, name)}
             for above_lsn in {0, self.newest_lsn, *self.lsns.values()}:
-                found = set(await found_by(engine.news, topic_filter, above_lsn))
+                found = set(await found_by(engine.parts.news, topic_filter, above_lsn))
                 newer = {name for name in fitting if self.lsns[name] > above_lsn}
                 assert newer <= found <= fitting, f"{topic_filter} above {above_lsn}"
-            found = set(await found_by(engine.news, topic_filter, None))
+            found = set(await found_by(engine.parts.news, topic_filter, None))
             assert found == fitting
 
     def restart(self) -> None:
@@ -159,23 +159,23 @@ async def test_those_who_search_at_once_share_one_list_of_what_is_stored() -> No
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         for name in NAMES:
-            await engine.commands.create_shard(name, ShardConfig())
+            await engine.create_shard(name, ShardConfig())
             await append(engine, name, b"x")
     async with open_simulated(files) as engine:
         lists = []
 
         async def ask() -> None:
-            lists.append(list(await engine.news.stored_newer_than(0)))
+            lists.append(list(await engine.parts.news.stored_newer_than(0)))
 
         made = 0
-        make = engine.news._list_stored
+        make = engine.parts.news._list_stored
 
         async def counted() -> Any:
             nonlocal made
             made += 1
             return await make()
 
-        engine.news._list_stored = counted  # type: ignore[method-assign]
+        engine.parts.news._list_stored = counted  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(ask)
@@ -188,11 +188,11 @@ async def test_who_is_cancelled_while_making_the_list_leaves_it_to_the_next() ->
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         for name in NAMES:
-            await engine.commands.create_shard(name, ShardConfig())
+            await engine.create_shard(name, ShardConfig())
             await append(engine, name, b"x")
     async with open_simulated(files) as engine:
         with trio.move_on_after(0) as scope:
-            await engine.news.stored_newer_than(0)
+            await engine.parts.news.stored_newer_than(0)
         assert scope.cancelled_caught
         with trio.fail_after(PATIENCE_S):
-            assert len(await engine.news.stored_newer_than(0)) == len(NAMES)
+            assert len(await engine.parts.news.stored_newer_than(0)) == len(NAMES)

@@ -27,12 +27,12 @@ from tests.server.serving import serving
 async def fill(engine: Engine, count: int = 200) -> list[bytes]:
     """Records in two segments, one of them sealed; a cursor and a key of state."""
     values = [b"%d" % number * 50 for number in range(count)]
-    await engine.commands.create_shard("plant", ShardConfig(segment_bytes=1 << 20))
+    await engine.create_shard("plant", ShardConfig(segment_bytes=1 << 20))
     await append(engine, "plant", *values[: count // 2])
     await engine.seal("plant", wait=True)
     await append(engine, "plant", *values[count // 2 :])
-    await engine.commands.commit_cursor("plant", "reader", 7, None)
-    await engine.commands.put_state(b"key", b"value", None, 0)
+    await engine.commit_cursor("plant", "reader", 7, None)
+    await engine.put_state(b"key", b"value", None, 0)
     return values
 
 
@@ -40,10 +40,10 @@ async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tm
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         values = await fill(engine)
         (tmp_path / "data/sealed/notes.txt").write_text("of the operator, and nobody's business")
-        async with engine.snapshots.take() as snapshot:
-            assert snapshot.lsn == engine.committer.journal_lsn
+        async with engine.parts.snapshots.take() as snapshot:
+            assert snapshot.lsn == engine.parts.committer.journal_lsn
             await append(engine, "plant", b"too late")
-            await engine.commands.put_state(b"key", b"too late", None, 0)
+            await engine.put_state(b"key", b"too late", None, 0)
             shutil.copytree(snapshot.path, tmp_path / "copy")
         assert not Path(snapshot.path).exists()
         assert list((tmp_path / "data/snapshots").iterdir()) == []
@@ -53,10 +53,10 @@ async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tm
     async with open_engine(str(tmp_path / "copy"), config()) as copy:
         assert copy.node_id == engine.node_id
         assert copy.recovery.truncated_bytes == 0
-        assert copy.committer.next_lsn > snapshot.lsn
+        assert copy.parts.committer.next_lsn > snapshot.lsn
         assert await values_of(copy, "plant") == values
-        assert copy.commands.get_state(b"key").value == b"value"  # type: ignore[union-attr]
-        assert copy.commands.get_cursor("plant", "reader").offset == 7  # type: ignore[union-attr]
+        assert copy.get_state(b"key").value == b"value"  # type: ignore[union-attr]
+        assert copy.get_cursor("plant", "reader").offset == 7  # type: ignore[union-attr]
         await append(copy, "plant", b"another way")
         assert copy.now_us() >= newest_us
     assert check_directory(str(tmp_path / "copy")).damages == []
@@ -66,13 +66,13 @@ async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tm
 async def test_what_is_dropped_meanwhile_stays_in_the_snapshot(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         values = await fill(engine)
-        async with engine.snapshots.take() as snapshot:
-            await engine.commands.delete_shard("plant")
-            await engine.commands.create_shard("plant", ShardConfig())
+        async with engine.parts.snapshots.take() as snapshot:
+            await engine.delete_shard("plant")
+            await engine.create_shard("plant", ShardConfig())
             await append(engine, "plant", b"of a new life")
             # Everything that takes files away: a checkpoint recycles the journal, and removes what was dropped.
             for _ in range(3):
-                await engine.checkpointer.after_checkpoint(trio.lowlevel.checkpoint)
+                await engine.parts.checkpointer.after_checkpoint(trio.lowlevel.checkpoint)
             assert [path.name for path in (tmp_path / "data/sealed").iterdir()] == [MARKER]
             shutil.copytree(snapshot.path, tmp_path / "copy")
     assert check_directory(str(tmp_path / "copy")).damages == []
@@ -82,18 +82,18 @@ async def test_what_is_dropped_meanwhile_stays_in_the_snapshot(tmp_path: Path) -
 
 async def test_what_is_in_memory_only_is_not_in_it_and_its_offsets_are_not_given_again(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
-        await engine.commands.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
+        await engine.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
         await append(engine, "volatile", b"gone", b"gone")
-        async with engine.snapshots.take() as snapshot:
+        async with engine.parts.snapshots.take() as snapshot:
             shutil.copytree(snapshot.path, tmp_path / "copy")
     async with open_engine(str(tmp_path / "copy"), config()) as copy:
         assert await values_of(copy, "volatile") == []
-        assert copy.table.by_name("volatile").published_offset >= 2
+        assert copy.shard("volatile").published_offset >= 2
 
 
 async def test_an_empty_node_has_a_snapshot_too(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
-        async with engine.snapshots.take() as snapshot:
+        async with engine.parts.snapshots.take() as snapshot:
             assert snapshot.lsn == 0
             shutil.copytree(snapshot.path, tmp_path / "copy")
     assert check_directory(str(tmp_path / "copy")).damages == []
@@ -102,11 +102,11 @@ async def test_an_empty_node_has_a_snapshot_too(tmp_path: Path) -> None:
 async def test_one_snapshot_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_PATIENCE_S", 0.05)
     async with open_engine(str(tmp_path / "data"), config()) as engine:
-        async with engine.snapshots.take():
+        async with engine.parts.snapshots.take():
             with pytest.raises(OverloadedError, match="another backup"):
-                async with engine.snapshots.take():
+                async with engine.parts.snapshots.take():
                     raise AssertionError
-        async with engine.snapshots.take() as again:
+        async with engine.parts.snapshots.take() as again:
             assert Path(again.path).is_dir()
 
 
@@ -115,10 +115,10 @@ async def test_who_comes_while_a_snapshot_is_let_go_of_gets_the_next(tmp_path: P
         taken: list[str] = []
 
         async def take() -> None:
-            async with engine.snapshots.take() as snapshot:
+            async with engine.parts.snapshots.take() as snapshot:
                 taken.append(snapshot.path)
 
-        async with engine.snapshots.take() as first:
+        async with engine.parts.snapshots.take() as first:
             nursery.start_soon(take)
             await trio.testing.wait_all_tasks_blocked()
             assert taken == []
@@ -139,12 +139,12 @@ async def test_a_snapshot_that_cannot_be_made_is_no_failure_of_the_engine(
         with monkeypatch.context() as patch:
             patch.setattr(OsFileSystem, "link", refuse)
             with pytest.raises(StorageFailedError, match="the server goes on without it"):
-                async with engine.snapshots.take():
+                async with engine.parts.snapshots.take():
                     raise AssertionError
         assert list((tmp_path / "data/snapshots").iterdir()) == []
         await append(engine, "plant", b"still alive")
         assert engine.failure is None
-        async with engine.snapshots.take() as snapshot:
+        async with engine.parts.snapshots.take() as snapshot:
             assert Path(snapshot.path).is_dir()
 
 
@@ -166,7 +166,7 @@ async def test_the_journal_may_be_a_file_system_of_its_own(tmp_path: Path, monke
     monkeypatch.setattr(OsFileSystem, "link", _mounted("journal", "state"))
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         values = await fill(engine)
-        async with engine.snapshots.take() as snapshot:
+        async with engine.parts.snapshots.take() as snapshot:
             shutil.copytree(snapshot.path, tmp_path / "copy")
     assert check_directory(str(tmp_path / "copy")).damages == []
     async with open_engine(str(tmp_path / "copy"), config()) as copy:
@@ -181,7 +181,7 @@ async def test_segments_in_another_file_system_are_told_with_the_way_out(
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         await fill(engine)
         with pytest.raises(StorageFailedError, match=r"/data/log/.* in another file system .* back up while it is"):
-            async with engine.snapshots.take():
+            async with engine.parts.snapshots.take():
                 raise AssertionError
         await append(engine, "plant", b"still alive")
 
@@ -194,14 +194,14 @@ async def test_without_a_checkpoint_there_is_no_snapshot(tmp_path: Path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(Checkpointer, "flush", full)
             with pytest.raises(DiskFullError):
-                async with engine.snapshots.take():
+                async with engine.parts.snapshots.take():
                     raise AssertionError
 
 
 async def test_a_start_removes_what_a_killed_server_left(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         values = await fill(engine)
-        async with engine.snapshots.take() as snapshot:
+        async with engine.parts.snapshots.take() as snapshot:
             shutil.copytree(snapshot.path, tmp_path / "left")
     shutil.copytree(tmp_path / "left", tmp_path / "data/snapshots/0badcafe")
     shutil.copytree(tmp_path / "left/log", tmp_path / "data/snapshots/1badcafe.gone/log")
@@ -215,7 +215,7 @@ async def test_appends_go_on_while_snapshots_are_made(tmp_path: Path) -> None:
     acknowledged = 0
     taken: list[tuple[int, str]] = []
     async with open_engine(str(tmp_path / "data"), config(journal_file_bytes=64 * 1024)) as engine:
-        await engine.commands.create_shard("plant", ShardConfig(segment_bytes=64 * 1024))
+        await engine.create_shard("plant", ShardConfig(segment_bytes=64 * 1024))
 
         async def write() -> None:
             nonlocal acknowledged
@@ -229,7 +229,7 @@ async def test_appends_go_on_while_snapshots_are_made(tmp_path: Path) -> None:
                 while acknowledged < 200 * (number + 1):
                     await trio.sleep(0.001)
                 before = acknowledged
-                async with engine.snapshots.take() as snapshot:
+                async with engine.parts.snapshots.take() as snapshot:
                     copy = str(tmp_path / f"copy-{number}")
                     await trio.to_thread.run_sync(shutil.copytree, snapshot.path, copy)
                 taken.append((before, copy))

@@ -104,7 +104,7 @@ commits = st.builds(
 
 async def make_shards(engine: Engine) -> None:
     for name, shard_config in SHARDS.items():
-        await engine.commands.create_shard(name, shard_config)
+        await engine.create_shard(name, shard_config)
 
 
 async def carry_out(engine: Engine, commit: Commit, model: Model) -> None:
@@ -115,7 +115,7 @@ async def carry_out(engine: Engine, commit: Commit, model: Model) -> None:
     refusal = model.refusal(commit)
     size_bytes = sum(len(batch) for _, batch in appends) + sum(len(put.value) for put in puts)
     try:
-        appended, stored = await engine.transactions.commit(appends, puts, deletes)
+        appended, stored = await engine.parts.transactions.commit(appends, puts, deletes)
     except LimitExceededError:
         assert size_bytes > JOURNAL_FILE_BYTES // 2, "a small commit was refused as too large"
         return
@@ -141,7 +141,7 @@ async def check(engine: Engine, model: Model, *, names: list[str]) -> None:
     for name in names:
         assert await values_of(engine, name) == model.shards[name]
     for key in KEYS:
-        found = engine.commands.get_state(key)
+        found = engine.get_state(key)
         assert (None if found is None else (found.value, found.version)) == model.state.get(key)
 
 
@@ -171,22 +171,22 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
     done: list[int] = []
     async with open_simulated(SimulatedFileSystem(), config(journal_file_bytes=JOURNAL_FILE_BYTES)) as engine:
         await make_shards(engine)
-        after_group = engine.committer.on_committed
+        after_group = engine.parts.committer.on_committed
 
         def look_at_group(*arguments: Any) -> None:
             after_group(*arguments)
-            keys = [int(value.key[2:]) for value in engine.views.state.scan(b"k/", engine.now_us(), limit=100)]
+            keys = [int(value.key[2:]) for value in engine.parts.views.state.scan(b"k/", engine.now_us(), limit=100)]
             for remainder, name in enumerate(("file", "other")):
                 whole = parts * sum(number % 2 == remainder for number in keys)
-                assert engine.table.by_name(name).published_offset == whole
+                assert engine.parts.table.by_name(name).published_offset == whole
 
-        engine.committer.on_committed = look_at_group
+        engine.parts.committer.on_committed = look_at_group
 
         async def one(number: int, size_bytes: int) -> None:
             batch = encode_values([bytes(size_bytes // parts)], timestamp_us=1)
             name = "other" if number % 2 else "file"
             try:
-                await engine.transactions.commit([(name, batch)] * parts, [Put(b"k/%d" % number, b"")], [])
+                await engine.parts.transactions.commit([(name, batch)] * parts, [Put(b"k/%d" % number, b"")], [])
             except LimitExceededError:
                 return
             done.append(number)
@@ -194,7 +194,7 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
         async with trio.open_nursery() as nursery:
             for number, size_bytes in enumerate(sizes):
                 nursery.start_soon(one, number, size_bytes)
-        stored = (await engine.commands.scan_state(b"k/", None, 100))[0]
+        stored = (await engine.scan_state(b"k/", None, 100))[0]
         assert {int(value.key[2:]) for value in stored} == set(done)
         assert len(await values_of(engine, "file")) == parts * sum(number % 2 == 0 for number in done)
         assert len(await values_of(engine, "other")) == parts * sum(number % 2 for number in done)
@@ -220,9 +220,9 @@ async def test_a_batch_that_is_none_refuses_the_whole(name: str, batch: bytes, e
         await make_shards(engine)
         good = encode_values([b"good"], timestamp_us=1)
         with pytest.raises(error):
-            await engine.transactions.commit([("file", good), (name, batch)], [Put(b"a", b"v")], [])
+            await engine.parts.transactions.commit([("file", good), (name, batch)], [Put(b"a", b"v")], [])
         await check(engine, Model(), names=list(SHARDS))
-        appended, _ = await engine.transactions.commit([("file", good), ("memory", good)], [], [])
+        appended, _ = await engine.parts.transactions.commit([("file", good), ("memory", good)], [], [])
         assert [one.base_offset for one in appended] == [0, 0]
 
 
@@ -232,16 +232,16 @@ async def test_a_commit_to_thousands_of_shards_opened_all_of_them_in_one_step(mo
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         for number in range(20):
-            await engine.commands.create_shard(f"s/{number}", ShardConfig())
+            await engine.create_shard(f"s/{number}", ShardConfig())
     async with open_simulated(files) as engine:
         opened_before_rest = []
 
         async def rest(self: time_slice.TimeSlice) -> None:
-            opened_before_rest.append(len(engine.table.open_shards()))
+            opened_before_rest.append(len(engine.parts.table.open_shards()))
 
         monkeypatch.setattr(time_slice.TimeSlice, "rest", rest)
         batch = encode_values([b"x"], timestamp_us=1)
-        await engine.transactions.commit([(f"s/{number}", batch) for number in range(20)], [], [])
+        await engine.parts.transactions.commit([(f"s/{number}", batch) for number in range(20)], [], [])
         # Other tasks rest as well.
         assert set(range(1, 21)) <= set(opened_before_rest)
         assert await values_of(engine, "s/19") == [b"x"]
@@ -262,17 +262,17 @@ async def test_what_others_change_while_a_commit_is_prepared_refuses_the_whole(
             if rests < 3:
                 return
             if meanwhile == "deletes the shard":
-                await engine.commands.delete_shard("other")
+                await engine.delete_shard("other")
             else:
-                await engine.commands.put_state(b"a", b"theirs", None, 0)
+                await engine.put_state(b"a", b"theirs", None, 0)
 
         batch = encode_values([b"x"], timestamp_us=1)
         appends = [("file", batch), ("other", batch)]
         with monkeypatch.context() as patch:
             patch.setattr(time_slice.TimeSlice, "rest", rest)
             with pytest.raises(StorageError):
-                await engine.transactions.commit(appends, [Put(b"a", b"ours", 0)], [])
+                await engine.parts.transactions.commit(appends, [Put(b"a", b"ours", 0)], [])
         assert rests == 3
         assert await values_of(engine, "file") == []
-        found = engine.commands.get_state(b"a")
+        found = engine.get_state(b"a")
         assert (found and found.value) == (None if meanwhile == "deletes the shard" else b"theirs")

@@ -41,7 +41,7 @@ def old(tmp_path: Path) -> Path:
 
 
 async def everything(engine: Engine) -> dict[str, list[bytes]]:
-    assert tuple(engine.table.catalogue.matching("#")) == SHARDS
+    assert tuple(engine.parts.table.catalogue.matching("#")) == SHARDS
     return {name: await values_of(engine, name) for name in SHARDS}
 
 
@@ -76,7 +76,7 @@ async def test_upgrades_that_are_killed_before_the_views_know_of_the_journal_are
 ) -> None:
     """FORMAT said that the directory was whole before the views did: every later start was refused, with all there."""
     with monkeypatch.context() as patch:
-        patch.setattr("journal.engine.engine.put_number", _killed)
+        patch.setattr("journal.engine.parts.put_number", _killed)
         for _ in range(3):
             with pytest.raises(_Killed):
                 await read(old)
@@ -103,7 +103,7 @@ async def test_an_old_directory_is_backed_up_as_it_lies_there_and_restored(old: 
 
 
 async def test_a_running_engine_on_an_old_directory_makes_snapshots(old: Path, tmp_path: Path) -> None:
-    async with open_engine(str(old), config()) as engine, engine.snapshots.take() as snapshot:
+    async with open_engine(str(old), config()) as engine, engine.parts.snapshots.take() as snapshot:
         back_up(FILES, snapshot.path, str(tmp_path / "backup"), lsn=snapshot.lsn, now_us=1, keep=1)
     restore(FILES, str(tmp_path / "backup"), str(tmp_path / "restored"))
     assert check_directory(str(tmp_path / "restored")).damages == []

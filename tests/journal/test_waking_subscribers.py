@@ -50,7 +50,7 @@ class Subscriber:
 
     async def begin(self, *, by_filter: bool) -> None:
         """Subscribe from the beginning on."""
-        self._subscription = await self.engine.subscriptions.subscribe(
+        self._subscription = await self.engine.parts.subscriptions.subscribe(
             shard=None if by_filter else self.shard.name,
             topic_filter="#" if by_filter else None,
             start=Start.earliest(),
@@ -79,8 +79,8 @@ class Subscriber:
 async def subscribed(path: Path, *, by_filter: bool) -> AsyncIterator[Subscriber]:
     """A subscriber that has taken the one record that there was."""
     async with open_engine(str(path / "data"), CONFIG) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
-        shard = engine.table.by_name("s")
+        await engine.create_shard("s", ShardConfig())
+        shard = engine.parts.table.by_name("s")
         await engine.append(shard, BATCH)
         found = Subscriber(engine, shard)
         await found.begin(by_filter=by_filter)
@@ -92,7 +92,7 @@ async def subscribed(path: Path, *, by_filter: bool) -> AsyncIterator[Subscriber
 
 def during_reads(found: Subscriber, monkeypatch: pytest.MonkeyPatch, happens: list[str]) -> None:
     """Have things happen while the subscription's reads wait for the disk, one in each read."""
-    reader = found.engine.reader
+    reader = found.engine.parts.reader
     read = reader.read
 
     async def slow(shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
@@ -101,7 +101,7 @@ def during_reads(found: Subscriber, monkeypatch: pytest.MonkeyPatch, happens: li
         if what == "append":
             await found.engine.append(shard, BATCH)
         elif what == "delete":
-            await found.engine.commands.delete_shard(shard.name)
+            await found.engine.delete_shard(shard.name)
         return extent
 
     monkeypatch.setattr(reader, "read", slow)
@@ -169,7 +169,7 @@ async def test_the_end_of_a_shard_is_told(
         else:
             if when == "while it waits to be taken":
                 await found.engine.append(found.shard, BATCH)
-            await found.engine.commands.delete_shard("s")
+            await found.engine.delete_shard("s")
         notice = await found.taken()
         assert isinstance(notice, Notice)
         assert notice.event == "removed"

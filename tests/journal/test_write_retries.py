@@ -44,13 +44,13 @@ async def until_a_group_waits(engine: Engine, files: FullJournalDisk, nursery: t
     accepted = []
     files.full = True
     with trio.fail_after(PATIENCE_S):
-        while engine.committer.disk_full is None:
-            if engine.checkpointer.disk_full is None:
+        while engine.parts.committer.disk_full is None:
+            if engine.parts.checkpointer.disk_full is None:
                 value = b"%d" % len(accepted) + LARGE
                 accepted.append(value)
                 nursery.start_soon(append, engine, "s", value)
             await trio.testing.wait_all_tasks_blocked(0.01)
-            engine.checkpointer.look_at_disk()
+            engine.parts.checkpointer.look_at_disk()
     return accepted
 
 
@@ -58,21 +58,21 @@ async def test_a_group_that_finds_no_space_for_the_next_journal_file_is_written_
     """The engine failed for ever although nothing of the group had been written anywhere."""
     files = FullJournalDisk()
     async with open_simulated(files) as engine:
-        await engine.commands.create_shard("s", ShardConfig())
+        await engine.create_shard("s", ShardConfig())
         async with trio.open_nursery() as nursery:
             accepted = await until_a_group_waits(engine, files, nursery)
             assert engine.failure is None
             with pytest.raises(DiskFullError, match=r"/data/journal: No space left on device; free some space there"):
                 await append(engine, "s", b"refused")
             with pytest.raises(DiskFullError, match="/data/journal"):
-                await engine.commands.put_state(b"k", b"v", None, 0)
+                await engine.put_state(b"k", b"v", None, 0)
             # Reads go on, and do not show what is not durable.
             assert await values_of(engine, "s") == accepted[: len(await values_of(engine, "s"))]
             assert len(await values_of(engine, "s")) < len(accepted)
             files.full = False
             # All tasks that wait for an acknowledgement get it.
         await append(engine, "s", b"taken again")
-        assert engine.checkpointer.disk_full is None
+        assert engine.parts.checkpointer.disk_full is None
         assert await values_of(engine, "s") == [*accepted, b"taken again"]
     async with open_simulated(files.crash(everything_lost)) as engine:
         assert await values_of(engine, "s") == [*accepted, b"taken again"]
@@ -83,7 +83,7 @@ async def test_an_engine_that_is_closed_while_a_group_waits_for_space_gives_it_u
     files = FullJournalDisk()
     with trio.fail_after(PATIENCE_S):
         async with open_simulated(files) as engine:
-            await engine.commands.create_shard("s", ShardConfig())
+            await engine.create_shard("s", ShardConfig())
             acknowledged = 0
 
             async def told(value: bytes) -> None:
@@ -95,12 +95,12 @@ async def test_an_engine_that_is_closed_while_a_group_waits_for_space_gives_it_u
 
             async with trio.open_nursery() as nursery:
                 files.full = True
-                while engine.committer.disk_full is None:
-                    if engine.checkpointer.disk_full is None:
+                while engine.parts.committer.disk_full is None:
+                    if engine.parts.checkpointer.disk_full is None:
                         nursery.start_soon(told, LARGE)
                     await trio.testing.wait_all_tasks_blocked(0.01)
-                    engine.checkpointer.look_at_disk()
-                await engine.committer.drain()
+                    engine.parts.checkpointer.look_at_disk()
+                await engine.parts.committer.drain()
         assert engine.failure is not None
     files.full = False
     async with open_simulated(files.crash(everything_lost)) as engine:
@@ -135,20 +135,20 @@ async def test_no_more_groups_are_committed_while_the_store_of_the_views_is_far_
 
     async with open_engine(DATA, config(), files=files, make_disk=InlineDisk, open_store=open_store) as engine:
         (store,) = stores
-        await engine.commands.create_shard("s", ShardConfig())
-        assert engine.checkpointer.has_room()
+        await engine.create_shard("s", ShardConfig())
+        assert engine.parts.checkpointer.has_room()
         store.waiting_bytes = MOST_QUEUED_BYTES + 1
-        await engine.commands.put_state(b"k", b"v", None, 0)
-        assert not engine.checkpointer.has_room()
+        await engine.put_state(b"k", b"v", None, 0)
+        assert not engine.parts.checkpointer.has_room()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(engine.commands.put_state, b"k", b"w", None, 0)
+            nursery.start_soon(engine.parts.commands.put_state, b"k", b"w", None, 0)
             nursery.start_soon(append, engine, "s", b"v")
             await trio.testing.wait_all_tasks_blocked(0.05)
-            state = engine.views.state.get(b"k", 0)
+            state = engine.parts.views.state.get(b"k", 0)
             assert state is not None
             assert state.value == b"v", "a group was committed"
             store.may_catch_up.set()
-        state = engine.views.state.get(b"k", 0)
+        state = engine.parts.views.state.get(b"k", 0)
         assert state is not None
         assert state.value == b"w"
         assert await values_of(engine, "s") == [b"v"]

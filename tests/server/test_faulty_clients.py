@@ -136,7 +136,7 @@ async def test_a_connection_cut_anywhere_leaves_nothing_behind(tmp_path: Path) -
         with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections:
                 await trio.testing.wait_all_tasks_blocked(0.01)
-        assert served.engine.table.by_name("a").listeners is None
+        assert served.engine.parts.table.by_name("a").listeners is None
         await assert_serves(served)
 
 

@@ -73,7 +73,7 @@ async def test_a_frozen_process_keeps_its_share_for_ever(tmp_path: Path) -> None
                 lambda task_status: trio.run_process(command, capture_stdout=True, check=False, task_status=task_status)
             )
             with trio.fail_after(PATIENCE_S):
-                while not served.engine.subscriptions.count:
+                while not served.engine.parts.subscriptions.count:
                     await trio.sleep(0.01)
             process.send_signal(signal.SIGSTOP)
             try:
@@ -141,7 +141,7 @@ async def test_nothing_that_came_over_an_ended_connection_is_carried_out_after_t
         await hello(frozen, "broker-7")
         (connection,) = [cast("Connection", one) for one in served.server._connections if one.client == "broker-7"]
         monkeypatch.setattr(connection.output, "wait_drained", drained.wait)
-        monkeypatch.setattr(served.engine.transactions, "_wait_for_room", room.wait)
+        monkeypatch.setattr(served.engine.parts.transactions, "_wait_for_room", room.wait)
         _, request = frozen.start(Op.COMMIT, CommitRequest(appends=[ShardBatch("a", batch_of(b"late"))]))
         await frozen.send(request)
         with trio.fail_after(PATIENCE_S):

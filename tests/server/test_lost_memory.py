@@ -56,7 +56,7 @@ async def test_what_was_lost_with_all_behind_it_is_stored_again_in_order(tmp_pat
         await client.append(handle, produced(me, 1, b"1"))
         await client.append(handle, produced(me, 2, b"2"))
         if checkpointed:
-            await served.engine.checkpointer.checkpoint()
+            await served.engine.parts.checkpointer.checkpoint()
         await set_mode(client, "a", Mode.FILE)
         stop_without_checkpoint(served.engine)
     async with serving(tmp_path) as served, served.client() as client:
@@ -81,7 +81,7 @@ async def test_what_was_stored_again_in_place_of_lost_memory_is_stored_once(tmp_
             await client.append(handle, produced(me, sequence, b"%d" % sequence))
         await set_mode(client, "a", Mode.FILE)
         await client.append_values(handle, b"of another")
-        await served.engine.checkpointer.checkpoint()
+        await served.engine.parts.checkpointer.checkpoint()
         stop_without_checkpoint(served.engine)
     async with serving(tmp_path) as served, served.client() as client:
         handle = await client.open("a")
@@ -152,10 +152,10 @@ async def test_the_client_reports_what_was_lost_and_goes_on_behind_it(tmp_path: 
             await append(outcomes, 0)
             assert outcomes[0] is AckLevel.MEMORY
             relay.answers = False
-            shard = served.engine.table.by_name("a")
+            shard = served.engine.parts.table.by_name("a")
             nursery.start_soon(append, outcomes, 1)
             await until(lambda: shard.next_offset == 2)
-            await served.engine.commands.set_mode("a", Mode.FILE)
+            await served.engine.set_mode("a", Mode.FILE)
             nursery.start_soon(append, outcomes, 2)
             await until(lambda: shard.published_offset == 3)
             stop_without_checkpoint(served.engine)
@@ -199,7 +199,7 @@ async def test_a_filter_is_shown_what_was_lost_while_it_had_no_connection(tmp_pa
         async with serving(tmp_path) as served:
             relay.served = served
             await append(outcomes, 1)
-            offset = served.engine.table.by_name("a").next_offset - 1
+            offset = served.engine.parts.table.by_name("a").next_offset - 1
             assert offset > 1
             assert await shown(feed, until_value=b"1") == [(1, offset, "gap"), (offset, offset + 1, b"1")]
             closed.set()
@@ -249,7 +249,7 @@ async def test_offsets_that_memory_lost_were_counted_as_records(tmp_path: Path) 
     async with serving(tmp_path) as served, served.client() as client:
         handle = await client.open("a", MEMORY)
         await client.append_values(handle, *[b"lost"] * 10)
-        await served.engine.commands.commit_cursor("a", "group/workers", 4, None)
+        await served.engine.commit_cursor("a", "group/workers", 4, None)
         stop_without_checkpoint(served.engine)
     async with serving(tmp_path) as served, served.client() as client, admin(served) as api:
         assert (await client.call(Op.LIST_SHARDS, messages.ListShardsRequest())).shards[0].record_count == 0

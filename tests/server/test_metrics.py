@@ -52,8 +52,8 @@ async def counted(served: Served) -> None:
 
 
 async def filled(engine: Engine, name: str, records: int, config: ShardConfig = FILE) -> Shard:
-    await engine.commands.create_shard(name, config, exist_ok=True)
-    shard = engine.table.by_name(name)
+    await engine.create_shard(name, config, exist_ok=True)
+    shard = engine.parts.table.by_name(name)
     for number in range(records):
         await engine.append(shard, encode_values([b"%d" % number], timestamp_us=engine.now_us()))
     return shard
@@ -142,7 +142,7 @@ async def test_tails_and_the_checkpoint_tell_how_far_they_are_behind(tmp_path: P
         assert value(found, "journal_tail_bytes") > 0
         assert value(found, "journal_checkpoint_lag_entries") >= 5
         assert value(found, "journal_checkpoints_total") == 0
-        await served.engine.checkpointer.checkpoint()
+        await served.engine.parts.checkpointer.checkpoint()
         found = await families(served)
         assert value(found, "journal_tail_bytes") == 0
         assert value(found, "journal_checkpoint_lag_entries") == 0
@@ -160,16 +160,16 @@ async def test_segments_are_counted_by_their_state_also_of_shards_that_nobody_op
             await served.engine.seal(name)
         await served.engine.seal("sealed", wait=True)
     async with serving(tmp_path) as served:
-        assert len(served.engine.table.open_shards()) < 5
+        assert len(served.engine.parts.table.open_shards()) < 5
         await counted(served)
-        assert len(served.engine.table.open_shards()) < 5, "counting opened shards"
+        assert len(served.engine.parts.table.open_shards()) < 5, "counting opened shards"
         found = await families(served)
         segments = {state: value(found, "journal_segments", state=state) for state in SegmentState}
         # What follows a closed segment is open, and empty.
         assert segments == {"memory": 0, "open": 4, "closed": 2, "sealed": 1}
         assert value(found, "journal_segment_bytes", state="closed") > 300
         for name in ("closed", "closed too", "sealed", "open"):
-            served.engine.table.by_name(name)
+            served.engine.parts.table.by_name(name)
         await counted(served)
         found = await families(served)
         assert {state: value(found, "journal_segments", state=state) for state in SegmentState} == segments
@@ -178,7 +178,7 @@ async def test_segments_are_counted_by_their_state_also_of_shards_that_nobody_op
 
 async def test_a_group_is_as_far_behind_as_its_positions_say(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        commands = served.engine.commands
+        commands = served.engine.parts.commands
         for name, records, position in (("a", 10, 4), ("b", 5, 5), ("c", 3, 0)):
             await filled(served.engine, name, records)
             await commands.commit_cursor(name, "group/workers", position, None)
@@ -198,10 +198,10 @@ async def test_a_cache_queue_tells_what_waits_and_for_how_long(tmp_path: Path, m
         await filled(served.engine, "$queue/orders", 5)
         await filled(served.engine, "$queue/orders/dead-letters", 2)
         await filled(served.engine, "$queue/idle", 2)
-        await served.engine.commands.commit_cursor("$queue/orders", "drained", 3, None)
-        await served.engine.commands.commit_cursor("$queue/idle", "drained", 2, None)
+        await served.engine.commit_cursor("$queue/orders", "drained", 3, None)
+        await served.engine.commit_cursor("$queue/idle", "drained", 2, None)
         half_a_minute_later = served.engine.now_us() + 30_000_000
-        monkeypatch.setattr(served.engine.time, "now_us", lambda: half_a_minute_later)
+        monkeypatch.setattr(served.engine.parts.time, "now_us", lambda: half_a_minute_later)
         await counted(served)
         found = await families(served)
         assert value(found, "journal_cache_queue_records", queue="orders") == 2
@@ -215,8 +215,8 @@ async def test_a_cache_queue_in_memory_is_empty_after_a_crash(tmp_path: Path) ->
     """It had 1,048,577 records: the offsets that were reserved for records in memory."""
     async with serving(tmp_path) as served:
         await filled(served.engine, "$queue/orders", 5)
-        await served.engine.commands.commit_cursor("$queue/orders", "drained", 5, None)
-        shard = served.engine.table.by_name("$queue/orders")
+        await served.engine.commit_cursor("$queue/orders", "drained", 5, None)
+        shard = served.engine.parts.table.by_name("$queue/orders")
         # As a start behind a crash finds it.
         shard.next_offset = shard.next_offset + (1 << 20)
         shard.publish(shard.published_now())
@@ -231,7 +231,7 @@ async def test_the_page_is_as_small_with_thousands_of_shards_groups_and_queues(t
     async with serving(tmp_path) as served:
         await counted(served)
         few = (await page(served)).count("\n")
-        commands = served.engine.commands
+        commands = served.engine.parts.commands
         async with trio.open_nursery() as nursery:
             for number in range(shards):
                 nursery.start_soon(filled, served.engine, f"plant/{number}/temperature", 1)
@@ -265,7 +265,7 @@ async def test_prometheus_finds_nothing_to_complain_about(tmp_path: Path) -> Non
     async with serving(tmp_path) as served, served.client() as client:
         await client.append_values(await client.open("a", FILE), b"x")
         await filled(served.engine, "$queue/orders", 1)
-        await served.engine.commands.commit_cursor("a", "group/workers", 0, None)
+        await served.engine.commit_cursor("a", "group/workers", 0, None)
         await counted(served)
         text = await page(served)
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30)

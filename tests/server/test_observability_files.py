@@ -63,7 +63,7 @@ async def example_page(path: Path) -> str:
     async with serving(path) as served:
         await filled(served.engine, "a", 1)
         await filled(served.engine, "$queue/q", 1)
-        await served.engine.commands.commit_cursor("a", "group/g", 0, None)
+        await served.engine.commit_cursor("a", "group/g", 0, None)
         await counted(served)
         return await page(served)
 

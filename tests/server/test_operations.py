@@ -367,7 +367,7 @@ async def test_a_listing_opens_no_shard(tmp_path: Path) -> None:
         await client.call(Op.SEAL, messages.SealRequest("a/1"))
         await client.call(Op.TRIM, messages.TrimRequest("a/4", 1))
     async with serving(tmp_path) as served, served.client() as client:
-        table = served.engine.table
+        table = served.engine.parts.table
         open_before = len(table.open_shards())
         listed = (await client.call(Op.LIST_SHARDS, messages.ListShardsRequest("a/#"))).shards
         described = [await client.call(Op.DESCRIBE_SHARD, messages.DescribeShardRequest(info.name)) for info in listed]
@@ -389,7 +389,7 @@ async def test_a_page_is_made_in_short_steps_and_shards_may_go_meanwhile(tmp_pat
     async with serving(tmp_path) as served, served.client() as client, served.client() as other:
         for number in range(200):
             await client.call(Op.CREATE_SHARD, messages.CreateShardRequest(f"a/{number:03}"))
-        table = served.engine.table
+        table = served.engine.parts.table
         shown: list[str] = []
         peek = table.peek
 
@@ -435,7 +435,7 @@ async def test_what_does_not_fit_into_a_frame_comes_in_pages(tmp_path: Path) -> 
             await client.call(Op.CREATE_SHARD, messages.CreateShardRequest(name))
         async with open_client(served.address) as found:
             described = await found.describe_shard("a")
-            assert described == served.engine.table.by_name("a").info(with_segments=True)
+            assert described == served.engine.parts.table.by_name("a").info(with_segments=True)
             assert len(described.segments) >= 150
             assert [cursor.name for cursor in await found.list_cursors("a")] == names
             assert [info.name for info in await found.list_shards("+/+")] == long_names

@@ -44,21 +44,21 @@ async def test_a_server_that_takes_appends_is_ready(tmp_path: Path) -> None:
 
 async def test_a_disk_that_is_nearly_full_is_a_reason(tmp_path: Path) -> None:
     async with serving(tmp_path, storage__disk_reserve_bytes=1 << 43, storage__flush_interval_ms=60_000) as served:
-        served.engine.checkpointer.look_at_disk()
+        served.engine.parts.checkpointer.look_at_disk()
         status, text = await asked(served)
         assert status == 503
         assert "storage.disk_reserve_bytes" in text
         assert "journal_ready 0.0" in (await ask(served.ports["http"], "/metrics"))[1]
-        served.engine.checkpointer.disk_full = None
+        served.engine.parts.checkpointer.disk_full = None
         assert (await asked(served))[0] == 200
 
 
 async def test_all_reasons_are_given(tmp_path: Path) -> None:
     async with serving(tmp_path, storage__on_failure=OnFailure.READ_ONLY) as served:
-        served.engine.committer.fail(OSError(5, "Input/output error"))
+        served.engine.parts.committer.fail(OSError(5, "Input/output error"))
         # The background work looks at the disk once more and ends.
         await trio.testing.wait_all_tasks_blocked()
-        served.engine.checkpointer.disk_full = DiskFullError("the disk is full")
+        served.engine.parts.checkpointer.disk_full = DiskFullError("the disk is full")
         _, text = await asked(served)
         assert "the disk is full" in text
         assert "Input/output error" in text
@@ -95,7 +95,7 @@ async def test_appends_that_are_held_back_for_long_are_a_reason(
 
 
 def _set_budgets(engine: Engine, storage: dict[str, int]) -> None:
-    engine.config = attrs.evolve(engine.config, storage=attrs.evolve(engine.config.storage, **storage))
+    engine.parts.config = attrs.evolve(engine.config, storage=attrs.evolve(engine.config.storage, **storage))
 
 
 async def test_before_there_is_an_engine_everything_is_answered_with_why_not() -> None:

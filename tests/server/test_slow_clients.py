@@ -59,7 +59,7 @@ async def test_fetches_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
         handle = await writer.open("a")
         for _ in range(16):
             await writer.append_values(handle, bytes(256 * KIB))
-        await served.engine.checkpointer.flush()
+        await served.engine.parts.checkpointer.flush()
         held: list[int] = []
         async with stuck_client(served) as client:
             await client.open("a")

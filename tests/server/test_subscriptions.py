@@ -51,7 +51,7 @@ async def test_a_shard_is_pushed_from_its_start_and_on(tmp_path: Path, config: A
         await subscribe(client, shard="a", start="earliest")
         added = await client.event()
         assert (added.event, added.name, added.offset) == ("added", "a", 0)
-        assert added.shard_id == served.engine.table.by_name("a").shard_id
+        assert added.shard_id == served.engine.parts.table.by_name("a").shard_id
         push = await client.push()
         assert (push.subscription, push.shard_ref) == (1, added.shard_ref)
         assert (push.first_offset, push.next_offset) == (0, 2)
@@ -101,7 +101,7 @@ async def test_a_subscription_that_makes_no_sense_is_refused(tmp_path: Path) -> 
         await subscribe(client, 2, shard="a")
         with pytest.raises(LimitExceededError, match=r"limits\.max_subscriptions_per_connection"):
             await subscribe(client, 3, shard="a")
-        assert served.engine.subscriptions.count == 2
+        assert served.engine.parts.subscriptions.count == 2
 
 
 async def test_a_filter_includes_later_shards_but_not_those_with_a_dollar(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_after_unsubscribing_nothing_comes(tmp_path: Path) -> None:
         # Late credit and acknowledgements are no fault of the client.
         await client.send(frames.build_credit(9, 1), frames.build_acknowledge(9, 1, 0, 1))
         await client.call(Op.PING)
-        assert served.engine.subscriptions.count == 1
+        assert served.engine.parts.subscriptions.count == 1
 
 
 async def test_a_lost_connection_ends_its_subscriptions(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_lost_connection_ends_its_subscriptions(tmp_path: Path) -> None:
             await subscribe(client, 2, filter="#")
             await subscribe(client, 3, filter="#", group="g")
         with trio.fail_after(PATIENCE_S):
-            while served.engine.subscriptions.count or served.engine.table.by_name("a").listeners:
+            while served.engine.parts.subscriptions.count or served.engine.parts.table.by_name("a").listeners:
                 await trio.testing.wait_all_tasks_blocked(0.01)
 
 
@@ -189,7 +189,7 @@ async def test_a_deleted_shard_ends_its_part_of_a_subscription(tmp_path: Path) -
         for handle in handles.values():
             await other.append_values(handle, b"0")
         await pushed_values(client, 3)
-        old_id = served.engine.table.by_name("a").shard_id
+        old_id = served.engine.parts.table.by_name("a").shard_id
         client.others.clear()
         await other.call(Op.DELETE_SHARD, messages.NameRequest("a"))
         removed = [await client.event() for _ in range(2)]
@@ -228,7 +228,7 @@ async def test_a_filter_hears_how_far_it_is(tmp_path: Path) -> None:
         reply = await subscribe(client, filter="a/#", start="earliest")
         await client.append_values(await client.open("a/1"), b"0")
         push = await client.push()
-        lsn = served.engine.table.by_name("a/1").published_lsn
+        lsn = served.engine.parts.table.by_name("a/1").published_lsn
         with trio.fail_after(PATIENCE_S):
             while True:
                 event = await client.event()

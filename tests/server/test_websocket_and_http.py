@@ -119,7 +119,7 @@ async def test_a_websocket_client_that_disappears_leaves_nothing(tmp_path: Path)
             await client.call(Op.SUBSCRIBE, messages.SubscribeRequest(1, filter="#"))
             await trio.aclose_forcefully(client.stream.websocket._stream)  # type: ignore[attr-defined]
         with trio.fail_after(PATIENCE_S):
-            while served.server.statistics.connections or served.engine.subscriptions.count:
+            while served.server.statistics.connections or served.engine.parts.subscriptions.count:
                 await trio.sleep(0.01)
 
 
@@ -184,7 +184,7 @@ async def test_after_a_storage_failure_the_server_is_alive_but_not_ready(tmp_pat
     ):
         handle = await client.open("a")
         await client.append_values(handle, b"x")
-        served.engine.committer.fail(OSError(5, "Input/output error"))
+        served.engine.parts.committer.fail(OSError(5, "Input/output error"))
         ready = await browser.get("/readyz")
         assert ready.status_code == 503
         assert "Input/output error" in ready.text

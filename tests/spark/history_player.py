@@ -376,6 +376,6 @@ class Checkpoint(Step):
 
     async def take(self, player: Player) -> None:
         if self.whole:
-            await player.engine.checkpointer.checkpoint()
+            await player.engine.parts.checkpointer.checkpoint()
         else:
-            await player.engine.checkpointer.flush()
+            await player.engine.parts.checkpointer.flush()

@@ -141,7 +141,7 @@ async def make_templates(directory: Path, seed: int) -> list[Template]:
     data, killed, stopped, backup = (directory / name for name in ("data", "killed", "stopped", "backup"))
     async with open_engine(str(data), CONFIG) as engine, EmbeddedAdapter(engine) as adapter:
         await fill(adapter, seed)
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         await adapter.append("flip/1", [values.encode("1/behind the checkpoint/0")])
         await adapter.append("flip/2", [values.encode("2/behind the checkpoint/0")])
         await adapter.append("flip/1", [values.encode("1/behind the checkpoint/1")])
@@ -150,7 +150,7 @@ async def make_templates(directory: Path, seed: int) -> list[Template]:
         truth, errors = await contents(adapter)
         assert not errors, errors
         shutil.copytree(data, killed)
-        lsn = engine.committer.journal_lsn
+        lsn = engine.parts.committer.journal_lsn
     shutil.copytree(data, stopped)
     back_up(OsFileSystem(), str(stopped), str(backup), lsn=lsn, now_us=time.time_ns() // 1000, keep=1)
     return [Template("killed", killed, truth), Template("stopped", stopped, truth), Template("backup", backup, truth)]

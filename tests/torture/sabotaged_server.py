@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import journal.engine.engine
+import journal.engine.parts
 import journal.engine.state.views
 import journal.engine.subscribe.filter_subscription
 import journal.engine.write.commands
@@ -23,7 +23,7 @@ from shards.subscriptions.events import Push
 def forget_producers() -> None:
     """What producers had sent is not known any more after a start, so a resend is stored again."""
     Views._replay_producer = lambda *_: None  # type: ignore[method-assign]
-    journal.engine.engine.load_producers = lambda *_: {}  # type: ignore[attr-defined]
+    journal.engine.parts.load_producers = lambda *_: {}  # type: ignore[attr-defined]
 
 
 def lose_cursors() -> None:

@@ -252,7 +252,7 @@ class JsonConnection:
     async def wait_for_room(self) -> None:
         """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
         limit = self.engine.config.limits.max_inflight_bytes_per_connection
-        await self.engine.checkpointer.wait_for_room()
+        await self.engine.wait_for_room()
         await self.output.wait_for_room()
         if self.meter is not None:
             await self.meter.wait()

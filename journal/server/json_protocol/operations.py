@@ -101,10 +101,10 @@ class JsonOperations:
     async def append(self, connection: JsonConnection, request: messages.Append) -> object:
         engine = self._engine
         require(connection.principal, request.shard, Action.APPEND)
-        if request.create is not None and engine.table.catalogue.id_of(request.shard) is None:
+        if request.create is not None and engine.shard_id(request.shard) is None:
             config = ShardConfig() if request.create.mode is None else ShardConfig(mode=request.create.mode)
             await self._shards.create_in_passing(connection, request.shard, config)
-        shard = engine.table.by_name(request.shard)
+        shard = engine.shard(request.shard)
         if connection.meter is not None:
             connection.meter.check_room(shard.name)
         if len(request.records) > _ON_THE_LOOP_RECORDS:
@@ -136,15 +136,14 @@ class JsonOperations:
         return Later(self._read(connection, request))
 
     async def _read(self, connection: JsonConnection, request: messages.Read) -> object:
-        reader = self._engine.reader
-        limits = self._engine.config.limits
-        shard = self._engine.table.by_name(request.shard)
-        offset = await reader.find_offset(shard, request.start.start())
+        engine, limits = self._engine, self._engine.config.limits
+        shard = engine.shard(request.shard)
+        offset = await engine.find_offset(shard, request.start.start())
         wait_s = min(request.wait_ms, limits.max_wait_ms) / 1000
         with trio.CancelScope() as poll:
             connection.polls.add(poll)
             try:
-                await reader.wait_beyond(shard, offset, wait_s)
+                await engine.wait_beyond(shard, offset, wait_s)
             finally:
                 connection.polls.discard(poll)
         max_bytes = min(request.max_bytes, limits.max_frame_bytes // 2)
@@ -154,7 +153,7 @@ class JsonOperations:
             # It may have waited for long.
             require(connection.principal, shard.name, Action.READ)
             # What is small as a batch may be large as JSON: no more is taken than the first page most likely needs.
-            extent = await reader.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
+            extent = await engine.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
             push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)
             page = await self.opener.open(shard.name, push, max_bytes).next()
             if connection.meter is not None and page is not None:
@@ -186,9 +185,9 @@ class JsonOperations:
 
     async def _begin(self, connection: JsonConnection, request: messages.Tail, state: PushState) -> object:
         pushing = connection.pushing
-        lsn = self._engine.committer.committed_lsn
+        lsn = self._engine.committed_lsn
         try:
-            subscription = await self._engine.subscriptions.subscribe(
+            subscription = await self._engine.subscribe(
                 shard=request.shard,
                 topic_filter=request.filter,
                 start=request.start.start(),

@@ -85,10 +85,10 @@ async def _append(data: bytes, is_quick: bool) -> _Outcome:
     refused: list[tuple[int, type, str]] = []
     async with open_simulated(files, config()) as engine:
         for name, shard_config in _SHARDS.items():
-            await engine.commands.create_shard(name, shard_config)
-        identity = await engine.commands.open_producer("producer")
+            await engine.create_shard(name, shard_config)
+        identity = await engine.open_producer("producer")
         assert identity.epoch == 1
-        handles: list[Shard | None] = [engine.table.by_name(name) for name in _SHARDS]
+        handles: list[Shard | None] = [engine.parts.table.by_name(name) for name in _SHARDS]
         taken = _take(engine, memoryview(bytearray(data)), handles, sink, refused, is_quick=is_quick)
         with trio.fail_after(30):
             await sink.wait(taken)
@@ -111,7 +111,7 @@ def _take(
     is_quick: bool,
 ) -> int:
     """What a connection does with its frames; returns how many are acknowledged sooner or later."""
-    appender = engine.appender
+    appender = engine.parts.appender
     start, end, frames = 0, len(view), 0
     engine.begin_chunk()
     while end - start >= APPEND_HEAD.size:
@@ -141,11 +141,11 @@ def _take(
 async def _seen(engine: Engine) -> _Seen:
     found: _Seen = {}
     for name in _SHARDS:
-        shard = engine.table.by_name(name)
+        shard = engine.parts.table.by_name(name)
         values: list[tuple[int, bytes]] = []
         offset = shard.start_offset
         while offset < shard.published_offset:
-            extent = await engine.reader.read(shard, offset, 1 << 20)
+            extent = await engine.parts.reader.read(shard, offset, 1 << 20)
             stored = b"".join(map(bytes, extent.buffers))
             for at, _ in batch.iterate(stored):
                 header = verify(stored, at)

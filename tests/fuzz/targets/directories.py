@@ -40,7 +40,7 @@ class _Made:
 
 
 async def _write(engine: Engine, *, is_left_open: bool) -> None:
-    commands = engine.commands
+    commands = engine.parts.commands
     await commands.create_shard("plant/line", ShardConfig(index_keys=True, index_tags=True))
     await commands.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
     await commands.create_shard("other", ShardConfig())
@@ -53,11 +53,11 @@ async def _write(engine: Engine, *, is_left_open: bool) -> None:
     await commands.put_state(b"key", b"value", None, 1 << 60)
     await commands.open_producer("bridge")
     if is_left_open:
-        await engine.checkpointer.checkpoint()
+        await engine.parts.checkpointer.checkpoint()
         await append(engine, "plant/line", b"after the checkpoint")
         await append(engine, "other", b"first")
         await append(engine, "other", b"second")
-        await engine.checkpointer.flush()
+        await engine.parts.checkpointer.flush()
 
 
 async def _make(is_left_open: bool) -> _Made:
@@ -205,11 +205,11 @@ async def _read_all(files: SimulatedFileSystem) -> _Values | None:
 
 
 async def _read(engine: Engine, name: str) -> list[tuple[int, bytes]]:
-    shard = engine.table.by_name(name)
+    shard = engine.parts.table.by_name(name)
     values: list[tuple[int, bytes]] = []
     offset = shard.start_offset
     while offset < shard.published_offset:
-        extent = await engine.reader.read(shard, offset, 1 << 20)
+        extent = await engine.parts.reader.read(shard, offset, 1 << 20)
         records = read_records(b"".join(map(bytes, extent.buffers)), start_offset=offset)
         values += [(record.offset, record.value) for record in records if not isinstance(record, Gap)]
         assert extent.next_offset > offset

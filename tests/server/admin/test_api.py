@@ -85,7 +85,7 @@ async def test_cursors_tell_how_far_they_are_behind(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, admin(served) as client, talking(served) as talker:
         for shard in ("a", "b"):
             await talker.append(shard, *"01234", create={})
-        commands = served.engine.commands
+        commands = served.engine.parts.commands
         await commands.commit_cursor("a", "billing", 1, None)
         cursor = await commands.commit_cursor("a", "history", 5, None)
         await commands.commit_cursor("b", "billing", 2, None)
@@ -139,7 +139,7 @@ async def test_the_node_says_whether_it_is_ready_and_why_not(tmp_path: Path) -> 
         assert (node["node_id"], node["ready"], node["reasons"]) == (served.engine.node_id, True, [])
         assert node["statistics"]["shards"] == 0
         assert {address.partition("=")[0] for address in node["addresses"]} == {"tcp", "websocket", "http"}
-        served.engine.committer.fail(OSError(5, "Input/output error"))
+        served.engine.parts.committer.fail(OSError(5, "Input/output error"))
         node = (await client.get("/node")).json()
         assert node["ready"] is False
         assert "Input/output error" in node["reasons"][0]

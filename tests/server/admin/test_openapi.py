@@ -114,7 +114,7 @@ async def test_what_a_fuzzer_sends_is_answered_as_the_document_says(tmp_path: Pa
         # Something for the fuzzer to find.
         for name in ("a", "0"):
             await talker.append(name, "x", create={})
-            await served.engine.commands.commit_cursor(name, "0", 1, None)
+            await served.engine.commit_cursor(name, "0", 1, None)
         await trio.to_thread.run_sync(fuzz, served, endpoint)
         assert not served.unexpected
         assert "storage_failed" not in served.server.statistics.errors

@@ -61,15 +61,15 @@ async def plant(path: Path, **changes: Any) -> AsyncIterator[Served]:
     async with guarded(path, *RULES, **changes) as served:
         async with talking(served, user="admin", password=PASSWORD) as talker:
             await talker.append("plant/1", "secret", create={})
-        await served.engine.commands.commit_cursor("plant/1", "c", 0, None)
+        await served.engine.commit_cursor("plant/1", "c", 0, None)
         yield served
 
 
 def untouched(served: Served) -> None:
-    info = served.engine.table.by_name("plant/1").info(with_segments=True)
+    info = served.engine.parts.table.by_name("plant/1").info(with_segments=True)
     assert (info.start_offset, info.config.mode, info.config.segment_bytes, len(info.segments)) == (0, "file", 0, 1)
-    assert [cursor.name for cursor in served.engine.commands.list_cursors("plant/1")] == ["c"]
-    assert len(served.engine.table.catalogue) == 1
+    assert [cursor.name for cursor in served.engine.list_cursors("plant/1")] == ["c"]
+    assert len(served.engine.parts.table.catalogue) == 1
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ async def test_metrics_and_reasons_are_for_those_who_may_look_and_health_is_for_
         assert ("www-authenticate" in page.headers) is (status == 401)
         assert (await client.get(f"{base}/livez")).text == "ok\n"
         assert (await client.get(f"{base}/readyz")).text == "ready\n"
-        served.engine.committer.failure = StorageFailedError("fsync of /secret/journal failed")
+        served.engine.parts.committer.failure = StorageFailedError("fsync of /secret/journal failed")
         ready = await client.get(f"{base}/readyz")
         assert ready.status_code == 503
         assert ("/secret/journal" in ready.text) is (status == 200)
-        served.engine.committer.failure = None
+        served.engine.parts.committer.failure = None
 
 
 async def test_who_asks_whether_the_server_is_ready_is_no_refused_login(tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ async def test_who_asks_whether_the_server_is_ready_is_no_refused_login(tmp_path
     audit = tmp_path / "audit.jsonl"
     async with plant(tmp_path, access__audit_file=str(audit)) as served, admin(served) as client:
         before = audit.read_text()
-        served.engine.committer.failure = StorageFailedError("broken")
+        served.engine.parts.committer.failure = StorageFailedError("broken")
         assert (await client.get(f"http://127.0.0.1:{served.ports['http']}/readyz")).status_code == 503
-        served.engine.committer.failure = None
+        served.engine.parts.committer.failure = None
         assert audit.read_text() == before
         assert not served.server.statistics.errors
 
@@ -200,6 +200,6 @@ async def test_where_nobody_is_asked_everybody_may_look(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, admin(served) as client:
         base = f"http://127.0.0.1:{served.ports['http']}"
         assert (await client.get(f"{base}/metrics")).status_code == 200
-        served.engine.committer.failure = StorageFailedError("broken")
+        served.engine.parts.committer.failure = StorageFailedError("broken")
         assert "broken" in (await client.get(f"{base}/readyz")).text
-        served.engine.committer.failure = None
+        served.engine.parts.committer.failure = None

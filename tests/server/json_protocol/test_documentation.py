@@ -89,7 +89,7 @@ async def test_a_page_that_may_not_connect_learns_nothing(tmp_path: Path) -> Non
         guarded = f"try {{ {page} }} catch (error) {{ console.log(error.message); }}"
         lines = await console_of(guarded, tmp_path / "profile", lines=1, host="evil.example")
         assert lines == [f"no journal at ws://127.0.0.1:{served.ports['websocket']}/"]
-        assert served.engine.subscriptions.count == 0
+        assert served.engine.parts.subscriptions.count == 0
 
 
 def test_the_table_of_operations_is_complete() -> None:

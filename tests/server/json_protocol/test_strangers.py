@@ -45,7 +45,7 @@ async def plant(path: Path, **changes: Any) -> AsyncIterator[Served]:
         async with talking(served, user="admin", password=PASSWORD) as admin:
             await admin.append("plant/1", "secret", create={})
         yield served
-        assert served.engine.table.by_name("plant/1").published_offset == 1
+        assert served.engine.parts.table.by_name("plant/1").published_offset == 1
 
 
 @pytest.mark.parametrize(

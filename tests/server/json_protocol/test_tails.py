@@ -20,7 +20,7 @@ async def test_a_tail_of_a_shard_gives_what_is_there_and_what_comes(tmp_path: Pa
     async with serving(tmp_path) as served, talking(served) as talker, talking(served) as writer:
         await writer.append("a", "0", "1", create={})
         tail = await talker.call("tail", tail=7, shard="a", start={"at": "offset", "value": 1})
-        assert tail == {"tail": 7, "lsn": served.engine.committer.committed_lsn}
+        assert tail == {"tail": 7, "lsn": served.engine.parts.committer.committed_lsn}
         added = await talker.receive(tail=7, event="added")
         assert (added["shard"], added["offset"]) == ("a", 1)
         assert await talker.pushed_values(7, 1) == ["1"]
@@ -39,7 +39,7 @@ async def test_a_tail_of_a_filter_gives_shards_that_come_later_and_tells_how_far
         await writer.append("other", "x", create={})
         message = await talker.receive(tail=1, event="records", shard="plant/2")
         assert [record["value"] for record in message["records"]] == ["b"]
-        lsn = served.engine.committer.committed_lsn
+        lsn = served.engine.parts.committer.committed_lsn
         while (await talker.receive(tail=1, event="progress"))["lsn"] < lsn:
             pass
         # Who goes on behind that misses nothing and gets nothing twice.
@@ -111,7 +111,7 @@ async def test_an_ended_tail_gives_nothing_more_and_its_number_is_free(tmp_path:
         with pytest.raises(RefusedError, match="choose another number"):
             await talker.call("tail", tail=1, shard="a")
         await talker.call("untail", tail=1)
-        assert served.engine.subscriptions.count == 0
+        assert served.engine.parts.subscriptions.count == 0
         await talker.append("a", "1")
         await talker.call("tail", tail=1, shard="a", start={"at": "earliest"})
         assert await talker.pushed_values(1, 2) == ["0", "1"]
@@ -125,14 +125,14 @@ async def test_a_tail_that_is_ended_before_it_has_begun_leaves_nothing(tmp_path:
             ended = await talker.start("untail", tail=1)
             await talker.result(begun)
             await talker.result(ended)
-        assert served.engine.subscriptions.count == 0
+        assert served.engine.parts.subscriptions.count == 0
 
 
 async def test_a_deleted_shard_ends_its_tail(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as talker:
         await talker.append("a", "0", create={})
         await talker.call("tail", tail=1, shard="a")
-        await served.engine.commands.delete_shard("a")
+        await served.engine.delete_shard("a")
         assert (await talker.receive(tail=1, event="removed"))["shard"] == "a"
 
 
@@ -140,7 +140,7 @@ async def test_lost_records_are_a_gap(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as talker:
         await talker.append("a", "0", "1", create={})
         await talker.call("tail", tail=1, shard="a", start={"at": "earliest"}, credit_bytes=0)
-        await served.engine.commands.trim("a", 2)
+        await served.engine.trim("a", 2)
         await talker.append("a", "2")
         await talker.call("credit", tail=1, bytes=10_000)
         message = await talker.receive(tail=1, event="records")
@@ -166,7 +166,7 @@ async def test_a_client_that_disappears_leaves_nothing(tmp_path: Path) -> None:
             await talker.start("read", shard="a", start={"at": "latest"}, wait_ms=30_000)
             await trio.aclose_forcefully(talker.websocket._stream)
         with trio.fail_after(5):
-            while served.server.statistics.connections or served.engine.subscriptions.count:
+            while served.server.statistics.connections or served.engine.parts.subscriptions.count:
                 await trio.sleep(0.01)
 
 

@@ -1,0 +1,92 @@
+"""What can be counted and measured of an engine, as plain values."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import attrs
+import trio
+
+from journal.engine.parts import EngineParts
+from journal.telemetry.histogram import Histogram
+
+
+@attrs.frozen(slots=True)
+class EngineStatistics:
+    """One look at an engine. Counts are since its start; histograms go on to change, the other values do not.
+
+    Attributes:
+        shard_count: Shards in the catalogue.
+        subscription_count: Open subscriptions.
+        committed_lsn: Newest lsn that is durable and published.
+        commit_groups: Commit groups made durable.
+        group_bytes: Bytes of each commit group.
+        group_appends: Appends acknowledged with each commit group.
+        acknowledge_s: From the arrival of a group's oldest entry to the acknowledgement of all of it, in seconds.
+        sync_s: Seconds that the fdatasync of each commit group took.
+        journal_bytes: Bytes of journal files in use.
+        tail_bytes: Memory of committed batches that are not in files yet.
+        memory_bytes: Memory of memory segments.
+        checkpoints: Checkpoints made.
+        checkpoint_s: Seconds that each checkpoint took.
+        checkpoint_age_s: Seconds since the last checkpoint, or since the start.
+        checkpoint_lag_entries: Entries that a recovery would read back.
+        disk_free_bytes: Bytes left on the fullest disk that holds a part of the data directory.
+        disk_full: Whether appends are refused for lack of disk.
+        sealed_segments: Segments that were made Parquet files.
+        sealing_failure: What went wrong with the last one, empty after a success.
+        clock_difference_s: How far the system's clock is ahead of the node's time, in seconds.
+        append_time_ahead_s: How far the newest append time is ahead of the node's time, in seconds.
+    """
+
+    shard_count: int
+    subscription_count: int
+    committed_lsn: int
+    commit_groups: int
+    group_bytes: Histogram
+    group_appends: Histogram
+    acknowledge_s: Histogram
+    sync_s: Histogram
+    journal_bytes: int
+    tail_bytes: int
+    memory_bytes: int
+    checkpoints: int
+    checkpoint_s: Histogram
+    checkpoint_age_s: float
+    checkpoint_lag_entries: int
+    disk_free_bytes: int
+    disk_full: bool
+    sealed_segments: int
+    sealing_failure: str
+    clock_difference_s: float
+    append_time_ahead_s: float
+
+    @classmethod
+    def of(cls, parts: EngineParts) -> Self:
+        """Look at the parts of an engine."""
+        committer, checkpointer, table = parts.committer, parts.checkpointer, parts.table
+        # Between a backup and what its restore goes on with there are no entries.
+        recovered_lsn = max(checkpointer.checkpoint_lsn, parts.restores.newest_lsn - 1)
+        return cls(
+            shard_count=len(table.catalogue),
+            subscription_count=parts.subscriptions.count,
+            committed_lsn=committer.committed_lsn,
+            commit_groups=committer.groups_committed,
+            group_bytes=committer.group_bytes,
+            group_appends=committer.group_appends,
+            acknowledge_s=committer.acknowledge_s,
+            sync_s=parts.writer.sync_s,
+            journal_bytes=parts.writer.used_bytes,
+            tail_bytes=table.tail_pool.held_bytes,
+            memory_bytes=table.memory_pool.held_bytes,
+            checkpoints=checkpointer.checkpoints,
+            checkpoint_s=checkpointer.checkpoint_s,
+            checkpoint_age_s=trio.current_time() - checkpointer.checkpointed_at,
+            checkpoint_lag_entries=max(0, committer.journal_lsn - recovered_lsn),
+            disk_free_bytes=checkpointer.free_bytes,
+            disk_full=checkpointer.disk_full is not None,
+            sealed_segments=parts.sealing.sealed_segments,
+            sealing_failure=parts.sealing.last_failure,
+            clock_difference_s=parts.time.difference_us / 1e6,
+            append_time_ahead_s=parts.time.append_time_ahead_us / 1e6,
+        )
