@@ -12,6 +12,9 @@ VENV_STAMP := .venv/.installed
 # One Python, the one found above: uv must not download another.
 export UV_PYTHON_DOWNLOADS := never
 
+# Servers, brokers and commands are started by the hundred: compiling all modules anew would triple what each start takes.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Trust what the machine trusts (as its pip does): a company's own certificate authority is in the system's store.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
@@ -115,7 +118,7 @@ $(TOOLS_STAMP): requirements/tools.lock
 $(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock requirements/build.lock pyproject.toml
 	@echo 'setup: bringing .venv in line with requirements/dev.lock (the first time, Spark takes a minute or two)'
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
-	@$(UV) pip sync --quiet --require-hashes --build-constraints requirements/build.lock --python $(BIN)/python \
+	@$(UV) pip sync --quiet --compile-bytecode --require-hashes --build-constraints requirements/build.lock --python $(BIN)/python \
 		requirements/dev.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch $@
