@@ -14,9 +14,10 @@ from broker_adapter import open_adapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.stored import Lease
 from broker_adapter.state_forms import decode
-from tests.mqtt.cluster.processes import REPOSITORY, free_port, journal_server
+from tests.mqtt.cluster.processes import REPOSITORY, journal_server
 from tests.mqtt.edges.broker_process import PROGRAM, BrokerProcess, broker_process
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.server.serving import serving
 
 CONFIG = """\

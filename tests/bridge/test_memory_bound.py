@@ -29,8 +29,9 @@ from broker_adapter.results import PendingAppend
 from shards.errors import OverloadedError
 from shards.format.record import Record
 from tests.faults.processes import command
-from tests.mqtt.cluster.processes import Process, free_port
+from tests.mqtt.cluster.processes import Process
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 MIB: Final = 1 << 20
 QUEUE: Final = "backlog"

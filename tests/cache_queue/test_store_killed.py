@@ -19,8 +19,9 @@ from broker_adapter.cache_queue.stored import Counts, WriterCounts
 from shards.format.record import Record
 from tests.cache_queue.queues import NAME, driven, waiting
 from tests.faults.processes import command
-from tests.mqtt.cluster.processes import Process, free_port
+from tests.mqtt.cluster.processes import Process
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 
 @attrs.frozen

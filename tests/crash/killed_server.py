@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 # Small files, so that segments are rolled, flushed and journal files recycled all the time.
 CONFIGURATION = """
@@ -57,7 +57,7 @@ class KilledServer:
         self.log = directory / "server.log"
         self._directory = directory
         self._configuration = configuration
-        self._port = 0
+        self._port = free_port()
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -94,9 +94,7 @@ class KilledServer:
         said_something, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
         assert said_something, f"nothing within {PATIENCE_S} s; {self.log.read_text()[-4000:]}"
         line = self._process.stdout.readline()
-        match = re.search(r"tcp=127\.0\.0\.1:(\d+)", line)
-        assert match, f"{line!r}; {self.log.read_text()[-4000:]}"
-        self._port = int(match[1])
+        assert f"tcp={self.address}" in line, f"{line!r}; {self.log.read_text()[-4000:]}"
 
     def signal(self, how: signal.Signals) -> None:
         """Send a signal and go on."""

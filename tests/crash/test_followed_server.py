@@ -18,8 +18,9 @@ from journal.client import Client, Delivery, Feed, open_client
 from shards.format.batch import read_records
 from shards.format.record import StoredRecord
 from shards.topics.topic_filters import matches
-from tests.mqtt.cluster.processes import Process, free_port, journal_server
+from tests.mqtt.cluster.processes import Process, journal_server
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 KILLS = 3
 NAMES = ("a/1", "a/2", "b/1", "b/2")

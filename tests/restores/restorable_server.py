@@ -14,8 +14,9 @@ from journal.backup import back_up, newest_lsn, restore
 from journal.client import Client, open_client
 from shards.model import ShardConfig
 from shards.seams.file_system import OsFileSystem
-from tests.mqtt.cluster.processes import Process, free_port, journal_server
+from tests.mqtt.cluster.processes import Process, journal_server
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 FILES = OsFileSystem()
 FILE = ShardConfig()

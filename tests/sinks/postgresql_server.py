@@ -23,8 +23,8 @@ import psycopg
 import pytest
 from psycopg import Connection, sql
 
-from tests.mqtt.cluster.processes import free_port
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 HOST: Final = "127.0.0.1"
 USER: Final = "bridge"

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import trio
 
-from tests.mqtt.cluster.processes import free_port
+from tests.ports import free_port
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 16 * 1024

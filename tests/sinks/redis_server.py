@@ -13,7 +13,8 @@ import pytest
 import trio
 from coredis import Redis
 
-from tests.mqtt.cluster.processes import Process, free_port
+from tests.mqtt.cluster.processes import Process
+from tests.ports import free_port
 
 HOST: Final = "127.0.0.1"
 USER: Final = "bridge"

@@ -28,8 +28,8 @@ from broker_adapter.sinks.postgresql import address
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
 from broker_adapter.sinks.postgresql.table import Table, refused_index
 from journal.settings.values import ConfigurationError
-from tests.mqtt.cluster.processes import free_port
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.sinks.postgresql_server import PASSWORD, USER
 from tests.sinks.stage import batch_of, batches_of, bring, numbers, open_sink, row
 from tests.sinks.stages.postgresql import PostgresqlStage, open_stage

@@ -17,8 +17,8 @@ from broker_adapter.sinks.redis.scripts import position_key
 from broker_adapter.sinks.redis.settings import RedisSettings, read_url
 from journal.settings.file import Schema
 from journal.settings.values import ConfigurationError
-from tests.mqtt.cluster.processes import free_port
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.sinks.redis_server import HOST, PASSWORD, USER, redis_server
 from tests.sinks.stage import batch_of, batches_of, bring, numbers, open_sink, row
 from tests.sinks.stages.redis import STREAM, RedisStage, open_stage

@@ -10,8 +10,9 @@ from pathlib import Path
 import trio
 
 from tests.mqtt.cluster.chaos import MEMORY_RULE, Chaos, make_crowd, read_retained
-from tests.mqtt.cluster.processes import free_port, running_cluster
+from tests.mqtt.cluster.processes import running_cluster
 from tests.mqtt.cluster.relay import Relay
+from tests.ports import free_port
 from tests.torture.rounds import Result
 
 BROKERS = 3

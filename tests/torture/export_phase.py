@@ -22,8 +22,9 @@ import trio
 from broker_adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueSettings, ensure_queue, look
 from broker_adapter.cache_queue.names import shard_of
-from tests.mqtt.cluster.processes import Process, free_port, journal_server
+from tests.mqtt.cluster.processes import Process, journal_server
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.torture.deliveries.checker import check
 from tests.torture.deliveries.history import (
     Arrival,

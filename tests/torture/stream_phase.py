@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.mqtt.cluster.processes import Process, free_port, journal_server
+from tests.mqtt.cluster.processes import Process, journal_server
+from tests.ports import free_port
 from tests.torture.deliveries.checker import check
 from tests.torture.deliveries.history import Arrival, History, Message, Outcome, Promises, Run
 from tests.torture.rounds import Result

@@ -33,9 +33,10 @@ from tests.bridge.outages.impatient_broker import LEASE
 from tests.bridge.outages.ledger import Ledger
 from tests.bridge.outages.publisher import Poison, Publisher, message_of
 from tests.faults.processes import command
-from tests.mqtt.cluster.processes import Process, free_port
+from tests.mqtt.cluster.processes import Process
 from tests.mqtt.cluster.relay import Relay
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.sinks.proxy import Proxy
 from tests.sinks.stage import Stage
 from tests.torture.deliveries.checker import check

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.mqtt.clients.paho_client import PahoClient, fresh
-from tests.mqtt.cluster.processes import NEEDS_CLUSTER, REPOSITORY, Cluster, Process, free_port, running_cluster
+from tests.mqtt.cluster.processes import NEEDS_CLUSTER, REPOSITORY, Cluster, Process, running_cluster
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 CONFIG = REPOSITORY / "conf" / "mosquitto-bridge.conf"
 UP = b"is it up?"

@@ -8,7 +8,6 @@ another store) has one broker of ours stand for all: what goes wrong there has n
 from __future__ import annotations
 
 import os
-import random
 import re
 import select
 import shutil
@@ -25,6 +24,7 @@ import attrs
 import pytest
 
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).parents[3]
 STAND_IN = os.environ.get("MQTT_TESTS_AGAINST", "")
@@ -50,21 +50,6 @@ allow_anonymous true
 max_queued_messages 0
 persistence false
 """
-
-
-def free_port() -> int:
-    """A free loopback port below the range from which connections take theirs.
-
-    From within that range a client that tries to reach a dead server may, by chance, connect to itself.
-    """
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 class Process:

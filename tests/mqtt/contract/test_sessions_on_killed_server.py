@@ -24,9 +24,10 @@ from broker_adapter.engines.journal import JournalAdapter
 from broker_adapter.mqtt.connection import connection
 from broker_adapter.mqtt.session import SessionSettings
 from journal.client import open_client
-from tests.mqtt.cluster.processes import Process, free_port, journal_server
+from tests.mqtt.cluster.processes import Process, journal_server
 from tests.mqtt.contract.history import BROKERS, STEPS, History, Step
 from tests.mqtt.contract.severed_brokers import SeveredBrokers
+from tests.ports import free_port
 
 PATIENCE_S = 30.0
 TRIED_AGAIN_S = 0.1

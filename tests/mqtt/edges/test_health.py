@@ -23,11 +23,12 @@ from journal.access.rules import AccessRules
 from journal.access.users import read_users
 from journal.settings.values import ConfigurationError
 from journal.telemetry.http_pages import Request
-from tests.mqtt.cluster.processes import free_port, journal_server
+from tests.mqtt.cluster.processes import journal_server
 from tests.mqtt.edges.broker_process import BrokerProcess, broker_process
 from tests.mqtt.edges.listening import client_context, write_certificate
 from tests.mqtt.edges.test_broker_process import passwd
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 WITH_HTTP = ("--listen", "127.0.0.1:0", "--anonymous", "--set", "listen.http=127.0.0.1:0")
 ALONE = ("--store", "memory:", *WITH_HTTP)

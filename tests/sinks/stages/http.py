@@ -12,7 +12,8 @@ from pathlib import Path
 import trio
 
 from broker_adapter.sinks import Row, Value
-from tests.mqtt.cluster.processes import Process, free_port
+from tests.mqtt.cluster.processes import Process
+from tests.ports import free_port
 from tests.sinks.http_receiver import TOKEN
 from tests.sinks.proxy import Proxy, open_proxy
 from tests.sinks.stage import Misconfiguration, row

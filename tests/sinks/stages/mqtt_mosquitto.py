@@ -15,7 +15,8 @@ import pytest
 import trio
 
 from broker_adapter.sinks import Row, Value
-from tests.mqtt.cluster.processes import Process, free_port
+from tests.mqtt.cluster.processes import Process
+from tests.ports import free_port
 from tests.sinks.mqtt_collector import PREFIX, Collector
 from tests.sinks.proxy import Proxy, open_proxy
 from tests.sinks.stage import REFUSED, Misconfiguration, row
