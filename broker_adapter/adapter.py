@@ -1,8 +1,8 @@
-"""The storage adapter: the one interface through which a broker stores and reads, whatever engine lies behind.
+"""The storage adapter: the one interface through which a broker stores and reads, whatever engine is behind it.
 
-Here are the interface and its promises. What its calls take and give back beyond plain values lies beside it, in
-`results`, `subscription`, `feed` and `changes`. Engines live in `broker_adapter.engines`; they all pass the contract
-suite in ``tests/adapter_contract``. Errors are those of `shards.errors`, on every engine.
+Here are the interface and its guarantees. The types of its arguments and results are in `results`, `subscription`,
+`feed` and `changes`. Engines are in `broker_adapter.engines`; they all pass the contract suite in
+``tests/adapter_contract``. Errors are those of `shards.errors`, on every engine.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ LATEST = Start.latest()
 DEFAULT_CONFIG = ShardConfig()
 
 DEFAULT_READ_BYTES = 1 << 20
-"""Batch bytes that a read returns at most, unless told otherwise; one whole batch always fits."""
+"""Default for the maximum of batch bytes that a read returns; at least one whole batch is always returned."""
 
 DEFAULT_CREDIT_BYTES = 1 << 20
-"""Batch bytes that a subscription may hold ready for a consumer that has not asked for them yet."""
+"""Default for the maximum of batch bytes that a subscription buffers for its consumer."""
 
 
 class StorageAdapter(abc.ABC):
@@ -61,11 +61,11 @@ class StorageAdapter(abc.ABC):
     ) -> ShardInfo:
         """Create an empty shard.
 
-        Must not return until the shard would survive a crash of the node (engines that keep anything).
+        Must not return until the shard would survive a crash of the node (on engines that store on disk).
 
         Raises:
-            ShardExistsError: It exists and ``exist_ok`` is false; with ``exist_ok`` the existing one is returned as it
-                is.
+            ShardExistsError: It exists and ``exist_ok`` is false; with ``exist_ok`` the existing shard is returned
+                unchanged.
             InvalidNameError: The name breaks the naming rules.
         """
 
@@ -82,7 +82,7 @@ class StorageAdapter(abc.ABC):
 
     @abc.abstractmethod
     async def delete_shard(self, name: str) -> None:
-        """Drop a shard with its records and cursors.
+        """Delete a shard with its records and cursors.
 
         Must not return until the shard would stay deleted after a crash. A shard created later under the same name
         starts at offset 0 and has another ``shard_id``.
@@ -90,9 +90,9 @@ class StorageAdapter(abc.ABC):
 
     @abc.abstractmethod
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
-        """Choose where the next records lie, while writers and readers go on; offsets and order are unbroken.
+        """Set the mode (memory or file) of the records appended from now on; offsets and order are unbroken.
 
-        Must not return until the new mode would survive a crash.
+        Writers and readers go on meanwhile. Must not return until the new mode would survive a crash.
         """
 
     @abc.abstractmethod
@@ -103,17 +103,17 @@ class StorageAdapter(abc.ABC):
 
     @abc.abstractmethod
     async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        """Close the active segment, so that the next append opens a new one. Engines without segments do nothing.
+        """Roll: close the active segment, so that the next append opens a new one. Engines without segments do nothing.
 
         Args:
             name: The shard.
-            wait: Return when all file segments that are closed by then lie in Parquet files. Engines that make none
-                (``memory``, ``rocksdb``, and ``embedded`` unless its configuration switches sealing on) have nothing
-                to wait for.
+            wait: Return when all file segments that are closed by then are converted to Parquet files. Engines that do
+                not convert (``memory``, ``rocksdb``, and ``embedded`` unless its configuration switches it on) return
+                at once.
 
         Raises:
-            SealFailedError: A segment could not be sealed this time. It stays as it was, and nothing is lost.
-            InvalidRequestError: The journal service is configured not to seal, and it was to be waited for.
+            SealFailedError: A segment could not be converted this time. It stays as it was, and nothing is lost.
+            InvalidRequestError: ``wait`` was given, and the journal service is configured not to convert segments.
         """
 
     @abc.abstractmethod
@@ -137,12 +137,12 @@ class StorageAdapter(abc.ABC):
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
     ) -> Appended:
-        """Append records (or bare values) as one batch: all of them, next to each other, or none.
+        """Append records (or bare values) as one batch: all of them at consecutive offsets, or none.
 
-        Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at once. What is
-        acknowledged is readable, but for a file-mode batch acknowledged as `MEMORY`: it is readable once it is durable.
-        Calls that one task makes one after the other are stored in that order. When the call is cancelled the records
-        may or may not be stored.
+        Must not return a level of `AckLevel.DURABLE` until the batch would survive a crash of the node at that moment.
+        An acknowledged batch is readable, with one exception: a file-mode batch acknowledged as `MEMORY` is readable
+        once it is durable. Calls that one task makes one after the other are stored in that order. When the call is
+        cancelled the records may or may not be stored.
 
         Args:
             shard: Name of an existing shard; an append never creates one.
@@ -153,7 +153,7 @@ class StorageAdapter(abc.ABC):
         Raises:
             ShardNotFoundError: There is no such shard.
             OffsetConflictError: ``expected_offset`` is not the next offset.
-            DurabilityUnavailableError: `DURABLE` was asked of a memory-mode shard or of an engine that keeps nothing.
+            DurabilityUnavailableError: `DURABLE` was asked of a memory-mode shard or of an engine without a disk.
             LimitExceededError: The batch is larger than the engine's limit.
         """
 
@@ -166,34 +166,35 @@ class StorageAdapter(abc.ABC):
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
     ) -> PendingAppend:
-        """Hand an append over and return at once, for deep pipelines; the promises are those of `append`.
+        """Queue an append and return at once, for deep pipelines; the guarantees are those of `append`.
 
-        Appends to one shard are stored in the order of the calls. A refusal is told by the result, but for those below.
-        How much may be under way is bounded: when it is refused for that, `wait_for_room` and try again.
+        Appends to one shard are stored in the order of the calls. Errors are raised by the result, except for those
+        listed below. The amount of unacknowledged appends is bounded: on `OverloadedError` call `wait_for_room` and try
+        again.
 
         Raises:
-            OverloadedError: Too much waits for its acknowledgement already; nothing of this append was kept.
-            InvalidRequestError: There are no records, or they are of no kind that can be stored.
-            trio.ClosedResourceError: The adapter is closed.
+            OverloadedError: Too many bytes wait for their acknowledgement already; nothing of this append was kept.
+            InvalidRequestError: There are no records, or they have a type that cannot be stored.
+                trio.ClosedResourceError: The adapter is closed.
         """
 
     @abc.abstractmethod
     async def wait_for_room(self, size_bytes: int = 1) -> None:
-        """Wait until `append_nowait` would take about so many bytes; other tasks may be quicker to use them."""
+        """Wait until `append_nowait` would accept about ``size_bytes``; another task may use the room first."""
 
     @abc.abstractmethod
     async def append_batch(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
     ) -> Appended:
-        """Append a batch made by `shards.format.batch.encode`; the promises are those of `append`.
+        """Append a batch made by `shards.format.batch.encode`; the guarantees are those of `append`.
 
         A batch that carries a producer id is stored at most once: a repeated sequence is answered with
-        ``duplicate=True``. The journal engine refuses such batches (`InvalidRequestError`): its client numbers what it
-        sends by itself, so that appends are stored once across reconnects.
+        ``duplicate=True``. The journal engine refuses such batches (`InvalidRequestError`), because its client assigns
+        the sequence numbers itself, so that appends are stored once across reconnects.
 
         Raises:
-            BatchError: The bytes are not exactly one intact batch.
-            UnknownProducerError, StaleEpochError, SequenceGapError: See `shards.errors`.
+            BatchError: The bytes are not exactly one intact batch. UnknownProducerError, StaleEpochError,
+                SequenceGapError: See `shards.errors`.
         """
 
     @abc.abstractmethod
@@ -208,46 +209,46 @@ class StorageAdapter(abc.ABC):
     ) -> ReadResult:
         """Read records from a position on, in offset order.
 
-        Only committed records are seen: what a read of a file-mode shard returned is there after any crash.
+        Only committed records are returned: a record of a file-mode shard that was read once is there after any crash.
 
         Args:
             shard: Name of an existing shard.
-            start: A position, or simply an offset. The end of the shard is a valid offset with nothing to read yet.
-            max_bytes: Stop after about so many batch bytes; at least one batch is read.
-            max_records: Stop after so many records and gaps.
-            max_wait_s: If there is nothing to read yet, wait so long for an append.
+            start: A position, or an offset. The end of the shard is a valid offset, with nothing to read yet.
+            max_bytes: Stop after about this many batch bytes; at least one batch is read.
+            max_records: Stop after this many records and gaps.
+            max_wait_s: If there is nothing to read yet, wait this long for an append, in seconds.
 
         Raises:
-            OffsetOutOfRangeError: The offset was trimmed or lies past the end; the error says the valid range.
+            OffsetOutOfRangeError: The offset was trimmed or is past the end; the error gives the valid range.
         """
 
     @abc.abstractmethod
     async def find_offset(self, shard: str, start: Start) -> int:
-        """The offset at which a reader that starts there begins; the shard's end if there is nothing yet.
+        """The offset at which a reader with this start position begins; the shard's end if there is nothing yet.
 
-        For a time it may be that of an earlier record of the same batch: a batch is found without being opened, and
-        the reader skips inside it.
+        For a time it may be the offset of an earlier record of the same batch: the batch is found by its header,
+        without decoding it, and the reader skips records inside it.
 
         Raises:
-            OffsetOutOfRangeError: An offset was given that was trimmed or lies past the end.
+            OffsetOutOfRangeError: An offset was given that was trimmed or is past the end.
         """
 
     @abc.abstractmethod
     async def read_batches(
         self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
     ) -> StoredBatches:
-        """Read whole batches from the one that holds ``offset`` on, undecoded.
+        """Read whole batches without decoding them, beginning with the batch that contains ``offset``.
 
-        Like `read`, but nothing is left out: expired records are there too, with their time of expiry.
+        Like `read`, but nothing is filtered: expired records are included, with their time of expiry.
 
         Args:
             shard: Name of an existing shard.
-            offset: The end of the shard is a valid offset with nothing to read yet.
-            max_bytes: Stop after about so many bytes; at least one batch is read.
-            max_wait_s: If there is nothing to read yet, wait so long for an append.
+            offset: The end of the shard is a valid offset, with nothing to read yet.
+            max_bytes: Stop after about this many bytes; at least one batch is read.
+            max_wait_s: If there is nothing to read yet, wait this long for an append, in seconds.
 
         Raises:
-            OffsetOutOfRangeError: The offset was trimmed or lies past the end; the error says the valid range.
+            OffsetOutOfRangeError: The offset was trimmed or is past the end; the error gives the valid range.
         """
 
     @abc.abstractmethod
@@ -281,22 +282,22 @@ class StorageAdapter(abc.ABC):
     ) -> AbstractAsyncContextManager[Subscription]:
         """Receive the records of a shard, or of all shards that match a filter, as they are committed.
 
-        The start position is taken before the context is entered, so that nothing appended inside it is missed. A
-        shard that is created later is delivered from its first record. Order holds within a shard.
-
-        A consumer that is slow holds up nobody: it costs at most ``credit_bytes`` and one batch, whatever is appended.
+        The start position is taken before the context is entered, so nothing that is appended inside it is missed. A
+        shard that is created later is delivered from its first record. Order holds within a shard. A slow consumer
+        delays no other; it costs at most ``credit_bytes`` and one batch of memory, however much is appended.
 
         Args:
             target: Shard name or topic filter.
-            start: Where to begin in each shard; a group that has a position goes on from there.
+            start: Where to begin in each shard; a group that has a committed position continues from there.
             group: Share the records with the other members of this group. Each delivery goes to one member, which
-                acknowledges it; what a lost member has not acknowledged goes to the others. They take turns; in a group
-                whose name begins with ``sticky/`` a shard stays with one member while that is there and is preferred.
-            credit_bytes: Batch bytes that may be under way.
+                acknowledges it; unacknowledged deliveries of a lost member go to the others. Members take turns. In a
+                group whose name begins with ``sticky/`` a shard stays with one member while that member is connected
+                and preferred.
+            credit_bytes: Maximum of batch bytes that are sent and not consumed yet.
         """
 
     async def tail(self, target: str, start: Start = LATEST) -> AsyncGenerator[Delivery, None]:
-        """Iterate over deliveries; a short form of `subscribe`. Close it (`contextlib.aclosing`) when left early."""
+        """Iterate over deliveries; a short form of `subscribe`. Close it (`contextlib.aclosing`) to leave it early."""
         async with self.subscribe(target, start) as subscription:
             async for delivery in subscription:
                 yield delivery
@@ -310,19 +311,22 @@ class StorageAdapter(abc.ABC):
         until_lsn: int | None = None,
         credit_bytes: int = DEFAULT_CREDIT_BYTES,
     ) -> AbstractAsyncContextManager[Feed]:
-        """Receive every record above an lsn of all shards that match, and how far that is; see `Feed`.
+        """Receive every record above an lsn from all matching shards, and the lsn reached so far; see `Feed`.
 
-        One lsn is a position in all shards of the store. Shards are visited only if they have something newer, so a
-        filter over a million silent shards costs nothing. Records that a memory-mode shard showed while file-mode ones
-        with lower lsns were still on their way to the disk may lie above the present lsn: then they come too.
+        One lsn is a position in all shards of the store. Shards are read only if they have something newer, so a filter
+        that matches a million idle shards costs nothing. A memory-mode shard may show records while file-mode records
+        with lower lsns are still being written to disk; such records may be above the current lsn, and then they are
+        delivered too.
 
         Args:
             topic_filter: Topic filter or shard name; shards that are created later are included.
             after_lsn: Only records with a higher lsn; None: from now on. If retention has dropped some of them there is
-                no error and no gap, what is left comes.
-            until_lsn: End behind this lsn, with a last `Progress` of at least that: nothing above it is delivered. What
-                is not committed yet is waited for, however long it takes until an lsn that high has been given out.
-            credit_bytes: Batch bytes that may be under way: a slow consumer holds up nobody and costs that and a batch.
+                no error and no gap: the remaining ones are delivered.
+            until_lsn: End after this lsn, with a last `Progress` of at least that: nothing above it is delivered.
+                Entries that are not committed yet are waited for, without a limit, until an lsn this high has been
+                assigned.
+            credit_bytes: Maximum of batch bytes sent and not consumed yet. A slow consumer delays no other, and costs
+                this much memory and one batch.
 
         Raises:
             InvalidNameError: The filter is not valid.
@@ -341,22 +345,22 @@ class StorageAdapter(abc.ABC):
 
     @abc.abstractmethod
     async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
-        """Set a cursor. Must not return until it would survive a crash (engines that keep anything).
+        """Set a cursor. Must not return until it would survive a crash (on engines that store on disk).
 
         Args:
             shard: Name of an existing shard.
             name: Name of the cursor.
             offset: From 0 to the shard's end.
-            expected_version: Set it only if it has this version now; 0: only if it is not there.
+            expected_version: Set it only if it has this version now; 0: only if it does not exist.
 
         Raises:
             VersionConflictError: It has another version.
-            OffsetOutOfRangeError: The offset lies past the shard's end.
+            OffsetOutOfRangeError: The offset is past the shard's end.
         """
 
     @abc.abstractmethod
     async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
-        """Delete a cursor; deleting one that is not there does nothing. Durable like `commit_cursor`."""
+        """Delete a cursor; deleting one that does not exist does nothing. Durable like `commit_cursor`."""
 
     # State
 
@@ -368,13 +372,13 @@ class StorageAdapter(abc.ABC):
     async def put_state(
         self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
     ) -> StateValue:
-        """Set a key. Must not return until it would survive a crash (engines that keep anything).
+        """Set a key. Must not return until it would survive a crash (on engines that store on disk).
 
         Args:
             key: At least one byte.
             value: Any bytes.
-            expected_version: Set it only if it has this version now; 0: only if it is not there (or has expired).
-            expires_at_us: Time from which it is gone; 0 means never.
+            expected_version: Set it only if it has this version now; 0: only if it does not exist (or has expired).
+            expires_at_us: Time at which it expires, in microseconds since the epoch; 0 means never.
 
         Raises:
             VersionConflictError: It has another version.
@@ -382,51 +386,51 @@ class StorageAdapter(abc.ABC):
 
     @abc.abstractmethod
     async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
-        """Delete a key; deleting one that is not there does nothing. Durable like `put_state`."""
+        """Delete a key; deleting one that does not exist does nothing. Durable like `put_state`."""
 
     @abc.abstractmethod
     def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
-        """All values whose key begins with ``prefix``, in key order; read in pieces, not as one snapshot.
+        """All values whose key begins with ``prefix``, in key order; read in several steps, not as one snapshot.
 
-        With ``after``, only those whose key sorts behind it.
-
-        Close it (`contextlib.aclosing`) where the loop may be left early, by an error too.
+        With ``after``, only those whose key sorts after it. Close it (`contextlib.aclosing`) where the loop may be left
+        early, which includes an error.
         """
 
     # Several changes in one step
 
     @abc.abstractmethod
     async def commit(self, changes: Changes) -> Committed:
-        """Append records and change state together: all of it or, after any refusal or crash, nothing.
+        """Append records and change state in one transaction: all of it or, after any refusal or crash, nothing.
 
-        Must not return until all of it would survive a crash (what goes into memory-mode shards is lost with the node,
-        as always). Readers see all of it or nothing. Of several commits that expect the same version of a key one wins.
-        Appends that were acknowledged before it come before it; of those that still wait nothing is said.
+        Must not return until all of it would survive a crash (records of memory-mode shards are lost with the node, as
+        always). Readers see all of it or nothing. Of several commits that expect the same version of a key one
+        succeeds. Appends that were acknowledged before the commit are stored before it; the order with appends that
+        still wait is not defined.
 
         Args:
-            changes: No key may be in it twice. An append is acknowledged at the level of its shard's mode.
+            changes: A key may occur in it once. An append is acknowledged at the level of its shard's mode.
 
         Raises:
-            InvalidRequestError: There is nothing to do, or a key is there twice.
+            InvalidRequestError: There is nothing to do, or a key occurs twice.
             VersionConflictError: A key has another version than expected.
-            CursorConflictError: A cursor lies further on than it may.
+            CursorConflictError: A cursor is past its ``max_offset``.
             ShardNotFoundError: There is no such shard.
             LimitExceededError: It is too large for one commit.
-            ConnectionLostError: The connection to the store was lost: whether it was done is not known. The versions of
-                the keys tell.
+            ConnectionLostError: The connection to the store was lost, and it is unknown whether the commit was made.
+                The versions of the keys show it.
         """
 
     # Other clients of the store
 
     @property
     def client_name(self) -> str:
-        """What the store calls this client; empty where the store lies in this process, and so has no other."""
+        """The name of this client in the store; empty where the store is in this process and has no other clients."""
         return ""
 
     async def end_client(self, name: str) -> int:
-        """End what another client of the store has open, above all its shares in groups. One that lives comes back.
+        """Close the connections of another client of the store, and with them its shares in groups.
 
-        What it had sent is carried out by then, or never will be.
+        A client that is alive connects again. Whatever it had sent is either carried out by then or never will be.
 
         Returns:
             How many connections it had.
@@ -440,13 +444,13 @@ class StorageAdapter(abc.ABC):
     # Connections to the store
 
     def before_resending(self, check: Callable[[Reconnection], Awaitable[None]]) -> AbstractContextManager[None]:
-        """Have a check run whenever the connection to the store was lost, before the next one is used.
+        """Register a check that runs after each loss of the connection to the store, before the next one is used.
 
-        While it runs every call waits, and no append is sent again. An error of the store makes it run again over yet
-        another connection. A store in this process has no connection that could be lost, so nothing is ever checked.
+        While it runs every call waits, and no append is sent again. If it raises an error of the store, it runs again
+        over another connection. A store in this process has no connection to lose, so the check never runs.
 
         Returns:
-            What it is done for the length of.
+            A context manager; the check is registered inside it.
         """
         return nullcontext()
 
@@ -454,26 +458,26 @@ class StorageAdapter(abc.ABC):
 
     @abc.abstractmethod
     async def open_producer(self, name: str) -> ProducerIdentity:
-        """Register a producer, or take its name over: the epoch rises and every older holder is refused from then on.
+        """Register a producer, or take over its name: the epoch rises and all holders of an older epoch are refused.
 
         Must not return until the new epoch would survive a crash.
         """
 
     @property
     def restores(self) -> tuple[HistoryGap, ...]:
-        """The newest restores of the store from backups that are known here, oldest first."""
+        """The newest restores of the store from backups that this client knows, oldest first."""
         return ()
 
     @property
     def failed_shard_count(self) -> int:
-        """Shards that subscriptions and feeds go on without, because the store cannot read them; each is in the log."""
+        """How many shards subscriptions and feeds skip because the store cannot read them; each is logged."""
         return 0
 
     async def wait_failed(self) -> StorageFailedError:
-        """Wait until the store has failed in a way that only opening it anew can mend; gives the failure.
+        """Wait until the store has failed in a way that only reopening it can repair; return the failure.
 
-        That concerns stores in this process. For a store in another one it returns only if the adapter was opened to
-        end when that is restored from a backup (`open_adapter`).
+        This concerns stores in this process. For a store in another process it returns only if the adapter was opened
+        with ``ends_at_restore`` (`open_adapter`) and the store was restored from a backup.
         """
         await trio.sleep_forever()
 

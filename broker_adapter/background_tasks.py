@@ -1,4 +1,4 @@
-"""Tasks that live as long as an ``async with`` block, for whoever must not show that there is a nursery inside."""
+"""Tasks that run as long as an ``async with`` block, for callers that must not expose a nursery."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def background_tasks() -> AsyncIterator[trio.Nursery]:
 
 
 def single_error(error: BaseException) -> BaseException:
-    """The one error in a group of one: nurseries wrap what their tasks raise. Otherwise the error itself."""
+    """The one error in an exception group of one (nurseries wrap what their tasks raise), else the error itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

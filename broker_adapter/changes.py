@@ -1,4 +1,4 @@
-"""What a store changes in one step: records, and keys of the state store; all of it or nothing."""
+"""A transaction of a store: appended records and changed keys of the state store, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class StatePut:
     """Set a key.
 
     Attributes:
-        expected_version: Only if it has this version now; 0: only if it is not there; None: whatever it is.
-        expires_at_us: Time from which it is gone; 0 means never.
+        expected_version: Only if it has this version now; 0: only if it does not exist; None: unconditionally.
+        expires_at_us: Time at which it expires, in microseconds since the epoch; 0 means never.
     """
 
     key: bytes
@@ -28,7 +28,7 @@ class StatePut:
 
 @attrs.frozen(slots=True)
 class StateDelete:
-    """Delete a key, under the same condition."""
+    """Delete a key. ``expected_version`` is as for `StatePut`."""
 
     key: bytes
     expected_version: int | None = None
@@ -36,7 +36,7 @@ class StateDelete:
 
 @attrs.frozen(slots=True)
 class CursorCheck:
-    """Make the changes only if a cursor lies at ``max_offset`` or before it, or is not there."""
+    """Make the changes only if a cursor is at ``max_offset`` or below, or does not exist."""
 
     shard: str
     name: str
@@ -47,7 +47,7 @@ class CursorCheck:
 class Changes:
     """Appends (shard name, records; one batch each) and state changes; a key may occur once.
 
-    All of ``cursors`` must hold at the moment at which they are made.
+    All checks in ``cursors`` must hold when the changes are made.
     """
 
     appends: tuple[tuple[str, Sequence[Record]], ...] = ()
@@ -58,17 +58,17 @@ class Changes:
 
 @attrs.frozen(slots=True)
 class Committed:
-    """What became of them, in the order in which they were given."""
+    """The results of the appends and of the puts, each in the order in which they were given."""
 
     appended: tuple[Appended, ...] = ()
     values: tuple[StateValue, ...] = ()
 
 
 def check_changes(changes: Changes) -> None:
-    """Refuse what says nothing, or two things about one key.
+    """Refuse a transaction that is empty or that changes one key twice.
 
     Raises:
-        InvalidRequestError: See above.
+        InvalidRequestError: It is.
     """
     if not (changes.appends or changes.puts or changes.deletes):
         raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")

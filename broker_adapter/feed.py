@@ -1,4 +1,4 @@
-"""What `StorageAdapter.follow` gives: a feed of deliveries, and in between how far it is."""
+"""The result of `StorageAdapter.follow`: a feed of deliveries and, between them, of the lsn reached so far."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Feed", "Progress", "check_follow"]
 class Feed(abc.ABC):
     """An async iterator of deliveries and progress. One task iterates it at a time.
 
-    It ends cleanly (the loop is left) behind its ``until_lsn``, and when the adapter or the feed is closed. Deliveries
-    of one shard come in offset order, each record once. A shard that is deleted just delivers no more, and one whose
-    stored data is damaged is left out from there on (the engine logs it). Where a trim or retention overtakes the feed
-    in a shard, a `Gap` stands for what it took.
+    It ends without an error after its ``until_lsn``, and when the adapter or the feed is closed. Deliveries of one
+    shard come in offset order, each record once. A deleted shard delivers nothing more. A shard whose stored data is
+    damaged is skipped from there on (the engine logs it). Where a trim or retention removed records before they were
+    delivered, a `Gap` stands in their place.
 
     Attributes:
-        start_lsn: Everything matching with a higher lsn comes.
+        start_lsn: All matching records with a higher lsn are delivered.
     """
 
     start_lsn: int
@@ -36,7 +36,7 @@ class Feed(abc.ABC):
 
 
 def check_follow(topic_filter: str, after_lsn: int | None, until_lsn: int | None) -> None:
-    """Refuse what cannot be followed.
+    """Check the arguments of `StorageAdapter.follow`.
 
     Raises:
         InvalidNameError: The filter is not valid.

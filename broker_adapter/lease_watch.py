@@ -1,8 +1,8 @@
-"""Tells from the versions of leases, as they are seen now and then, which have run out. Pure.
+"""Finds leases that have run out, from their versions as they are read from time to time. Pure.
 
-No clock is compared with another: a lease has run out when its key has not changed for a whole lease period, as seen by
-somebody who could look all the time. So after the store itself was away, nobody is dead before having had a whole
-period to come back.
+Clocks of different machines are never compared: a lease has run out when its key has not changed for a whole lease
+period, seen by an observer that could read it all that time. So after an outage of the store no holder counts as dead
+before it had a whole period to renew.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 
 class LeaseWatch:
-    """What was seen of some leases so far.
+    """The versions of some leases as they were seen so far.
 
     Args:
-        lease_s: A version that has not changed for so long has run out.
-        max_gap_s: A longer time without a look proves nothing about anybody: watching begins anew.
+        lease_s: A lease whose version has not changed for this long has run out.
+        max_gap_s: After a longer time without reading, all leases get a whole new period.
     """
 
     def __init__(self, lease_s: float, max_gap_s: float) -> None:
@@ -25,12 +25,12 @@ class LeaseWatch:
         self._first_seen: dict[str, tuple[int, float]] = {}
 
     def look(self, began_s: float, ended_s: float, versions: Mapping[str, int]) -> tuple[list[str], list[str]]:
-        """Note what was seen, and return those whose lease has changed since the last look, and those who are dead.
+        """Note the versions that were read; return the holders whose lease changed, and those whose lease ran out.
 
         Args:
             began_s: When reading began.
             ended_s: When it ended.
-            versions: Of all leases, by holder.
+            versions: The version of every lease, by holder.
         """
         if self._last_s is None or ended_s - self._last_s > self._max_gap_s:
             self._first_seen.clear()
@@ -46,7 +46,7 @@ class LeaseWatch:
                     changed.append(holder)
             else:
                 seen[holder] = before
-                # It was first seen at that time or earlier, and this look was made at its beginning or later.
+                # The version was stored at that time or earlier, and it was read now at ``began_s`` or later.
                 if began_s - before[1] >= self._lease_s:
                     run_out.append(holder)
         self._first_seen = seen

@@ -1,4 +1,4 @@
-"""Headers of the records that MQTT messages are in the store. What they mean is told in ``docs/mqtt.md``."""
+"""Names of the headers of records that store MQTT messages. ``docs/mqtt.md`` describes their values."""
 
 from __future__ import annotations
 

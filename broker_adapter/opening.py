@@ -1,4 +1,4 @@
-"""From a URL to an open adapter. Which engines there are is said here; what they do is in `broker_adapter.engines`."""
+"""From a URL to an open adapter: the table of engines. The engines themselves are in `broker_adapter.engines`."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ ENGINES = {
     "journal+ws": "broker_adapter.engines.journal:open_journal",
     "journal+wss": "broker_adapter.engines.journal:open_journal",
 }
-"""URL scheme -> module and function that opens it. It takes the URL; that of a server the options of one, too."""
+"""URL scheme -> module and function that opens it. The function takes the URL; for a server also the options of one."""
 
 _SERVED = ("journal", "journals", "journal+ws", "journal+wss")
 
 _EXTRAS = {"journal+ws": "websocket", "journal+wss": "websocket"}
-"""URL scheme -> extra that installs what its engine needs, where it is called otherwise."""
+"""URL scheme -> extra that installs what its engine needs, where the extra has another name than the scheme."""
 
 
 @asynccontextmanager
 async def open_adapter(
     url: str, *, name: str | None = None, ends_at_restore: bool = False, first_within_s: float | None = None
 ) -> AsyncIterator[StorageAdapter]:
-    """Open a store for the time of an ``async with`` block; its background tasks live in that block.
+    """Open a store for the time of an ``async with`` block; its background tasks run inside that block.
 
     Args:
         url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or
             ``journal+ws://host:port``; with TLS ``journals://`` and ``journal+wss://``.
-        name: Who is asking, for the log and the connections that a journal server shows. A suffix makes it unique.
+        name: Name of this client in the log and in the list of connections of a journal server. A suffix makes it
+            unique.
         ends_at_restore: When a journal server comes back with data that was restored from a backup, let every call fail
             with `ServerRestoredError` and `StorageAdapter.wait_failed` return, before anything is sent to it. For
-            programs that hold positions, versions or records of the store beside what the adapter holds: what they hold
-            may be of a history that is lost. Without it subscriptions and feeds go on in the restored history.
-
-        first_within_s: So long a server that does not answer is tried at the start, in seconds; None takes 10,
-            `math.inf` waits for ever. A connection that is lost later is made again for as long as it takes.
+            programs that keep positions, versions or records of the store themselves: these may belong to a history
+            that is lost. Without it subscriptions and feeds go on in the restored history.
+        first_within_s: How long to try a server that does not answer at the start, in seconds; None means 10,
+            `math.inf` without a limit. A connection that is lost later is retried without a limit.
 
     Raises:
         ConnectionLostError: No server answers.
@@ -65,7 +65,7 @@ async def open_adapter(
 
 
 def is_shared(url: str) -> bool:
-    """Whether the store of a URL is a server, which any number of processes can use at once."""
+    """Whether the URL names a server, which any number of processes can use at once."""
     return url.partition(":")[0] in _SERVED
 
 
@@ -73,7 +73,7 @@ def directory_of(url: str) -> str:
     """The directory that a URL like ``rocksdb:/var/lib/broker`` names.
 
     Raises:
-        InvalidRequestError: It names none, or a host too.
+        InvalidRequestError: It names no directory, or also a host.
     """
     parts = urlsplit(url)
     if parts.netloc or not parts.path:

@@ -1,4 +1,4 @@
-"""What a program may do when the connection to its store was lost and another one stands, before that one is used."""
+"""What a check may do after the connection to the store was lost and before the new one is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shards.model import StateValue
 
 
 class Reconnection(Protocol):
-    """The store over the new connection, and the appends that were not answered over earlier ones."""
+    """The store over the new connection, and the appends that were not acknowledged over earlier ones."""
 
     async def get_state(self, key: bytes) -> StateValue | None:
         """See `StorageAdapter.get_state`."""
@@ -19,10 +19,10 @@ class Reconnection(Protocol):
         """See `StorageAdapter.scan_state`."""
 
     def unanswered_batches(self) -> Sequence[Sequence[PendingAppend]]:
-        """The appends of each batch that may have been sent and was not answered: they are stored together or not."""
+        """The appends of each batch that may have been sent and is not acknowledged. A batch is stored as a whole."""
 
     def withdraw(self, appends: Collection[PendingAppend]) -> None:
-        """Never send these appends again, nor those that share a batch with one of them.
+        """Never send these appends again, nor those in the same batch as one of them.
 
-        They fail with `ConnectionLostError`: whether those that were sent are stored is not known.
+        They fail with `ConnectionLostError`; whether those that were sent are stored is unknown.
         """

@@ -1,6 +1,6 @@
-"""What reading and appending give: records as they were found, and appends whose outcome may still be open.
+"""Results of reading and appending: records as they were read, and appends whose outcome may still be pending.
 
-The calls that give them are on `broker_adapter.adapter.StorageAdapter`; what is pushed instead of asked for is in
+The calls that return them are in `broker_adapter.adapter.StorageAdapter`; pushed records are in
 `broker_adapter.subscription` and `broker_adapter.feed`.
 """
 
@@ -16,11 +16,11 @@ from shards.model import Appended
 
 @attrs.frozen(slots=True)
 class ReadResult:
-    """What a read found.
+    """The result of a read.
 
     Attributes:
         records: Records and gaps in offset order. Expired records are left out.
-        next_offset: Where to read on. It moves past records that were left out, so it may move although there are none.
+        next_offset: Where to read on. It may advance without any record, because it also passes expired ones.
     """
 
     records: list[StoredRecord | Gap]
@@ -32,8 +32,8 @@ class StoredBatches:
     """Whole record batches as the engine stores them, for readers that work on columns; see `shards.format.batch`.
 
     Attributes:
-        batches: Stamped batches back to back; a gap batch stands for records that were lost. Records below the offset
-            asked for may come first, if its batch begins there. Checksums are the reader's to check.
+        batches: Stamped batches back to back; a gap batch stands for records that were lost. If the offset asked for is
+            inside a batch, the first batch begins with lower offsets. The reader has to check the checksums.
         start_offset: First offset that is still in the shard: lower ones in ``batches`` were trimmed.
         next_offset: Where to read on.
     """
@@ -44,18 +44,18 @@ class StoredBatches:
 
 
 class PendingAppend(Protocol):
-    """An append that was handed over. It is carried out whether or not anybody waits for it."""
+    """An append that was queued. It is carried out whether or not anybody waits for it."""
 
     @property
     def is_done(self) -> bool:
         """Whether the outcome is known."""
 
     async def wait(self) -> Appended:
-        """Wait for the acknowledgement. Cancelling gives up waiting, not the append.
+        """Wait for the acknowledgement. Cancelling ends the wait, not the append.
 
         Raises:
             StorageError: It was refused; see `StorageAdapter.append`.
         """
 
     def result_nowait(self) -> Appended:
-        """The outcome of an append that `is_done`; raises what `wait` raises, or `trio.WouldBlock` before that."""
+        """The outcome of an append that `is_done`; raises what `wait` raises, or `trio.WouldBlock` if it is pending."""

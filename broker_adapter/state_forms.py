@@ -1,6 +1,6 @@
-"""How values lie in the state store: one byte of format version, then MessagePack of a msgspec structure. Pure.
+"""Format of values in the state store: one byte of format version, then MessagePack of a msgspec structure. Pure.
 
-Which structures there are is said by those who keep them: `mqtt.session.stored`, `cache_queue.stored`.
+The structures are declared by their users: `mqtt.session.stored`, `cache_queue.stored`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _decoders: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[msgspec.Struct]] =
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """The bytes of a record."""
+    """Encode a structure."""
     return _FORMAT_PREFIX + _encoder.encode(record)
 
 
 def decode(kind: type[Stored], key: bytes, value: bytes) -> Stored:
-    """Read a record.
+    """Decode a structure.
 
     Raises:
-        FormatVersionError: A newer program wrote it.
-        CorruptionError: It is not what it should be.
+        FormatVersionError: The format version is not the one that this program reads.
+        CorruptionError: The bytes are no structure of this kind.
     """
     if value[:1] != _FORMAT_PREFIX:
         raise FormatVersionError(

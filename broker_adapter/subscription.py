@@ -1,6 +1,6 @@
-"""What `StorageAdapter.subscribe` gives: a subscription, and the deliveries that it and a `Feed` bring.
+"""The result of `StorageAdapter.subscribe`: a subscription, and the deliveries of it and of a `Feed`.
 
-How one is made and what it costs is each engine's own. `Feed`, in `broker_adapter.feed`, tells how far it is as well.
+The engines implement subscriptions. A `Feed`, in `broker_adapter.feed`, also reports the lsn that it has reached.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shards.format.record import Gap, StoredRecord
 
 
 async def _nothing_to_acknowledge() -> None:
-    """Acknowledge a delivery that belongs to no group."""
+    """Default of a delivery that belongs to no group."""
 
 
 @attrs.frozen(slots=True)
@@ -24,7 +24,7 @@ class Delivery:
 
     Attributes:
         shard: Name of the shard.
-        records: Records and gaps. It may be empty for a group: records in the range had expired.
+        records: Records and gaps. In a group it may be empty: all records in the range had expired.
         next_offset: Offset after the delivered range.
     """
 
@@ -34,10 +34,10 @@ class Delivery:
     _acknowledge: Callable[[], Awaitable[None]] = attrs.field(default=_nothing_to_acknowledge, repr=False, eq=False)
 
     async def acknowledge(self) -> None:
-        """Say that the group is done with this range, so that no other member gets it. Without a group it does nothing.
+        """Acknowledge this range for the group, so that no other member gets it. Without a group it does nothing.
 
         The group's position (cursor ``group/<name>`` of the shard) moves when all lower offsets are acknowledged too.
-        It is stored soon, not necessarily before this returns: after a crash the last ranges may come again.
+        It is stored soon, not necessarily before this returns: after a crash the last ranges may be delivered again.
         """
         await self._acknowledge()
 
@@ -45,9 +45,9 @@ class Delivery:
 class Subscription(abc.ABC):
     """An endless async iterator of deliveries. One task iterates it at a time.
 
-    It ends cleanly (the loop is left) when the adapter or the subscription is closed. It raises `ShardNotFoundError`
-    when its one shard is deleted. A shard that a filter matched and that is deleted just delivers no more. Where a trim
-    or retention took records before they were delivered, a `Gap` stands in their place.
+    It ends without an error when the adapter or the subscription is closed. It raises `ShardNotFoundError` when its one
+    shard is deleted. A deleted shard that a filter matched delivers nothing more. Where a trim or retention removed
+    records before they were delivered, a `Gap` stands in their place.
     """
 
     def __aiter__(self) -> Self:

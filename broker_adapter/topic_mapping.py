@@ -1,11 +1,10 @@
-"""Which shard a topic's records go to, and in which shards a subscriber finds them. Pure; `MappedStorage` applies it.
+"""Which shard stores a topic's records, and in which shards a subscriber finds them. `MappedStorage` applies it.
 
-By default a topic is a shard of the same name. A rule folds all topics that match its filter into a fixed number of
-shards, by a hash that is the same on every broker. The first rule that matches a topic decides. A record in a folded
-shard carries its topic in its own column; everywhere else the column is empty and the topic is the shard's name.
-
-Rules are part of the data: after a change records lie where the old rules put them, and a subscriber looks where the
-new rules say.
+By default a topic has a shard of the same name. A rule maps all topics that match its filter to a fixed number of
+shards, by a hash that is the same on every broker. The first rule that matches a topic decides. A record in such a
+shared shard carries its topic in its own column; elsewhere the column is empty and the topic is the shard's name. Rules
+do not move data: after a change older records stay where the old rules put them, and a subscriber reads only the shards
+that the new rules name.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ def _check_count(_rule: MappingRule, _field: attrs.Attribute[int], count: int) -
 
 @attrs.frozen(slots=True)
 class MappingRule:
-    """Folds many topics into few shards.
+    """Maps many topics to few shards.
 
     Attributes:
         topic_filter: The topics.
-        prefix: The shards are called ``<prefix>/0`` up to ``<prefix>/<shards - 1>``. One that begins with ``$`` keeps
-            them out of the sight of filters like ``#``.
-        shards: How many.
-        by: What is hashed: the ``topic`` keeps the order of each topic, the ``publisher`` that of each publisher.
+        prefix: The shards are called ``<prefix>/0`` up to ``<prefix>/<shards - 1>``. A prefix that begins with ``$``
+            keeps them out of filters like ``#``.
+        shards: The number of shards.
+        by: What is hashed: ``topic`` keeps the order of each topic, ``publisher`` the order of each publisher.
     """
 
     topic_filter: str = attrs.field(converter=validate_filter)
@@ -58,7 +57,7 @@ class MappingRule:
 
     @property
     def target(self) -> str:
-        """A filter that matches all its shards, those not yet created too."""
+        """A filter that matches all its shards, also those that are not created yet."""
         return f"{self.prefix}/+"
 
     def shard_for(self, topic: str, publisher: str) -> str:
@@ -68,17 +67,17 @@ class MappingRule:
 
 
 class TopicMapping:
-    """An ordered set of rules.
+    """An ordered list of rules.
 
     Args:
-        rules: The first that matches a topic wins.
+        rules: The first that matches a topic decides.
     """
 
     def __init__(self, rules: Iterable[MappingRule] = ()) -> None:
         self.rules = tuple(rules)
 
     def rule_for(self, topic: str) -> MappingRule | None:
-        """The rule that folds a topic, or None: it has a shard of its own."""
+        """The rule that maps a topic, or None: the topic has a shard of its own."""
         return next((rule for rule in self.rules if matches(rule.topic_filter, topic)), None)
 
     def shard_for(self, topic: str, publisher: str = "") -> str:
@@ -87,7 +86,7 @@ class TopicMapping:
         return topic if rule is None else rule.shard_for(topic, publisher)
 
     def route(self, topic: str, record: Record, publisher: str = "") -> tuple[str, Record]:
-        """Where a record goes, and the record as it is stored there: with its topic only if the shard is folded."""
+        """The shard of a record, and the record as it is stored there: with its topic only in a shared shard."""
         shard = self.shard_for(topic, publisher)
         stored_topic = "" if shard == topic else topic
         return shard, record if record.topic == stored_topic else attrs.evolve(record, topic=stored_topic)
@@ -95,7 +94,8 @@ class TopicMapping:
     def shards_for(self, topic_filter: str) -> tuple[str, ...]:
         """Subscription targets (shard names and filters) that together reach every record matching a filter.
 
-        They reach other records too, see `select`; and where two of them overlap one shard is reached twice.
+        They also reach records that do not match; `select` removes them. Where two targets overlap, a shard is reached
+        twice.
 
         Args:
             topic_filter: A filter or a plain topic.
@@ -121,12 +121,12 @@ class TopicMapping:
 
 
 def topic_of(shard: str, record: StoredRecord | Record) -> str:
-    """The topic of a record that lies in a shard."""
+    """The topic of a record in a shard."""
     return record.topic or shard
 
 
 def select(shard: str, records: Sequence[StoredRecord | Gap], topic_filter: str) -> list[StoredRecord | Gap]:
-    """Those records of a shard whose topic matches a filter. Gaps stay: what was lost may have matched."""
+    """The records of a shard whose topic matches a filter. Gaps are kept: lost records may have matched."""
     return [record for record in records if isinstance(record, Gap) or matches(topic_filter, topic_of(shard, record))]
 
 
@@ -153,7 +153,7 @@ class MappedStorage:
     async def publish(
         self, topic: str, record: Record, *, publisher: str = "", ack: AckLevel = AckLevel.DEFAULT
     ) -> tuple[str, Appended]:
-        """Store one message; return its shard and what the store said. Promises and errors: `StorageAdapter.append`."""
+        """Store one message as `StorageAdapter.append` does; return its shard and the result."""
         shard, stored = self._mapping.route(validate_shard_name(topic), record, publisher)
         try:
             return shard, await self._adapter.append(shard, [stored], ack=ack)
@@ -167,9 +167,9 @@ class MappedStorage:
     async def subscribe(
         self, topic_filter: str, start: Start = LATEST, *, group: str | None = None
     ) -> AsyncIterator[Subscription]:
-        """Receive the records whose topic matches, wherever the rules put them. See `StorageAdapter.subscribe`.
+        """Receive the records whose topic matches, from all shards that the rules name. See `StorageAdapter.subscribe`.
 
-        Order holds within a shard, so within a topic, unless its rule folds by publisher.
+        Order holds within a shard, so within a topic, unless its rule hashes the publisher.
         """
         validate_filter(topic_filter)
         targets = self._mapping.shards_for(topic_filter)
@@ -189,7 +189,7 @@ class MappedStorage:
 
 
 class _Merged(Subscription):
-    """Several subscriptions as one; each waits until its delivery is taken, so nothing piles up between them."""
+    """Several subscriptions as one. Each waits until its delivery is received, so nothing is buffered between them."""
 
     def __init__(self, topic_filter: str, targets: Sequence[str], *, shares: bool) -> None:
         self._topic_filter = topic_filter
@@ -208,7 +208,7 @@ class _Merged(Subscription):
         return item
 
     async def forward(self, target: str, subscription: Subscription) -> None:
-        """Pass on what one subscription delivers, until it ends."""
+        """Forward the deliveries of one subscription until it ends."""
         try:
             async for delivery in subscription:
                 if not self._is_first(target, delivery.shard):
@@ -225,5 +225,5 @@ class _Merged(Subscription):
             self._send.close()
 
     def _is_first(self, target: str, shard: str) -> bool:
-        """Whether this target is the one that delivers a shard: two may match it. In a group each range comes once."""
+        """Whether this target delivers the shard: two may match it. In a group each range is delivered once anyway."""
         return self._shares or target == next(one for one in self._targets if matches(one, shard))

@@ -1,1 +1,1 @@
-"""Bridges: they bring what waits in cache queues to sinks; see `driver`."""
+"""Bridges: they send what waits in cache queues to sinks; see `driver`."""

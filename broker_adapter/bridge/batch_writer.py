@@ -1,8 +1,9 @@
-"""Writing one batch to a sink until each of its rows is taken or refused for good.
+"""Writes one batch to a sink, until each of its rows is accepted or finally refused.
 
-A batch that is refused is parted, until the row is alone that is to blame. That is tried a few times more, for a sink
-may refuse what it takes a moment later, and then given up. A row that is refused by itself, while the sink takes those
-behind it, is given up at once: it would come behind them. An outage refuses nothing: it ends the attempt as a whole.
+A batch that is refused as a whole is split, until the refused row is alone. That row is tried a few times more, because
+a sink may accept it a moment later, and then given up. When the sink refuses a single row and accepts those after it,
+the row is given up at once: a retry would store it after them, out of order. An outage is no refusal: it ends the
+attempt.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class BatchWriter:
     """Writes to one sink.
 
     Args:
-        max_refusals: How often a row may be refused.
-        pause_s: Before a row is tried again; it doubles each time.
-        give_up: Told of records that are refused for good, before anything behind it is tried.
+        max_refusals: A row is given up after this many refusals.
+        pause_s: Wait before a row is tried again, in seconds; doubled each time.
+        give_up: Called with records that are finally refused, before anything after them is tried.
     """
 
     def __init__(
@@ -39,14 +40,14 @@ class BatchWriter:
         """Write a batch; return the records that the sink refuses, in order.
 
         Args:
-            is_alone: No batch behind it is begun before it is settled. Only then it is parted: the rest of it would
-                else come behind them.
+            is_alone: No later batch is started before this one is finished. Only then it is split: otherwise rows of
+                later batches could be stored before the rest of this one.
 
         Raises:
-            BatchRefusedError: It has to be written alone, to find out which row is to blame.
-            SinkUnavailableError: An outage. What was taken is not known.
+            BatchRefusedError: It has to be written alone, to find out which row is refused.
+            SinkUnavailableError: An outage. Which rows were accepted is unknown.
             StaleEpochError: The queue has another driver.
-            StorageError: Of ``give_up``.
+            StorageError: Raised by ``give_up``.
         """
         if not prepared.records:
             return []
@@ -73,12 +74,12 @@ class BatchWriter:
                     if is_alone and refusal.index == len(batch.rows) - 1:
                         letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
                     else:
-                        # What lies behind it was taken, or may have been: tried again it would come too late.
+                        # The rows after it were accepted, or may have been: a retry would store this row out of order.
                         letters += await self._set_aside(record, refusal.reason)
         return letters
 
     async def _insist(self, batch: Batch, record: StoredRecord, reason: str) -> list[Letter]:
-        """Try a row that was refused a few times more."""
+        """Retry a refused row, with growing pauses."""
         pause_s = self._pause_s
         for _ in range(self._max_refusals - 1):
             await trio.sleep(pause_s)
@@ -98,7 +99,7 @@ class BatchWriter:
 
 
 def _parts(count: int, culprit: int | None) -> list[tuple[int, int]]:
-    """The ranges in which to try a refused batch: around the row that is to blame, or two halves."""
+    """The ranges into which a refused batch is split: around the row that the sink names, or two halves."""
     if culprit is None or not 0 <= culprit < count:
         return [(0, count // 2), (count // 2, count)]
     parts = [(0, culprit), (culprit, culprit + 1), (culprit + 1, count)]
@@ -106,7 +107,7 @@ def _parts(count: int, culprit: int | None) -> list[tuple[int, int]]:
 
 
 def _part(batch: Batch, first: int, last: int) -> Batch:
-    """Some of a batch's rows, with their part of its range."""
+    """Some rows of a batch, with the offset range that belongs to them."""
     return Batch(
         batch.first_offset if first == 0 else batch.offsets[first - 1] + 1,
         batch.next_offset if last == len(batch.rows) else batch.offsets[last - 1] + 1,
@@ -117,5 +118,5 @@ def _part(batch: Batch, first: int, last: int) -> Batch:
 
 
 def _behind(batch: Batch, record: StoredRecord, row: Row) -> Batch:
-    """One row of a batch of which all others were taken."""
+    """One row of a batch whose other rows were all accepted."""
     return Batch(batch.next_offset, batch.next_offset, (record.offset,), (row,), len(record.value))

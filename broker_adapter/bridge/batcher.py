@@ -1,4 +1,4 @@
-"""From a queue's records to batches of rows: reading ahead, projecting, and cutting by count, bytes and time."""
+"""Makes batches of rows from a queue's records: read ahead, project, and cut by count, bytes and time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING: Final = Counts()
 
 @attrs.frozen(slots=True)
 class Letter:
-    """A record that makes no row, or that the sink refuses, and why."""
+    """A record that becomes a dead letter, because it has no row or the sink refuses it; and why."""
 
     record: StoredRecord
     reason: str
@@ -38,10 +38,10 @@ class Prepared:
     """A part of the queue, ready to be written.
 
     Attributes:
-        records: Those that became rows.
-        batch: Their rows; it has none if there is only something to confirm.
-        letters: Records in its range that make no row.
-        skipped: Offsets in its range without a record.
+        records: The records that became rows.
+        batch: Their rows. It may have none, and then there is only an offset to confirm.
+        letters: Records in its range that cannot be projected.
+        skipped: Counts of the offsets in its range that have no record.
     """
 
     records: Sequence[StoredRecord]
@@ -68,10 +68,10 @@ class Batcher:
         self._records: deque[StoredRecord] = deque()
 
     async def next(self, max_records: int) -> Prepared | None:
-        """The next batch; None if nothing came for a while.
+        """The next batch; None if nothing arrived within a second.
 
         Args:
-            max_records: Bounds it beside what the spec says.
+            max_records: A limit in addition to that of the spec.
 
         Raises:
             StorageError: The queue cannot be read.
@@ -88,7 +88,7 @@ class Batcher:
         return self._cut(wanted)
 
     async def _read(self, max_wait_s: float) -> bool:
-        """Read on; whether anything was found."""
+        """Read on; return whether anything was found."""
         waiting = await self._drain.read(self._read_offset, max_bytes=_READ_BYTES, max_wait_s=max_wait_s)
         if waiting.next_offset == self._read_offset:
             return False
@@ -98,7 +98,7 @@ class Batcher:
         return True
 
     def _cut(self, max_records: int) -> Prepared:
-        """Take a batch from what was read."""
+        """Make a batch of the first records that were read."""
         project, max_bytes = self._spec.projection.row, self._spec.batch_bytes
         waiting = self._records
         records: list[StoredRecord] = []
@@ -122,7 +122,7 @@ class Batcher:
                 records.append(record)
         skipped = NOTHING
         while self._holes and (not waiting or self._holes[0].next_offset <= waiting[0].offset):
-            # It lies between records of this batch, or right before or behind them.
+            # The hole is between records of this batch, or directly before or after them.
             hole = self._holes.popleft()
             next_offset = max(next_offset, hole.next_offset)
             skipped = added(skipped, hole.counts)

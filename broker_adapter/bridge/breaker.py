@@ -1,8 +1,8 @@
 """When a sink is tried again: a circuit breaker with exponential back-off and jitter. Pure.
 
-Closed, all is well; single failures are tried again after a short while. After several in a row the breaker is open,
-and the sink is left alone for a while that doubles each time. Then it is half open: one small batch is tried. If that
-is taken the breaker closes, else it is open again.
+While the breaker is closed, a failure is retried after a short wait. After several failures in a row it is open:
+nothing is sent to the sink during a wait that doubles each time. Then it is half open: one small batch is tried. If the
+sink accepts it the breaker closes, else it opens again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 
 
 class BreakerState(enum.StrEnum):
-    """Whether a sink takes records."""
+    """Whether a sink is sent records."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -23,12 +23,12 @@ class BreakerState(enum.StrEnum):
 
 @attrs.frozen(slots=True, kw_only=True)
 class BreakerSettings:
-    """How patient a bridge is with its sink.
+    """The limits of a breaker.
 
     Attributes:
-        failures_to_open: Failures in a row.
-        min_backoff_s: First wait; each further one is twice as long.
-        max_backoff_s: Longest wait. A sink that asks for more gets that, up to ten times this.
+        failures_to_open: Failures in a row that open it.
+        min_backoff_s: First wait, in seconds; each further one is twice as long.
+        max_backoff_s: Longest wait, in seconds. A sink that asks for more (``Retry-After``) gets up to ten times this.
     """
 
     failures_to_open: int = 3
@@ -44,9 +44,9 @@ class Breaker:
     """The breaker of one sink.
 
     Args:
-        settings: See there.
-        spread: Gives the part of a wait that is kept, between 0.5 and 1, so that many bridges of one sink do not come
-            back at once.
+        settings: Its limits.
+        spread: Source of the jitter: a wait is multiplied by a random factor from 0.5 to 1, so that many bridges of one
+            sink do not retry at the same moment.
     """
 
     def __init__(self, settings: BreakerSettings, spread: random.Random | None = None) -> None:
@@ -57,14 +57,14 @@ class Breaker:
         self.reason = ""
 
     def failed(self, reason: str, retry_after_s: float | None = None) -> float:
-        """The sink is out.
+        """Note a failure of the sink.
 
         Args:
-            reason: What it, or the way to it, said.
-            retry_after_s: How long the sink wants to be left alone.
+            reason: The error of the sink or of the connection to it.
+            retry_after_s: The wait that the sink asks for, in seconds.
 
         Returns:
-            How long to leave it alone, in seconds.
+            How long to wait before the next attempt, in seconds.
         """
         settings = self._settings
         self.failure_count += 1
@@ -79,12 +79,12 @@ class Breaker:
         return wait_s
 
     def waited(self) -> None:
-        """The wait is over, or somebody does not want to wait: the sink is tried."""
+        """Note that the sink is tried now: the wait is over, or the operator ended it."""
         if self.state is BreakerState.OPEN:
             self.state = BreakerState.HALF_OPEN
 
     def succeeded(self) -> None:
-        """The sink took a batch."""
+        """Note that the sink accepted a batch."""
         self.state = BreakerState.CLOSED
         self.failure_count = 0
         self.reason = ""

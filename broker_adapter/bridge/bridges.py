@@ -1,4 +1,4 @@
-"""All bridges of one process: its way into their queues, and its part in driving them. They may change meanwhile."""
+"""All bridges of one process: the writers of their queues and the drivers of their sinks. Changed at run time."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Bridges:
     Args:
         adapter: The store.
         specs: The bridges.
-        name: Names this process among those of the store.
+        name: Name of this process, unique in the store.
 
     Attributes:
-        queue_routing: Where to put messages; from when `run` has started.
+        queue_routing: Where to put messages; valid once `run` has started.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Bridges:
         self.queue_routing = QueueRouting()
 
     def doing(self) -> dict[str, str]:
-        """What this process is doing for each bridge that it may drive, by the bridge's name."""
+        """The state of each bridge that this process may drive (one of `driver.DOINGS`), by the bridge's name."""
         return {name: running.driver.doing for name, running in self._drivers.items()}
 
     async def run(self, *, writes: bool = True, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. It has started when all queues are there.
+        """Run until cancelled. It has started when all queues exist.
 
         Args:
-            writes: Whether messages are put in by this process.
+            writes: Whether this process puts messages into the queues.
 
         Raises:
             StorageError: The store refuses a queue.
@@ -76,16 +76,16 @@ class Bridges:
             await trio.sleep_forever()
 
     async def change(self, specs: Iterable[BridgeSpec]) -> None:
-        """Run these bridges in place of those before; one whose spec is the same object goes on undisturbed.
+        """Replace the bridges; one whose spec is the same object is not interrupted.
 
-        Returns when messages go into the queues of all these bridges, and no more into others. What waits in the queue
-        of a bridge that is gone stays there. A driver whose spec changed is ended as at the end of the process, and
-        goes on with what was not confirmed.
+        Returns when messages go into the queues of all these bridges, and no longer into others. The records in the
+        queue of a removed bridge stay there. A driver whose spec changed is stopped as at the end of the process; the
+        new one continues with the unconfirmed records.
 
-        REQUIRES: `run` has been called, and no other change is under way.
+        REQUIRES: `run` has been called, and no other change is in progress.
 
         Raises:
-            StorageError: The store refuses a queue; messages go on into the queues of the bridges before.
+            StorageError: The store refuses a queue; messages still go into the queues of the former bridges.
         """
         wanted = {spec.name: spec for spec in specs}
         if self._writes:
@@ -125,7 +125,7 @@ class Bridges:
 
 
 class _Task:
-    """A task that can be ended before the nursery is in which it runs."""
+    """A task that can be cancelled before the nursery in which it runs."""
 
     def __init__(self) -> None:
         self._scope = trio.CancelScope()
@@ -147,7 +147,7 @@ class _Task:
 
 @attrs.frozen
 class _Writing:
-    """This process's way into one queue."""
+    """This process's writer of one queue."""
 
     writer: QueueWriter
     task: _Task = attrs.Factory(_Task)
@@ -172,10 +172,10 @@ class _Driving:
 async def _drive(
     name: str, driver: BridgeDriver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Drive a bridge; one that cannot be driven must not end the others, nor the broker."""
+    """Drive a bridge; an error of one bridge must not end the others, nor the broker."""
     task_status.started()
     while True:
-        # With `except*`, because an error may come in a group with the cancellation of this task.
+        # `except*`, because an error may be in a group together with the cancellation of this task.
         try:
             await driver.run()
         except* StorageError as errors:

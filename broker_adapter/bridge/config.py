@@ -1,6 +1,6 @@
-"""The settings of a bridge, a ``[[bridge]]`` table in the broker's file, and what they become.
+"""The settings of a bridge, a ``[[bridge]]`` table in the broker's file, and the `BridgeSpec` made of them.
 
-What may stand in ``[bridge.sink]`` is said by the kind of sink that its ``type`` names.
+The settings of ``[bridge.sink]`` are declared by the kind of sink that its ``type`` names.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SinkTable = Annotated[Mapping[str, object], Kind(_parse_sink, "a table with the 
 
 @attrs.frozen
 class BridgeTable:
-    """One bridge: what it takes, how it waits, where it goes."""
+    """One ``[[bridge]]`` table: which messages it takes, its queue, and its sink."""
 
     name: Name
     topics: Filters
@@ -96,7 +96,7 @@ class BridgeTable:
 
     @property
     def queue(self) -> QueueSettings:
-        """Its queue."""
+        """The settings of its queue."""
         return QueueSettings(
             mode=self.mode,
             max_bytes=self.max_bytes,
@@ -111,7 +111,7 @@ def bridge_of(table: BridgeTable, *, is_driven: bool = True) -> BridgeSpec:
     """The bridge that a table describes.
 
     Args:
-        is_driven: Whether this program may open the sink; otherwise its settings are not looked into.
+        is_driven: Whether this program may open the sink; otherwise the settings of the sink are not checked.
 
     Raises:
         ConfigurationError: There is no such kind of sink, or its settings are wrong: a line for each problem.
@@ -144,11 +144,11 @@ def _not_opened(context: SinkContext) -> AbstractAsyncContextManager[Sink]:
 
 
 def opener_of(sink: Mapping[str, object], source: str) -> Callable[[SinkContext], AbstractAsyncContextManager[Sink]]:
-    """What opens the sink of a table.
+    """The function that opens the sink of a table.
 
     Args:
-        sink: What stands in ``[bridge.sink]``.
-        source: Whose it is, for messages.
+        sink: The table ``[bridge.sink]``.
+        source: Where it is from, for messages.
 
     Raises:
         ConfigurationError: See `bridge_of`.
@@ -162,7 +162,7 @@ def opener_of(sink: Mapping[str, object], source: str) -> Callable[[SinkContext]
 
 
 def problems_of(bridges: Sequence[BridgeTable]) -> Iterable[str]:
-    """What is wrong with bridges that are each for themselves well written, a problem a text."""
+    """Problems of bridges whose tables were parsed without an error, one text for each problem."""
     names = [table.name for table in bridges]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"[[bridge]] {name} is there {names.count(name)} times; give each a name of its own"

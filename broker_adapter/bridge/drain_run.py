@@ -1,7 +1,7 @@
-"""One attempt to bring a queue to a sink: batches are prepared ahead, written in order, and confirmed in order.
+"""One attempt to drain a queue into a sink: batches are prepared ahead, written in order, and confirmed in order.
 
-It goes on until the sink is out, the store is, or it is told to stop; what was written and not confirmed by then is
-written again by the next attempt.
+It goes on until the sink or the store fails, or it is told to stop. Batches that were written and not confirmed by then
+are written again by the next attempt.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Flight:
     """A batch that is not confirmed.
 
     Attributes:
-        is_alone: None behind it is begun before it is settled.
-        refused: What the sink refuses of it, once that `is_settled`.
+        is_alone: No later batch is started before it is settled.
+        refused: Records of it that the sink refuses, once that `is_settled`.
     """
 
     prepared: Prepared
@@ -47,17 +47,17 @@ class DrainRun:
     """One attempt.
 
     Args:
-        sink: Checked just now.
+        sink: A sink that was just checked.
         drain: The queue; its offset is where to begin.
-        limit: How many records a second.
+        limit: The rate limit.
         slow_start: How large batches may be at first.
-        suspect: Which record may be to blame for outages.
-        on_taken: Told of each batch that the sink took.
-        alone_to_offset: Of the attempt before.
+        suspect: Finds the record that causes outages.
+        on_taken: Called after each batch that the sink accepted.
+        alone_to_offset: The value of the attempt before.
 
     Attributes:
-        alone_to_offset: Batches that begin below it are written one at a time: one of them was refused as a whole, and
-            has to be parted.
+        alone_to_offset: Batches that begin below it are written one at a time, because one of them was refused as a
+            whole and has to be split.
     """
 
     def __init__(
@@ -90,21 +90,21 @@ class DrainRun:
         self._is_written = False
 
     def stop(self) -> None:
-        """Begin nothing new; `run` returns when what is under way is confirmed."""
+        """Start no new batch; `run` returns when those in flight are confirmed."""
         self._is_stopping = True
 
     async def run(self) -> None:
-        """Bring records until told to stop, or until a batch has to be written alone: that is up to the next attempt.
+        """Write batches until told to stop, or until a batch has to be written alone, which the next attempt does.
 
         Raises:
-            SinkUnavailableError: The sink is out.
-            StaleEpochError, QueueLostError: The queue has another driver, or its cursor was moved.
+            SinkUnavailableError: The sink is out. StaleEpochError, QueueLostError: The queue has another driver, or its
+                cursor was moved.
             StorageError: The store does not answer.
         """
         send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)
         async with trio.open_nursery() as confirming:
             confirming.start_soon(self._guarded, self._confirm_all, confirming.cancel_scope)
-            # An outage ends this nursery alone: what the sink had taken before is still confirmed.
+            # An outage cancels only this nursery: what the sink accepted before is still confirmed.
             async with trio.open_nursery() as writing:
                 scope = writing.cancel_scope
                 writing.start_soon(self._guarded, lambda: self._prepare(send), scope)
@@ -115,7 +115,7 @@ class DrainRun:
             raise self._failure
 
     async def _guarded(self, task: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
-        """Run a task; the first failure of one ends those of the scope."""
+        """Run a task; the first failure cancels the scope."""
         try:
             await task()
         except (SinkError, StorageError) as error:
@@ -149,11 +149,11 @@ class DrainRun:
                 self._flights.append(flight)
                 self._changed.unpark_all()
                 await self._sink_room.acquire()
-                # It runs up to its first wait before the next can be started, so writes begin in order.
+                # A task runs up to its first checkpoint before the next one is started, so writes begin in order.
                 await nursery.start(self._write, flight, nursery.cancel_scope)
 
     async def _next(self, receive: trio.MemoryReceiveChannel[Prepared]) -> Prepared | None:
-        """The next batch, asking the sink now and then how it is while there is none; None at the end."""
+        """The next batch, or None at the end. While there is none, check the sink at intervals."""
         while True:
             try:
                 with trio.move_on_after(self._spec.health_interval_s):
@@ -188,14 +188,15 @@ class DrainRun:
         await self._guarded(settle, scope)
 
     async def _give_up(self, letters: Sequence[Letter]) -> None:
-        """Set records aside before the sink's position passes them, if it keeps one: no driver looks below that."""
+        """Store dead letters now if the sink keeps its position: no later driver reads below that position."""
         if self._sink.keeps_position:
             await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
 
     async def _blame(self, flight: _Flight, error: SinkUnavailableError) -> None:
-        """Set the batch's only record aside if outages come whenever it is on its way."""
+        """Make the batch's only record a dead letter if the sink failed each time that it was sent alone."""
         records = flight.prepared.records
-        # A sink that says when it is back has a reason of its own, and behind other batches it may be out for them.
+        # A sink that says when to retry has another reason to be out; with other batches in flight one of them may be
+        # the reason.
         if error.retry_after_s is not None or not flight.is_alone or not records:
             return
         if self._suspect.failed(records[0].offset, len(records)):
@@ -209,7 +210,7 @@ class DrainRun:
                     return
                 await self._changed.park()
                 continue
-            # While one was confirmed several may have been settled: one step of the cursor is enough for them.
+            # Several may have been settled while one was confirmed: one commit of the cursor is enough for all.
             settled = tuple(takewhile(lambda flight: flight.is_settled, self._flights))
             await self._confirm(settled)
             for _ in settled:
@@ -220,7 +221,7 @@ class DrainRun:
                 await self._drain.trim()
 
     async def _confirm(self, flights: Sequence[_Flight]) -> None:
-        """Confirm batches that follow one another."""
+        """Confirm consecutive batches with one commit of the cursor."""
         outcome, size_bytes = NOTHING, 0
         for flight in flights:
             prepared = flight.prepared

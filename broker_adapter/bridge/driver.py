@@ -1,7 +1,8 @@
-"""Drives one bridge: whenever this process holds its queue's lease, it brings what waits to the sink.
+"""Drives one bridge: while this process holds its queue's lease, it sends what waits to the sink.
 
-Outages of the sink are waited for by the breaker's rules, those of the store too. So is an error that no rule names:
-the sink is closed and opened again after the back-off, and the queue's status shows the error's text as the reason.
+After an outage of the sink it waits as the breaker says; outages of the store are waited for too. After an error that
+is not one of the known kinds the sink is closed and opened again after the back-off, and the queue's status shows the
+error's text as the reason.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from shards.history import HistoryGap
 from shards.seams.clock import Clock, SystemClock
 
 STANDING_BY: Final = "standing by"
-"""Another process drives the bridge, or nobody can reach the store."""
+"""Another process drives the bridge, or the store cannot be reached."""
 
 DOINGS: Final = (STANDING_BY, "starting", "closed", "half open", "open", "paused")
-"""What a candidate may be doing: nothing, or driving, in these states."""
+"""The states of a candidate: standing by, or driving with one of the other states."""
 
 _PAUSE_S: Final = 0.5
 _MICROSECONDS: Final = 1_000_000
@@ -50,7 +51,7 @@ class BridgeDriver:
     Args:
         adapter: The store.
         spec: The bridge.
-        holder: Names this process, for people.
+        holder: Name of this process, shown to operators.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class BridgeDriver:
 
     @property
     def doing(self) -> str:
-        """What it is doing: one of `DOINGS`."""
+        """Its state: one of `DOINGS`."""
         return STANDING_BY if self._reporter is None else str(self._reporter.activity.state)
 
     async def run(self) -> None:
-        """Drive the bridge whenever it is this process's turn, until cancelled.
+        """Drive the bridge whenever this process holds its lease, until cancelled.
 
         Raises:
             StorageError: The store refuses the queue.
@@ -84,7 +85,7 @@ class BridgeDriver:
         while True:
             try:
                 if not self._has_told_settings:
-                    # At its start, like a writer: who drives it later goes by what was stored last.
+                    # Once, at the start, as writers do: later drivers use the settings that were stored last.
                     await ensure_queue(self._adapter, name, self._spec.queue)
                     self._has_told_settings = True
                 async with self._lease.hold() as grant:
@@ -116,8 +117,8 @@ class BridgeDriver:
 def id_for_sinks(definition: Definition, restores: Sequence[HistoryGap]) -> str:
     """The name under which a sink knows a queue: another one after each restore of the store from a backup.
 
-    A restored queue gives the offsets of lost records to others. A sink that keeps a position, or knows repetitions by
-    their offsets, would take the new records for those that it has.
+    A restored queue assigns the offsets of lost records to new ones. A sink that keeps a position, or detects
+    duplicates by offset, would otherwise take the new records for duplicates.
     """
     if not restores or restores[-1].lsn_after < definition.shard_id:
         return definition.queue_id
@@ -125,7 +126,7 @@ def id_for_sinks(definition: Definition, restores: Sequence[HistoryGap]) -> str:
 
 
 class _Driving:
-    """Driving a bridge while the lease is held."""
+    """Drives a bridge while the lease is held."""
 
     def __init__(
         self,
@@ -152,11 +153,11 @@ class _Driving:
         self._failure: Exception | None = None
 
     async def run(self) -> None:
-        """Drive until the lease is lost or asked for; see `BridgeDriver.run` for what it raises."""
+        """Drive until the lease is lost or asked for; for what it raises see `BridgeDriver.run`."""
         async with trio.open_nursery() as nursery:
 
             async def guarded(task: Callable[[], Awaitable[None]]) -> None:
-                """Run a task; the first failure of one ends both."""
+                """Run a task; the first failure of one cancels both."""
                 try:
                     await task()
                 except (StorageError, StaleEpochError) as error:
@@ -194,7 +195,7 @@ class _Driving:
                     await sink.aclose()
 
     async def _bring_to(self, sink: Sink) -> None:
-        """Bring to an open sink until the lease is asked for."""
+        """Drain into an open sink until the lease is asked for."""
         while not self._grant.is_asked_for.is_set():
             if self._reporter.is_paused:
                 self._reporter.tell("paused")
@@ -211,7 +212,7 @@ class _Driving:
                 await self._sit_out(error)
 
     async def _find_position(self, sink: Sink) -> None:
-        """Go on behind what the sink has, where it knows that."""
+        """Continue after the last record that the sink has, if it keeps its position."""
         if not sink.keeps_position:
             return
         position = await sink.position()
@@ -260,7 +261,7 @@ class _Driving:
         self._reporter.tell(BreakerState.CLOSED)
 
     async def _sit_out(self, error: SinkUnavailableError) -> None:
-        """Leave the sink alone for a while, or until the operator wants it tried."""
+        """Wait before the sink is tried again, until the back-off is over or the operator asks for it."""
         reporter = self._reporter
         wait_s = self._breaker.failed(str(error), error.retry_after_s)
         self._slow_start.restart()

@@ -1,9 +1,9 @@
-"""Which record may be to blame for outages that come whenever it is on its way. Pure.
+"""Finds the record that causes outages of a sink whenever it is sent. Pure.
 
-A web service that answers 500 to one record is out for the bridge, and well again when it is checked: the record would
-come back for ever. So what was on its way is sent again in halves, until one record is alone; after so many outages of
-that record alone it is to be set aside. A service that answers 500 to everything looks the same: therefore each further
-record takes twice as many outages as the one before, until the sink has taken something.
+A web service that answers one record with 500 counts as out, but answers the next check well: the record would be sent
+for ever. So the records that were in flight are sent again in halves, until one record is alone. After a number of
+outages with that record alone it becomes a dead letter. A service that answers 500 to everything looks the same:
+therefore each further record needs twice as many outages as the one before, until the sink has accepted something.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _MAX_DOUBLINGS: Final = 20
 
 
 class PoisonDetector:
-    """What one driver knows of that.
+    """The outages that one driver has seen.
 
     Args:
-        max_outages: So many outages of one record alone; 0: none is ever to blame.
+        max_outages: Number of outages of one record alone after which it becomes a dead letter; 0: never.
     """
 
     def __init__(self, max_outages: int) -> None:
@@ -30,22 +30,22 @@ class PoisonDetector:
 
     @property
     def is_sought(self) -> bool:
-        """Whether one is sought: batches go one at a time then."""
+        """Whether such a record is searched for; batches are then written one at a time."""
         return self._limit > 0
 
     def at_most(self, record_count: int) -> int:
-        """How many records the next batch may have, where it may have so many otherwise."""
+        """The limit of records for the next batch, given the limit that applies otherwise."""
         return min(record_count, self._limit) if self._limit else record_count
 
     def failed(self, offset: int, record_count: int) -> bool:
-        """There was an outage while a batch was on its way alone.
+        """Note an outage while a batch was in flight alone.
 
         Args:
             offset: Of its first record.
             record_count: Of the batch.
 
         Returns:
-            Whether its only record is to be set aside.
+            Whether its only record is to become a dead letter.
         """
         if not self._max_outages:
             return False
@@ -63,10 +63,10 @@ class PoisonDetector:
         return True
 
     def succeeded(self, next_offset: int) -> None:
-        """The sink took a batch.
+        """Note that the sink accepted a batch.
 
         Args:
-            next_offset: Offset behind it.
+            next_offset: Offset after it.
         """
         self._blamed_count = 0
         if next_offset >= self._careful_to_offset:

@@ -47,7 +47,7 @@ DEFAULT_FIELDS: Final[Mapping[str, str]] = {
     "offset": "offset",
     "headers": "headers",
 }
-"""What a bridge projects that names no fields."""
+"""The columns of a bridge that names no fields."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)|\[(\d{1,9})\]|\[\"([^\"\\]*)\"\]")
@@ -58,11 +58,11 @@ _MISSING: Final = object()
 
 
 _EXACT_CHARACTERS: Final = 17
-"""A decimal of fewer characters, its point among them, has at most 15 digits, which a float keeps."""
+"""A decimal of fewer characters, its point included, has at most 15 digits, which a float represents exactly."""
 
 
 def _number(digits: str) -> float | Decimal:
-    """A number of JSON that is no whole number, with the digits that were sent."""
+    """Decode a JSON number that is no whole number, without changing its digits."""
     if len(digits) < _EXACT_CHARACTERS and digits[-1] != "0" and "e" not in digits and "E" not in digits:
         return float(digits)
     value = float(digits)
@@ -75,17 +75,17 @@ Extract = Callable[["_Message"], Value]
 
 
 class ProjectionError(ValueError):
-    """A message has not the form that the projection needs: whatever is done with it, it makes no row."""
+    """A message does not have the form that the projection needs, so it makes no row, however often it is tried."""
 
 
 class Projection:
     """Makes rows of records.
 
     Args:
-        fields: Source by column, in order; none for `DEFAULT_FIELDS`.
+        fields: Source by column, in order; empty for `DEFAULT_FIELDS`.
 
     Raises:
-        ValueError: A column or source is not valid; the words that go behind "x = 1": "is no source".
+        ValueError: A column or source is not valid; the text continues a message that begins with the setting.
     """
 
     def __init__(self, fields: Mapping[str, str]) -> None:
@@ -100,14 +100,14 @@ class Projection:
         """The row of a record.
 
         Raises:
-            ProjectionError: The payload is not what a column needs.
+            ProjectionError: The payload does not have what a column needs.
         """
         message = _Message(record)
         return {column: extract(message) for column, extract in self._extracts}
 
 
 class _Message:
-    """A record with what was found out about it."""
+    """A record with its payload decoded as JSON, once."""
 
     __slots__ = ("_json", "record")
 
@@ -151,7 +151,7 @@ class _Message:
 
 def _qos(message: _Message) -> Value:
     found = message.header(QOS)
-    # Anybody may have stored a header of this name: what no broker writes is no quality of service.
+    # Any client of the store may have written a header of this name, so other values are ignored.
     return int(found) if found in ("0", "1", "2") else None
 
 
@@ -197,7 +197,7 @@ _PLAIN: Final[Mapping[str, Extract]] = {
 }
 
 SOURCES: Final = (*_PLAIN, "topic[N]", "$.path", "header:NAME", "user:NAME", "SOURCE ?? JSON", "=TEXT")
-"""What a source may look like, for messages."""
+"""The forms of a source, for messages."""
 
 
 def _extract_of(source: str) -> Extract:
@@ -223,13 +223,13 @@ def _extract_of(source: str) -> Extract:
 
 
 def _split_default(source: str) -> tuple[str, Value] | None:
-    """A source and the default behind it; None if there is no default in JSON."""
+    """A source and its default; None if it has no default in JSON."""
     at = source.find(_OR)
     while at >= 0:
         try:
             return source[:at].rstrip(), _decode_json(source[at + len(_OR) :])
         except (msgspec.DecodeError, ArithmeticError, RecursionError, ValueError):
-            # It may be a part of a name in a path.
+            # This `` ?? `` may be part of a name in a path.
             at = source.find(_OR, at + 1)
     return None
 
@@ -240,7 +240,7 @@ def _or(extract: Extract, default: Value, *, is_path: bool) -> Extract:
             found = extract(message)
         except ProjectionError:
             return default
-        # What lies in a payload is taken as it is: null, too.
+        # A null in the payload is a value, and stays null.
         return default if found is None and not is_path else found
 
     return with_default

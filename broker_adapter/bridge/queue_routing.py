@@ -12,10 +12,10 @@ _KNOWN_TOPICS: Final = 100_000
 
 
 class QueueRouting:
-    """The queues of all bridges, as one process puts messages into them.
+    """The writers of all bridges of one process.
 
     Args:
-        writers: Of each bridge, with the filters of its topics.
+        writers: The topic filters and the writer of each bridge.
     """
 
     def __init__(self, writers: Iterable[tuple[tuple[str, ...], QueueWriter]] = ()) -> None:
@@ -23,7 +23,7 @@ class QueueRouting:
         self._known: dict[str, tuple[QueueWriter, ...]] = {}
 
     def replace(self, writers: Iterable[tuple[tuple[str, ...], QueueWriter]]) -> None:
-        """Put messages into these queues from now on."""
+        """Use these writers from now on."""
         self._writers = tuple(writers)
         self._known.clear()
 
@@ -31,7 +31,7 @@ class QueueRouting:
         return bool(self._writers)
 
     def queues_for(self, topic: str) -> tuple[QueueWriter, ...]:
-        """The queues that take messages of a topic."""
+        """The writers of the queues that take messages of a topic."""
         found = self._known.get(topic)
         if found is None:
             found = tuple(writer for filters, writer in self._writers if any(matches(each, topic) for each in filters))

@@ -1,4 +1,4 @@
-"""How fast a sink is given records: a rate limit, and a careful beginning after an outage. Pure."""
+"""How fast records are sent to a sink: a rate limit, and a slow start after an outage. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RateLimit:
     """A token bucket of records.
 
     Args:
-        records_per_s: The rate; 0 for none. A quarter of a second's worth may be used at once.
+        records_per_s: The rate; 0 for none. The burst is a quarter of a second's worth, at least one record.
     """
 
     def __init__(self, records_per_s: float, now_s: float) -> None:
@@ -20,9 +20,9 @@ class RateLimit:
         self._last_s = now_s
 
     def take(self, count: int, now_s: float) -> float:
-        """Use up so many records, and return how long to wait before they are sent, in seconds.
+        """Take tokens for ``count`` records, and return how long to wait before they are sent, in seconds.
 
-        More than the burst may be taken at once: what is owed is waited for.
+        More than the burst may be taken at once: the bucket goes below zero, and the wait makes up for it.
         """
         if not self._rate:
             return 0.0
@@ -33,7 +33,7 @@ class RateLimit:
 
 
 class SlowStart:
-    """How large batches may be: small ones first, doubling with each that is taken.
+    """Size of batches: small at first, doubled after each batch that is accepted.
 
     Args:
         max_records: The full size.
@@ -49,9 +49,9 @@ class SlowStart:
         return self.records >= self._max_records
 
     def restart(self) -> None:
-        """The sink was out."""
+        """Begin again with small batches, after an outage."""
         self.records = max(1, self._max_records // _FIRST_PART)
 
     def succeeded(self) -> None:
-        """A batch was taken."""
+        """Note that a batch was accepted."""
         self.records = min(self._max_records, self.records * 2)

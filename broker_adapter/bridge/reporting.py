@@ -1,6 +1,6 @@
-"""What a driver tells its operator of a queue, and what it hears from him; and looking after the queue's bounds.
+"""A driver's status for the operator and the operator's requests to it; and keeping the queue within its bounds.
 
-All of it passes through the state store, so that any program can show it and the driver may be anywhere.
+Both are keys of the state store, so any program can show and set them, wherever the driver runs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SMOOTHING: Final = 0.3
 
 @attrs.define(slots=True)
 class Activity:
-    """What a driver is doing.
+    """The state of a driver.
 
     Attributes:
         state: See `stored.Status`.
-        since_us: When that began.
+        since_us: When that began, in microseconds since the epoch.
         reason: Why the sink is out.
-        next_attempt_us: When it is tried again.
+        next_attempt_us: When it is tried again, in microseconds since the epoch.
     """
 
     state: str = "starting"
@@ -43,7 +43,7 @@ class Activity:
 
 @attrs.define(slots=True)
 class _Rate:
-    """A mean over the last seconds."""
+    """An exponentially smoothed rate per second."""
 
     last: int | None = None
     last_s: float = 0.0
@@ -59,12 +59,12 @@ class _Rate:
 
 
 class Reporter:
-    """Of one driver.
+    """The reporter of one driver.
 
     Attributes:
-        activity: What is reported; the driver changes it by `tell`.
-        is_paused: Whether the operator wants nothing brought to the sink.
-        depth_count: Records that waited at the last look.
+        activity: What is reported; the driver changes it with `tell`.
+        is_paused: Whether the operator has paused the queue.
+        depth_count: Records that waited at the last report.
     """
 
     def __init__(self, adapter: StorageAdapter, grant: Grant, drain: QueueDrain, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class Reporter:
         self.depth_count = 0
 
     def tell(self, state: str, reason: str = "", next_attempt_us: int = 0) -> None:
-        """The driver does something else now."""
+        """Set the driver's state."""
         if (state, reason, next_attempt_us) == (
             self.activity.state,
             self.activity.reason,
@@ -98,11 +98,11 @@ class Reporter:
         self._told.set()
 
     async def wait_for_wishes(self) -> None:
-        """Return when the operator may want something else."""
+        """Return when the operator may have changed something."""
         await self._heard.park()
 
     async def run(self) -> None:
-        """Report and listen until cancelled.
+        """Report and read the operator's requests until cancelled.
 
         Raises:
             StorageError: The store does not answer.
@@ -112,11 +112,11 @@ class Reporter:
             self._told = trio.Event()
             with trio.move_on_after(_REPORT_INTERVAL_S):
                 await self._told.wait()
-                # What changes quickly is told once in a while.
+                # Quick changes are combined into one report.
                 await trio.sleep(_REPORT_INTERVAL_S / 10)
 
     async def report(self) -> None:
-        """Listen, look after the bounds, and tell how it is going.
+        """Read the operator's requests, keep the queue within its bounds, and store the status.
 
         Raises:
             QueueNotFoundError: The queue was deleted.
@@ -153,7 +153,7 @@ class Reporter:
             round(self._out.per_s, 1),
             0,
         )
-        # The time alone is no news; but now and then it shows that the driver lives.
+        # An unchanged status is stored now and then all the same: its time shows that the driver is alive.
         if status == self._last_status and now_s - self._last_status_s < _STATUS_INTERVAL_S:
             return
         self._last_status, self._last_status_s = status, now_s

@@ -1,4 +1,4 @@
-"""What a bridge is: where its records come from, what becomes of them, and where they go."""
+"""What a bridge is: the topics it takes, its queue and batches, and its sink."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class BridgeSpec:
     Attributes:
         topics: Filters of the topics whose messages it takes.
         open_sink: Opens the sink.
-        batch_records: Most records of a batch.
-        batch_bytes: Most bytes of values of a batch, but for one record that has more by itself.
-        batch_wait_s: How long a batch waits for more records.
-        window: Batches that may be unconfirmed at once: that much is written again at most after a crash. How many of
-            them are on their way to the sink at once is up to the sink.
-        max_rate: Records a second that the sink is given at most; 0 for no limit.
-        max_refusals: After so many refusals by the sink a record is set aside that could be tried alone.
-        max_outages: After so many outages while a record alone was on its way it is set aside; 0 for never.
+        batch_records: Maximum of records in a batch.
+        batch_bytes: Maximum of bytes of values in a batch; a single larger record is a batch by itself.
+        batch_wait_s: How long a batch waits for more records, in seconds.
+        window: Maximum of unconfirmed batches: after a crash at most this many are written again. How many of them are
+            sent to the sink at once is limited by the sink.
+        max_rate: Maximum of records a second that the sink is sent; 0 for no limit.
+        max_refusals: A record that can be tried alone becomes a dead letter after this many refusals by the sink.
+        max_outages: A record becomes a dead letter after this many outages while it alone was in flight; 0 for never.
         drive: Whether this process may drive it; else it only puts messages into the queue.
-        health_interval_s: How often an idle sink is asked whether it would take records.
+        health_interval_s: How often an idle sink is checked, in seconds.
     """
 
     name: str
