@@ -30,6 +30,7 @@ def test_a_test_that_has_ended_or_whose_worker_has_ended_is_not_named() -> None:
         assert running.lines(time.monotonic() + 180) == []
 
 
+@pytest.mark.slow("starts pytest and a worker of it in processes of their own")
 def test_a_test_that_cannot_be_interrupted_ends_its_worker_and_not_the_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_it="""

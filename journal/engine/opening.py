@@ -65,9 +65,8 @@ async def open_engine(
     Cancelled while the context is entered, it leaves the directory as a crash would, and the next start recovers it.
 
     Args:
-        to_read: Open it for a moment, to see what it holds; a start that comes meanwhile waits
-        (`journal.engine.directory.reader_lock`).
-            It is refused at once when anybody else has the directory.
+        to_read: Open it for a moment, to see what it contains; a start that comes meanwhile waits
+            (`journal.engine.directory.reader_lock`). It is refused at once when anybody else has the directory.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.
