@@ -7,6 +7,7 @@ input that takes more processor time or memory than the target's bounds.
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 import tracemalloc
@@ -21,6 +22,8 @@ Repair = Callable[[bytes], bytes]
 MAX_INPUT_BYTES: Final = 4096
 MAX_CPU_S: Final = 1.0
 MAX_GROWTH_BYTES: Final = 32 << 20
+RUNS_OF_SLOW_INPUT: Final = 3
+"""How often an input is run that takes too long: the least of these is what it costs, the rest is the machine's."""
 
 
 class SlowInputError(Exception):
@@ -74,9 +77,7 @@ def run_bounded(target: Target, data: bytes) -> None:
         Exception: Whatever else leaves the target.
     """
     before_kib = _peak_kib()
-    began_s = time.process_time()
-    target.run(data)
-    took_s = time.process_time() - began_s
+    took_s = _processor_time_s(target, data)
     grown_bytes = (_peak_kib() - before_kib) << 10
     _check(target, data, took_s, grown_bytes)
 
@@ -90,10 +91,20 @@ def run_measured(target: Target, data: bytes) -> None:
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    began_s = time.process_time()
-    target.run(data)
-    took_s = time.process_time() - began_s
+    took_s = _processor_time_s(target, data)
     _check(target, data, took_s, max(peak_bytes, (_peak_kib() - before_kib) << 10))
+
+
+def _processor_time_s(target: Target, data: bytes) -> float:
+    """The least of some runs: a virtual machine that stood still counts that time as the process's."""
+    least_s = math.inf
+    for _ in range(RUNS_OF_SLOW_INPUT):
+        began_s = time.process_time()
+        target.run(data)
+        least_s = min(least_s, time.process_time() - began_s)
+        if least_s <= target.max_cpu_s:
+            break
+    return least_s
 
 
 def _check(target: Target, data: bytes, took_s: float, grown_bytes: int) -> None:

@@ -72,6 +72,14 @@ def test_an_input_that_takes_too_long_is_a_finding() -> None:
         run_bounded(target, (1 << 24).to_bytes(4, "little"))
 
 
+def test_a_machine_that_stood_still_during_an_input_is_no_finding() -> None:
+    """A pause of the virtual machine was taken for an input of 1,254 bytes that took 2.65 s."""
+    sizes = iter([1 << 24, 1])
+    target = _target(run=lambda data: _use_time(next(sizes).to_bytes(4, "little")), max_cpu_s=0.05)
+    run_bounded(target, b"any")
+    assert next(sizes, None) is None
+
+
 def test_an_input_that_takes_too_much_memory_is_a_finding() -> None:
     target = _target(run=_use_memory, max_growth_bytes=1 << 20)
     run_measured(target, b"\x10")
