@@ -144,8 +144,6 @@ class Broker:
                 clock=self._clock,
                 statistics=self.statistics,
                 standstill=standstill,
-                admitted=self._admitted,
-                ready=self._set_ready,
                 system_messages=self._system_messages,
                 tasks=tasks,
             )
@@ -189,7 +187,14 @@ class Broker:
             await trio.aclose_forcefully(stream)
             return
         self.statistics.sockets_total += 1
-        connection = Connection(stream, services, peer=peer, transport=transport)
+        connection = Connection(
+            stream,
+            services,
+            peer=peer,
+            transport=transport,
+            on_admitted=self._admitted,
+            on_ready=self._set_ready,
+        )
         self._connections.add(connection)
         try:
             await connection.run()

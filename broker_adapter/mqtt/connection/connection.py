@@ -1,6 +1,6 @@
 """One client's connection, from its first byte to its last: bytes in, how long it may be silent, and how it ends.
 
-What is said on it is `conversation`, who may begin one is `handshake`.
+What is said on it is `packet_handler`, which clients are let in is `handshake`.
 """
 
 from __future__ import annotations
@@ -85,10 +85,23 @@ class Connection:
         services: What it is served with.
         peer: Where the client is, for the log.
         transport: How it comes, for the log.
+        on_admitted: Called with this connection when its client was let in.
+        on_ready: Called with this connection when its session has messages to send.
     """
 
-    def __init__(self, stream: trio.abc.Stream, services: Services, *, peer: str, transport: str) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        services: Services,
+        *,
+        peer: str,
+        transport: str,
+        on_admitted: Callable[[Connection], None],
+        on_ready: Callable[[Connection], None],
+    ) -> None:
         self._stream = stream
+        self._on_admitted = on_admitted
+        self._on_ready = on_ready
         self._services = services
         self._peer = peer
         self._transport = transport
@@ -357,12 +370,12 @@ class Connection:
             services,
             self._output,
             self.start,
-            on_ready=lambda: services.ready(self),
+            on_ready=lambda: self._on_ready(self),
             on_unanswerable=self._unanswerable,
         )
         if self._ending is None:
             services.statistics.client_connected()
-        services.admitted(self)
+        self._on_admitted(self)
         if not conversation.session.is_open:
             self.fenced()
         if self._ending is None:

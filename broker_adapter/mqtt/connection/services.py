@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import attrs
 import trio
@@ -20,17 +19,12 @@ from broker_adapter.mqtt.publish.store_changes import Publisher
 from broker_adapter.mqtt.session import Retained, Sessions
 from shards.seams.clock import Clock
 
-if TYPE_CHECKING:
-    from broker_adapter.mqtt.connection.connection import Connection
-
 
 @attrs.frozen(slots=True)
 class Services:
     """What a connection is made with.
 
     Attributes:
-        admitted: Told of a connection whose client was let in.
-        ready: Told of a connection that has messages to send.
         system_messages: The newest statistics of this broker, by topic.
         tasks: Where tasks of connections run.
     """
@@ -46,7 +40,5 @@ class Services:
     clock: Clock
     statistics: BrokerStatistics
     standstill: Standstill
-    admitted: Callable[[Connection], None]
-    ready: Callable[[Connection], None]
     system_messages: Mapping[str, Message]
     tasks: trio.Nursery
