@@ -11,10 +11,10 @@ from benchmarks import load
 from benchmarks.load import Timing
 from benchmarks.mqtt import drain, idle, latency, packets, publishing
 from benchmarks.mqtt.connection import Connection, forget_session
+from benchmarks.mqtt.nats_mqtt import NatsMqtt
 from benchmarks.mqtt.ours import OurBrokers
 from benchmarks.mqtt.rows import CONNECTIONS, MOSQUITTO, NATS, OURS, PAYLOAD_BYTES
 from benchmarks.peers.mosquitto import Mosquitto
-from benchmarks.peers.nats_mqtt import NatsMqtt
 from benchmarks.processes import Server
 from benchmarks.runs import Measurement
 from benchmarks.stage import Stage
