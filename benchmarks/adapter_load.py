@@ -17,8 +17,8 @@ import trio
 from benchmarks import load, ours
 from benchmarks.load import RateClock, Timing
 from benchmarks.pipeline import VALUE, keep_full
-from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, WAITING_TASKS
 from benchmarks.runs import Measurement, UnavailableError
+from benchmarks.sizes import BATCH_RECORDS, LARGE_BATCH_RECORDS, WAITING_TASKS
 from benchmarks.stage import Stage
 from shards.model import ShardConfig
 from shards.position import Start

@@ -14,8 +14,8 @@ import trio
 from benchmarks import ours
 from benchmarks.load import Timing
 from benchmarks.pipeline import VALUE, keep_full
-from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS
 from benchmarks.runs import Measurement, UnavailableError
+from benchmarks.sizes import BATCH_RECORDS, LARGE_BATCH_RECORDS
 from benchmarks.stage import Stage
 from benchmarks.wire import Wire
 from shards.model import ShardConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks import limits, load
 from benchmarks.load import Timing
-from benchmarks.rows import LARGE_BATCH_BYTES, SMALL_BATCH_BYTES, VALUE_BYTES
 from benchmarks.runs import Measurement
+from benchmarks.sizes import LARGE_BATCH_BYTES, SMALL_BATCH_BYTES, VALUE_BYTES
 from benchmarks.stage import Stage
 
 MESSAGES_PER_S = 1000

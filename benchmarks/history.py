@@ -23,8 +23,8 @@ import attrs
 from benchmarks import load, processes
 from benchmarks.load import Timing
 from benchmarks.ours import CHUNK_BYTES, FETCH_BYTES, FILE, WARM_UP_BYTES, batch_of, fill, window_of
-from benchmarks.rows import BATCH_RECORDS
 from benchmarks.runs import Measurement
+from benchmarks.sizes import BATCH_RECORDS
 from benchmarks.stage import REPOSITORY, Stage, start_journal
 from benchmarks.wire import AckCounter, Wire, fetch_bytes_per_s
 from journal.protocol import frames

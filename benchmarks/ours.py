@@ -16,8 +16,8 @@ import attrs
 from benchmarks import load
 from benchmarks.load import Chunk, Timing
 from benchmarks.processes import Server
-from benchmarks.rows import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
 from benchmarks.runs import Measurement
+from benchmarks.sizes import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
 from benchmarks.stage import Stage
 from benchmarks.wire import AckCounter, FrameCutter, Wire, fetch_bytes_per_s
 from journal.protocol import frames

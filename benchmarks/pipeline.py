@@ -9,7 +9,7 @@ from typing import Protocol
 import trio
 
 from benchmarks.load import RateClock, Timing
-from benchmarks.rows import VALUE_BYTES
+from benchmarks.sizes import VALUE_BYTES
 from shards.errors import OverloadedError
 from shards.model import Appended
 
