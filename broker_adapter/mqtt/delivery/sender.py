@@ -15,7 +15,8 @@ import attrs
 import structlog
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.mqtt.delivery import Arrival, Inbox
+from broker_adapter.mqtt.delivery.inbox import Inbox
+from broker_adapter.mqtt.delivery.outgoing_message import Arrival
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.redelivery import fetch_messages
 from broker_adapter.mqtt.delivery.share_claims import ShareClaims

@@ -10,7 +10,7 @@ import attrs
 import structlog
 import trio
 
-from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
@@ -23,6 +23,7 @@ from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.rules.stored import StoredRules
 from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch, tell_of_waiting
+from broker_adapter.opening import open_adapter
 from journal.settings.values import ConfigurationError
 from journal.telemetry.log import configure_log
 from shards.errors import StorageFailedError, afresh

@@ -14,7 +14,7 @@ import attrs
 import structlog
 import trio
 
-from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.queue_routing import QueueRouting
@@ -43,7 +43,7 @@ from broker_adapter.mqtt.telemetry.health import NOT_OPEN, Health, Serving
 from broker_adapter.mqtt.telemetry.pages import broker_pages
 from broker_adapter.mqtt.telemetry.store_watch import tell_of_waiting
 from broker_adapter.mqtt.transport.listeners import Listeners, Peer
-from broker_adapter.opening import is_shared
+from broker_adapter.opening import is_shared, open_adapter
 from journal.access.rules import AccessRules
 from journal.access.users import Users
 from journal.net.listening import bind, listens_at
